@@ -26,6 +26,7 @@ import numpy as np
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.plan.execution import ExecutionModel
+from anabranch.plan.pairwise import Lag, lags
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReports, StateKeys
 
@@ -33,17 +34,6 @@ MOST_KEYS = 1_000
 """A state with more keys leaves nothing out: they are part of the plan of a micro-batch."""
 MOST_ROWS = 4 * MOST_KEYS
 """The keys of a state with more rows are not looked at."""
-
-
-@dataclass(frozen=True)
-class Lag:
-    """Rows of a relation that come after their partners in another, with which they share a key."""
-
-    relation: str
-    partner: str
-    code: str
-    least: int
-    """How much newer than its partner a row is at least, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +51,11 @@ class Partners:
         return lacks
 
 
-def lags(queries: QuerySet, execution: ExecutionModel) -> tuple[Lag, ...]:
-    """The relations of which rows may be left out; none where rows matter that have no partner."""
+def lags_of(queries: QuerySet, execution: ExecutionModel) -> tuple[Lag, ...]:
+    """The streams of which rows may be left out: of a query that runs alone and takes rows as they come."""
     if queries.names != (ALONE,) or execution.rows_wait:
         return ()
-    (member,) = queries.members
-    query = member.query
-    plain = {
-        each.name for each in query.graph.streamed if not (each.is_result or each.is_derived or each.window.is_counted)
-    }
-    if query.sides:
-        return ()
-    return tuple(
-        Lag(relation, partner, key.name, -query.pairwise.between(relation, partner))
-        for key in query.graph.keys
-        for relation in sorted(key.relations & plain)
-        for partner in sorted(key.relations & plain)
-        if relation != partner and query.pairwise.between(relation, partner) < 0
-    )
+    return lags(queries.member(ALONE).query)
 
 
 def state_keys(several: Iterable[Lag], engine: Engine) -> tuple[StateKeys, ...]:

@@ -37,13 +37,14 @@ from anabranch.host.counting import count_keys
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
 from anabranch.host.manifest import RowFile
-from anabranch.host.partners import Lag, Partners, state_keys, with_partners
+from anabranch.host.partners import Partners, state_keys, with_partners
 from anabranch.host.profiles import take_profiles
 from anabranch.host.store import Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
+from anabranch.plan.pairwise import Lag
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import SHARING, shares

@@ -16,10 +16,11 @@ from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.counting import cells_of_sample
-from anabranch.host.partners import Lag, lags
+from anabranch.host.partners import lags_of
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
+from anabranch.plan.pairwise import Lag
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
@@ -35,7 +36,7 @@ class Setup:
     @cached_property
     def lags(self) -> tuple[Lag, ...]:
         """The relations of which rows that have no partner are left out."""
-        return lags(self.queries, self.execution)
+        return lags_of(self.queries, self.execution)
 
 
 @dataclass(frozen=True)

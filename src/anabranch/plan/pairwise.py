@@ -112,6 +112,39 @@ def _lifetimes(query: Query) -> dict[str, int]:
     return found
 
 
+@dataclass(frozen=True)
+class Lag:
+    """Rows of a relation that come after their partners in another, with which they share a key."""
+
+    relation: str
+    partner: str
+    code: str
+    least: int
+    """How much newer than its partner a row is at least, in microseconds."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.relation} comes at least {self.least / 1e6:g} s after {self.partner}: rows without a partner are "
+            f"left out if the query runs alone and {self.partner} has few keys"
+        )
+
+
+def lags(query: Query) -> tuple[Lag, ...]:
+    """The streams of an inner join whose rows come after their partners; none where rows count without a partner."""
+    if query.sides:
+        return ()
+    plain = {
+        each.name for each in query.graph.streamed if not (each.is_result or each.is_derived or each.window.is_counted)
+    }
+    return tuple(
+        Lag(relation, partner, key.name, -query.pairwise.between(relation, partner))
+        for key in query.graph.keys
+        for relation in sorted(key.relations & plain)
+        for partner in sorted(key.relations & plain)
+        if relation != partner and query.pairwise.between(relation, partner) < 0
+    )
+
+
 def leaving_early(query: Query) -> tuple[str, ...]:
     """The relations whose rows may leave before their windows have ended.
 

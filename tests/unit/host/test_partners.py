@@ -12,9 +12,10 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.host import partners
 from anabranch.host.local import LocalHost
-from anabranch.host.partners import Lag, lags
+from anabranch.host.partners import lags_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS
-from anabranch.plan.query import Query
+from anabranch.plan.pairwise import Lag
+from anabranch.plan.query import Query, render_query
 from anabranch.plan.query_set import alone, together
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
@@ -55,14 +56,14 @@ def rows(micros: Sequence[int], keys: Sequence[int]) -> pa.Table:
     ],
 )
 def test_rows_with_a_lag(text: str, found: list[tuple[str, str, int]]) -> None:
-    several = lags(alone(compiled(text)), DEFAULT_EXECUTION)
+    several = lags_of(alone(compiled(text)), DEFAULT_EXECUTION)
     assert [(each.relation, each.partner, each.least) for each in several] == found
 
 
 def test_what_runs_together_or_waits_has_none() -> None:
     query = compiled(LATER)
-    assert not lags(together({"p": query, "q": query}), DEFAULT_EXECUTION)
-    has_lags = {model.name: bool(lags(alone(query), model)) for model in EXECUTION_MODELS}
+    assert not lags_of(together({"p": query, "q": query}), DEFAULT_EXECUTION)
+    has_lags = {model.name: bool(lags_of(alone(query), model)) for model in EXECUTION_MODELS}
     assert has_lags == {model.name: not model.rows_wait for model in EXECUTION_MODELS}
 
 
@@ -108,5 +109,7 @@ def test_of_many_keys_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {"v": host.statistics.rows_in.get("v", 0)} == left
 
 
-def test_a_lag_names_its_key() -> None:
-    assert lags(alone(compiled(LATER)), DEFAULT_EXECUTION) == (Lag("v", "s", "k0", 5 * SECOND),)
+def test_a_lag_names_its_key_and_is_shown() -> None:
+    assert lags_of(alone(compiled(LATER)), DEFAULT_EXECUTION) == (Lag("v", "s", "k0", 5 * SECOND),)
+    assert "v comes at least 5 s after s: rows without a partner are left out" in render_query(compiled(LATER))
+    assert "comes at least" not in render_query(compiled(BACK))
