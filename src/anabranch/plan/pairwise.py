@@ -28,7 +28,7 @@ from anabranch.plan.bands import Bounds, bounds
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.logical import SideKind
 from anabranch.schema import TIMESTAMP
-from anabranch.window import FOREVER
+from anabranch.window import FOREVER, duration_text
 
 if TYPE_CHECKING:
     from anabranch.plan.query import Query
@@ -124,7 +124,7 @@ class Lag:
 
     def __str__(self) -> str:
         return (
-            f"{self.relation} comes at least {self.least / 1e6:g} s after {self.partner}: rows without a partner are "
+            f"{self.relation} comes at least {duration_text(self.least).lower()} after {self.partner}: rows without a partner are "
             f"left out if the query runs alone and {self.partner} has few keys"
         )
 

@@ -111,5 +111,5 @@ def test_of_many_keys_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_lag_names_its_key_and_is_shown() -> None:
     assert lags_of(alone(compiled(LATER)), DEFAULT_EXECUTION) == (Lag("v", "s", "k0", 5 * SECOND),)
-    assert "v comes at least 5 s after s: rows without a partner are left out" in render_query(compiled(LATER))
+    assert "v comes at least 5 seconds after s: rows without a partner are left out" in render_query(compiled(LATER))
     assert "comes at least" not in render_query(compiled(BACK))
