@@ -123,9 +123,10 @@ class Lag:
     """How much newer than its partner a row is at least, in microseconds."""
 
     def __str__(self) -> str:
+        least = duration_text(self.least).lower()
         return (
-            f"{self.relation} comes at least {duration_text(self.least).lower()} after {self.partner}: rows without a partner are "
-            f"left out if the query runs alone and {self.partner} has few keys"
+            f"{self.relation} comes at least {least} after {self.partner}: rows without a partner are left out "
+            f"if the query runs alone and {self.partner} has few keys"
         )
 
 
