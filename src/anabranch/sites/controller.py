@@ -155,7 +155,7 @@ class Controller:
         self.root.write("retired.json", retired)
 
     def _remove_retired(self, orders: Orders) -> None:
-        """Removes retired links once no replay of their reader can ask for them.
+        """Removes retired links once no replay of their reader can ask for them; tries again where one is written to.
 
         One batch of the reader may have been planned before it knew; when the batch after that one is committed, no
         offset names the link.
@@ -167,10 +167,9 @@ class Controller:
         for link, note in retired.items():
             report = seen.operator(note["reader"]) if note["reader"] in orders.wanted.operators else None
             is_needed = note["reader"] in orders.wanted.operators
-            if is_needed and (report is None or report["batch"] < note["batch"] + 2):
+            is_asked_for = is_needed and (report is None or report["batch"] < note["batch"] + 2)
+            if is_asked_for or not seen.link(link).remove():
                 left[link] = note
-            else:
-                seen.link(link).remove()
         if left != retired:
             self.root.write("retired.json", left)
 

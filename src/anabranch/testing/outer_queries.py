@@ -36,7 +36,7 @@ _OTHER = (
     "ABS({a}.x - {b}.x) <= 1",
     "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",
     "({a}.x = {b}.x OR {a}.s = {b}.s)",
-    "COALESCE({a}.x, 0) = COALESCE({b}.y, 0)",
+    "COALESCE({a}.x, 2) = COALESCE({b}.y, 1)",
     "{a}.p % 2 = {b}.p % 2",
 )
 _BESIDE = ("{b}.p % 3 <> 0", "{a}.p % 3 <> 0", "{a}.x IS NULL", "{b}.x IN (0, 1)", "{a}.x = {a}.y", "TRUE", "FALSE")

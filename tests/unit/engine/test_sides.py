@@ -150,6 +150,38 @@ def test_a_key_of_an_absent_row_may_have_a_value() -> None:
     assert sum(batch_answer(query_of(text), tables).values()) == 1
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("given", ["", "b"], ids=["none has come", "some have come"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "COALESCE(b.k, 5) = c.k",
+        "COALESCE(b.v, 'z') = c.v",
+        "COALESCE(b.k, 5) = c.k AND COALESCE(b.v, 'z') = c.v",
+        "COALESCE(b.k, 5) BETWEEN c.k - 1 AND c.k + 1",
+        "COALESCE(b.k, NULL) = c.k",
+    ],
+)
+def test_keys_of_absent_rows_find_their_partners(condition: str, given: str, slots: int) -> None:
+    """The code of an absent row was read from a place of the ring that had none: often 0, or another row's."""
+    text = (
+        "SELECT a.v AS x, b.v AS y, c.v AS z FROM a [RANGE 5 SECONDS] FULL JOIN b [RANGE 5 SECONDS] ON a.k = b.k "
+        f"LEFT JOIN c [RANGE 5 SECONDS] ON {condition}"
+    )
+    query = query_of(text)
+    batches = [
+        {"a": rows((0, 1, "x"), (1, 5, "y")), "c": rows((0, 5, "z"), (1, 0, "w"), (2, 6, "z"))},
+        {"a": rows((30, 9, "p")), "b": rows((30, 9, "q")), "c": rows((30, 9, "q"))},
+        {"a": rows((60, 0, "")), "b": rows((60, 7, "")), "c": rows((60, 3, ""))},
+    ]
+    if given:
+        batches[0]["b"] = rows(*((second % 2, 100 + second, f"b{second}") for second in range(1100)))
+    host = LocalHost(query, mjoin(("a",)), slots=slots)
+    answer = pa.concat_tables([host.step(batch) for batch in batches])
+    whole = {name: pa.concat_tables([batch[name] for batch in batches if name in batch]) for name in "abc"}
+    assert not describe_difference(batch_answer(query, whole), rows_as_multiset(answer))
+
+
 def test_null_keys_of_combinations_do_not_lengthen_the_chains_of_others() -> None:
     host = LocalHost(query_of(LEFT.replace("[NOW]", "[RANGE 20 SECONDS]")), mjoin(("a",)))
     host.step({"a": rows(*((0, None, "n") for _ in range(2000))), "b": rows((0, 0, "z"))})

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Classes, Combinations, RelationBatch, deadlines, empty_batch
 from anabranch.engine.compile import bands_of
-from anabranch.engine.evaluate.codes import band_codes, combine_codes
+from anabranch.engine.evaluate.codes import band_codes, combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import Int64Array
@@ -55,6 +55,8 @@ class BaseState(Indexed):
         self.window = declared.window
         self.codes = codes
         self.bands = bands_of(graph, relation)
+        self._keys = {key.name: key for key in graph.keys_of([relation])}
+        self._absent_codes: dict[str, int] = {}
         self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}
         columns: dict[str, tuple[str, int]] = {f"code.{name}": ("<i8", 1) for name in codes}
         columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
@@ -242,8 +244,30 @@ class BaseState(Indexed):
         return np.where(is_fresh, fresh.take(np.maximum(rows - first, 0)), self.ring.times(rows)[0])
 
     def code(self, name: str, rows: Int64Array | range) -> Int64Array:
-        """The codes of the rows of those numbers."""
-        return self.ring.get(f"code.{name}", rows)
+        """The codes of the rows of those numbers; that of an absent row is the code of its key over NULLs."""
+        if not self._has_absent(rows):
+            return self.ring.get(f"code.{name}", rows)
+        codes, is_here = np.full(len(rows), self._absent_code(name), dtype=np.int64), np.asarray(rows) != ABSENT
+        if is_here.any():
+            codes[is_here] = self.ring.get(f"code.{name}", np.asarray(rows)[is_here])
+        return codes
+
+    def _has_absent(self, rows: Int64Array | range) -> bool:
+        return self.may_be_absent and not isinstance(rows, range) and len(rows) > 0 and rows.min() == ABSENT
+
+    def _absent_code(self, name: str) -> int:
+        """The code of a row of NULLs: `COALESCE(b.k, 5)` has a value though there is no row of b."""
+        if name not in self._absent_codes:
+            nothing = pa.RecordBatch.from_pydict({field: pa.nulls(1, kind) for field, kind in self._types.items()})
+            band = dict(self.bands).get(name)
+            if band is not None:
+                codes = _band_codes(self.relation, band, RelationBatch(np.zeros(1, dtype=np.int64), {}, nothing))
+            else:
+                key = self._keys[name]
+                values = evaluate(key.expression(self.relation), lambda column: pa.nulls(1, column.type), 1)
+                codes = key_codes(values, key.type)
+            self._absent_codes[name] = int(codes[0])
+        return self._absent_codes[name]
 
     def classes(self, attribute: str, rows: Int64Array | range) -> Classes:
         """The classes of the rows of those numbers; UNKNOWN of rows that came out of a checkpoint."""
@@ -254,8 +278,8 @@ class BaseState(Indexed):
 
         The value of an absent row is NULL.
         """
-        if self.may_be_absent and not isinstance(rows, range) and len(rows) and rows.min() == ABSENT:
-            is_here = rows != ABSENT
+        if self._has_absent(rows):
+            is_here = np.asarray(rows) != ABSENT
             places = pa.array(np.cumsum(is_here) - 1, mask=~is_here)
             here = self.column(name, rows[is_here]) if is_here.any() else pa.nulls(0, self._types[name])
             return here.take(places)

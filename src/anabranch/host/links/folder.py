@@ -10,6 +10,7 @@ Limit: rename must be atomic, as for a checkpoint.
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -139,9 +140,16 @@ class FolderLink:
             None if closed is None else closed["reason"],
         )
 
-    def remove(self) -> None:
-        with suppress(FileNotFoundError):
+    def remove(self) -> bool:
+        try:
             self._files.delete_dir(self._root)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            return False
+        return True
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

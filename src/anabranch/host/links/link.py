@@ -164,8 +164,8 @@ class Link(Protocol):
 
     def status(self) -> LinkStatus: ...
 
-    def remove(self) -> None:
-        """Removes the link and all its rows."""
+    def remove(self) -> bool:
+        """Removes the link and all its rows; False if something is left, because a producer has just written to it."""
         ...
 
 

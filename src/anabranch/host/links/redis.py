@@ -171,11 +171,12 @@ class RedisLink:
             None if closed is None else closed.decode(),
         )
 
-    def remove(self) -> None:
+    def remove(self) -> bool:
         with self._named():
             for name in self._redis.smembers(f"{self._key}:parts"):
                 self._drop(name.decode())
             self._redis.delete(*(f"{self._key}:{kind}" for kind in ("log", "acks", "parts", "cut", "closed")))
+        return True
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
