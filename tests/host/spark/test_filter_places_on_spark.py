@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from anabranch.schema import TIMESTAMP, Schema
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 
@@ -87,17 +88,22 @@ def test_a_dear_filter_is_put_off_and_stays_there(
     run = prepare(load(path), spark)
     assert f"as in the checkpoint: late are {DEAR}" in run.explanation()
     run.start().awaitTermination()
-    catalog = Catalog()
-    for name in "ab":
-        catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
-    whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "ab"}
-    expected = rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), whole))
+    expected = answer(batches)
     assert expected
     assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / "out")))
     # Named by hand, it moves.
     run = prepare(load(spec(tmp_path, late_filters=[])), spark)
     assert run.queries.late_filters == ()
     run.start().awaitTermination()
+
+
+def answer(batches: Sequence[Mapping[str, pa.Table]]) -> Answer:
+    """The batch answer of the query."""
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+    whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "ab"}
+    return rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), whole))
 
 
 def together(folder: Path, **queries: str) -> Path:
@@ -134,11 +140,7 @@ def test_filters_of_queries_that_run_together_are_placed_together(
     assert run.queries.late_filters == both
     assert run.explanation().count(f"as in the checkpoint: late are {DEAR}") == 1
     run.start().awaitTermination()
-    catalog = Catalog()
-    for name in "ab":
-        catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
-    whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "ab"}
-    expected = rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), whole))
+    expected = answer(batches)
     assert expected
     for name in ("one", "other"):
         assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / f"out_{name}")))

@@ -14,7 +14,7 @@ Limit: at most `MOST_KEYS` keys, which are part of the plan of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,12 +58,18 @@ def with_partners(layout: WireLayout, several: Iterable[Partners], floors: Mappi
     """The condition that leaves rows out which have no partner; late rows pass, to be counted."""
     found: Column | None = None
     for each in several:
-        wire = layout.code_columns[layout.codes[each.relation].index(each.code)]
-        is_known = f.expr(f"{wire} IN ({', '.join(f'{key}L' for key in each.keys)})") if each.keys else f.lit(False)
-        is_other = f.col(RELATION) != layout.queries.graph.names.index(each.relation)
-        passes = is_other | is_known | (f.col(TIME) >= each.before) | (f.col(TIME) < floors[each.relation])
+        has_key = _has_key(layout, each.relation, each.code, each.keys)
+        passes = has_key | (f.col(TIME) >= each.before) | (f.col(TIME) < floors[each.relation])
         found = passes if found is None else found & passes
     return found
+
+
+def _has_key(layout: WireLayout, relation: str, code: str, keys: Sequence[int]) -> Column:
+    """True of rows of a relation with one of these codes, and of all rows of others."""
+    is_other = f.col(RELATION) != layout.queries.graph.names.index(relation)
+    wire = layout.code_columns[layout.codes[relation].index(code)]
+    # As one text: one call of the JVM, not one for each key.
+    return is_other | f.expr(f"{wire} IN ({', '.join(f'{key}L' for key in keys)})") if keys else is_other
 
 
 class Prefilter:
@@ -95,8 +101,6 @@ class Prefilter:
             codes = np.unique(table_batch(relation, self._layout, rows).codes[shared.code])
             if len(codes) > MOST_KEYS:
                 continue
-            wire = self._layout.code_columns[self._layout.codes[shared.stream].index(shared.code)]
-            other = f.col(RELATION) != graph.names.index(shared.stream)
-            passes = other | f.col(wire).isin(codes.tolist()) if len(codes) else other
+            passes = _has_key(self._layout, shared.stream, shared.code, codes.tolist())
             found = passes if found is None else found & passes
         return found
