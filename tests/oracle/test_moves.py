@@ -58,6 +58,20 @@ def test_a_grouped_query(data: st.DataObject, relations: int) -> None:
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 
 
+@given(data=st.data(), slide=st.sampled_from([1, 2]), having=st.sampled_from(["", " HAVING COUNT(*) > 1"]))
+def test_groups_by_the_key_that_spreads_rows(data: st.DataObject, slide: int, having: str) -> None:
+    """A slot finds whole groups, except while groups move on parallel tracks and where the key is split."""
+    rows = data.draw(arrivals(2, most_rows=16, mostly_dense=True), "rows")
+    window = f"[RANGE 6 SECONDS SLIDE {slide} SECONDS]"
+    text = (
+        f"SELECT WINDOW_END() AS at, a.x AS k, COUNT(*) AS n, SUM(b.p) AS s "
+        f"FROM s0 {window} AS a, s1 {window} AS b WHERE a.x = b.x GROUP BY a.x{having}"
+    )
+    query = compile_query(text, rows.catalog)
+    results, _ = _run(data, as_set(query), rows, EXECUTION_MODELS[0])
+    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
+
+
 @given(data=st.data(), sizes=st.lists(st.integers(1, 3), min_size=2, max_size=3))
 def test_queries_together(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")

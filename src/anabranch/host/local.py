@@ -48,7 +48,7 @@ from anabranch.host.keys import code_of
 from anabranch.host.manifest import Manifest
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
-from anabranch.host.results import ResultLayout, Results, parts_table, results_of
+from anabranch.host.results import ResultLayout, Results, finished
 from anabranch.host.rows import flat, relation_batch, result_batch, times
 from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.host.store import Store
@@ -62,7 +62,7 @@ from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import Member, Plans, QuerySet, as_plans, as_set
+from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole
 from anabranch.stats.step import CheckStatistics, StepStatistics, merged_checks
@@ -429,18 +429,12 @@ class LocalHost:
             mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
             return drain(advance(self._engines[slot], task, slot, mine, self._store, opened[slot]))
 
-        found: dict[str, list[pa.RecordBatch]] = {}
+        found: list[tuple[str, pa.RecordBatch]] = []
         for slot, (results, report) in zip(opened, self._threads.map(step_slot, opened), strict=True):
             reports[slot].append(report)
-            for name, batch in results:
-                found.setdefault(name, []).append(batch)
+            found += results
         with functions_named(self.queries.graph, self.batch):
-            return {name: self._results(self.queries.member(name), several) for name, several in found.items()}
-
-    def _results(self, member: Member, several: list[pa.RecordBatch]) -> list[Results]:
-        if member.query.grouping is not None:
-            several = [parts_table(member, several)]
-        return [results_of(member, batch) for batch in several]
+            return finished(self.queries, task.partitioning, found)
 
     def _derived(
         self, layout: WireLayout, found: Mapping[str, list[Results]]

@@ -10,7 +10,7 @@ before they become results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -89,16 +89,42 @@ def results_of(member: Member, batch: pa.RecordBatch) -> Results:
 
 
 def merging(queries: QuerySet, partitioning: Partitioning) -> frozenset[str]:
-    """The grouped queries whose groups several slots may find parts of."""
+    """Returns the grouped queries whose groups several slots may find parts of."""
     if len(partitioning.working) == 1:
         return frozenset()
     return frozenset(each.name for each in queries.grouped if not _is_found_in_one_slot(each, partitioning))
 
 
+def finished(
+    queries: QuerySet, partitioning: Partitioning, found: Iterable[tuple[str, pa.RecordBatch]]
+) -> dict[str, list[Results]]:
+    """Returns the results of each query, from what the slots found in one stage; merges groups where it must."""
+    merged = merging(queries, partitioning)
+    parts: dict[str, list[pa.RecordBatch]] = {}
+    results: dict[str, list[Results]] = {}
+    for name, batch in found:
+        if name in merged:
+            parts.setdefault(name, []).append(batch)
+        else:
+            results.setdefault(name, []).append(results_of(queries.member(name), batch))
+    for name, several in parts.items():
+        member = queries.member(name)
+        results[name] = [results_of(member, parts_table(member, several))]
+    return results
+
+
 def _is_found_in_one_slot(member: Member, partitioning: Partitioning) -> bool:
-    """True when the key of a group decides the slot that finds its combinations."""
+    """Returns True when the key of a group decides the one slot that finds its combinations.
+
+    It does not while groups move on parallel tracks: the old slot finds the combinations that have an old row, the new
+    slot the others. Nor for a heavy key, whose combinations are spread over slots by their rows.
+    """
     grouping, graph = member.query.grouping, member.query.graph
     assert grouping is not None
+    if partitioning.leaving is not None:
+        return False
+    if any(not partitioning.dimension(heavy.code).relations.isdisjoint(graph.names) for heavy in partitioning.heavy):
+        return False
     keys = {key.name: key for key in graph.keys}
     for dimension in partitioning.dimensions:
         if dimension.share == 1 or dimension.relations.isdisjoint(graph.names):

@@ -45,6 +45,16 @@ GROUPS = Story(
 )
 
 
+BY_KEY = Story(
+    "SELECT WINDOW_END() AS at, a.x AS k, COUNT(*) AS n, SUM(b.p) AS s, AVG(a.p) AS m "
+    "FROM s0 [RANGE 8 SECONDS SLIDE 2 SECONDS] AS a, s1 [RANGE 8 SECONDS SLIDE 2 SECONDS] AS b "
+    "WHERE a.x = b.x GROUP BY a.x",
+    slots=2,
+    rows=120,
+)
+"""The key of a group decides the slot that finds it, unless the group moves on parallel tracks or the key is split."""
+
+
 def latest(handle: QueryHandle) -> dict[str, Any]:
     """Our entry for the latest micro-batch."""
     progress = handle.lastProgress
@@ -229,3 +239,24 @@ def test_a_heavy_key_is_split_by_hand_survives_a_restart_and_is_united(spark: Sp
     finally:
         handle.stop()
     assert not describe_difference(CHAIN.expected(tables), written(tmp_path))
+
+
+@pytest.mark.parametrize("change", ["move", "split"])
+def test_groups_that_two_slots_find_parts_of_come_out_as_one_row(
+    spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    tables = BY_KEY.tables()
+    query = register(spark, BY_KEY, tmp_path).sql(BY_KEY.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    handle = writer.slots(BY_KEY.slots).balance("manual").start(str(tmp_path / "out"))
+    try:
+        for number, batch in enumerate(cut(tables, 12)):
+            if number == 4 and change == "move":
+                handle.move(range(len(latest(handle)["table"])), 0, "parallel-track")
+            if number == 4 and change == "split":
+                handle.split(0, over=2)
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+    finally:
+        handle.stop()
+    assert not describe_difference(BY_KEY.expected(tables), written(tmp_path))
