@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -158,10 +159,11 @@ def test_a_calibration_measures_spark(tmp_path: Path, monkeypatch: pytest.Monkey
     assert calibrated_checks() is not None
 
 
-def run_without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command in an environment that lacks a package, and Java."""
+def run_without(*packages: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """The command in an environment that lacks some packages, and Java."""
     program = (
-        f"import sys; sys.modules['{package}'] = None; from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
+        f"import sys; sys.modules.update(dict.fromkeys({packages}));"
+        "from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     bare = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", program, *words]
@@ -169,21 +171,31 @@ def run_without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
-    assert run_without("pyspark", "explain", str(spec_file)).returncode == 0
+    assert run_without("pyspark", words=["explain", str(spec_file)]).returncode == 0
 
 
-@pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"], ["demo"]])
+@pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"]])
 def test_what_needs_spark_says_so(words: list[str], spec_file: Path) -> None:
-    done = run_without("pyspark", *(str(spec_file) if word == "SPEC" else word for word in words))
+    done = run_without("pyspark", words=[str(spec_file) if word == "SPEC" else word for word in words])
     assert done.returncode == cli.USER_ERROR
     assert "error: pyspark is not installed" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_room_that_lacks_a_package_says_so() -> None:
-    done = run_without("matplotlib", "lab", "list")
+SITES = ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib")
+"""The packages of the extra `sites`."""
+
+
+@pytest.mark.parametrize(
+    "words", [["place", *PLACED], ["deploy", "status", "--root", "nowhere"], ["site", "hub", "--root", "nowhere"]]
+)
+def test_commands_of_sites_name_their_extra(words: list[str]) -> None:
+    done = run_without(*SITES, words=words)
     assert done.returncode == cli.USER_ERROR
-    assert done.stderr.startswith("error: the lab needs matplotlib")
+    assert done.stderr == (
+        f"error: planning over sites needs packages that are not installed: {', '.join(SITES)}\n"
+        "  hint: pip install 'anabranch[sites]'\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,8 +341,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     "words",
     [
         ["explain", "SPEC", "--picture", "SPEC/plan.svg"],
-        ["lab", "rate-selections", "--quick", "--output", "SPEC"],
-        ["demo", "--output", "SPEC"],
         ["place", *PLACED, "--json", "SPEC/deployments.json"],
         ["place", *PLACED, "--picture", "SPEC/network.svg"],
     ],
@@ -356,9 +366,7 @@ def test_debug_lets_the_error_through(spec_file: Path, monkeypatch: pytest.Monke
         cli.main(["--debug", "explain", str(spec_file), "--plan", "(a b)"])
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "explain", "demo", "bench", "calibrate", "prepare", "doctor", "lab", "place"]
-)
+@pytest.mark.parametrize("command", ["run", "explain", "bench", "calibrate", "prepare", "doctor", "place"])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
