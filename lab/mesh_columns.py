@@ -96,8 +96,6 @@ class Found:
 
 
 def measure(setting: Setting) -> tuple[Found, ...]:
-    import sklearn.tree  # noqa: F401  (two seconds, once in a process)
-
     size = QUICK if setting.quick else FULL
     chosen = [each for each in WORKLOADS if not setting.only or each.name in setting.only]
     return tuple(measured(each, setting.seed, size) for each in setting.each(chosen))

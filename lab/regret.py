@@ -62,9 +62,6 @@ COLUMNS = (
 
 def measure(setting: Setting) -> tuple[Found, ...]:
     """All workloads, or those that are named, one after another."""
-    # Loading the library that trains classifiers takes two seconds, once in a process.
-    import sklearn.tree  # noqa: F401
-
     size = QUICK if setting.quick else FULL
     there = {each.name for each in suite()}
     for name in setting.only:

@@ -47,6 +47,12 @@ SPEC = dedent(
 )
 
 
+SITES = ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib")
+"""The packages of the extra `sites`."""
+OTHERS = ("duckdb", "openlineage", "prometheus_client", "redis", "starlette", "uvicorn")
+"""The packages of other extras."""
+
+
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     file = tmp_path / "spec.yaml"
@@ -170,8 +176,28 @@ def run_without(*packages: str, words: Sequence[str]) -> subprocess.CompletedPro
     return subprocess.run(command, env=bare, check=False, capture_output=True, text=True)
 
 
-def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
-    assert run_without("pyspark", words=["explain", str(spec_file)]).returncode == 0
+def test_explain_needs_no_extra_and_no_java() -> None:
+    done = run_without("pyspark", "pandas", *SITES, *OTHERS, words=["explain", str(EXAMPLES / "orders.yaml")])
+    assert done.returncode == 0, done.stderr
+    assert "\nplan (" in done.stdout
+
+
+def test_everything_but_sites_is_imported_without_their_extra() -> None:
+    program = f"""
+import pkgutil, sys
+sys.modules.update(dict.fromkeys({SITES}))
+import anabranch
+outside = ("anabranch.place", "anabranch.sites", "anabranch.testing", "anabranch.__main__")
+for module in pkgutil.iter_modules(anabranch.__path__, "anabranch."):
+    if module.name not in outside:
+        __import__(module.name)
+        path = getattr(sys.modules[module.name], "__path__", ())
+        for inner in pkgutil.walk_packages(path, f"{{module.name}}."):
+            if inner.name != "anabranch.host.spark.daemon":
+                __import__(inner.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"]])
@@ -180,10 +206,6 @@ def test_what_needs_spark_says_so(words: list[str], spec_file: Path) -> None:
     assert done.returncode == cli.USER_ERROR
     assert "error: pyspark is not installed" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-SITES = ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib")
-"""The packages of the extra `sites`."""
 
 
 @pytest.mark.parametrize(
