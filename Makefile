@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks lab examples
 PYTEST := $(BIN)/python -m pytest -q
 # Two processes: the tests that share a Spark session in one of them, all others beside it.
 SIDE_BY_SIDE := -n 2 --dist loadgroup
@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink faults soak docs wheel doctor clean
+.PHONY: help setup test test-all test-nightly check format golden demo lab bench bench-flink faults soak docs wheel doctor clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,7 +42,7 @@ check: setup ## style, types, import rules between packages, spelling
 	@echo "== ruff format"; $(BIN)/ruff format --check --quiet $(SOURCES)
 	@echo "== mypy";        $(BIN)/mypy
 	@echo "== lint-imports"; $(BIN)/lint-imports > $(VENV)/.lint-imports 2>&1 || { cat $(VENV)/.lint-imports; exit 1; }
-	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md Makefile
+	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks lab README.md CONTRIBUTING.md CHANGELOG.md Makefile
 	@echo "== links";       $(PYTEST) -p no:cacheprovider tests/unit/test_docs.py -k links > $(VENV)/.links 2>&1 || { cat $(VENV)/.links; exit 1; }
 
 format: setup ## reformat the sources
@@ -63,7 +63,10 @@ golden: setup ## rewrite the golden files; review the difference before committi
 	@$(PYTEST) tests/golden --regold
 
 demo: setup ## streams that drift, streams that are skewed; two queries, about three minutes
-	@$(BIN)/anabranch demo
+	@$(BIN)/python -m examples.demo
+
+lab: setup ## the papers' experiments (LAB="regret --quick"; `list` without it)
+	@$(BIN)/python -m lab $(or $(LAB),list)
 
 bench: setup ## every benchmark, side by side with the system compared (BENCH="names --quick" to choose)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean, median
 
-from anabranch.lab import regret, regret_spark
-from anabranch.lab.registry import Setting
-from anabranch.lab.regret_runs import Found, measured
-from anabranch.lab.regret_workloads import Size
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import WrongAnswer
+from lab import regret, regret_spark
+from lab.registry import Setting
+from lab.regret_runs import Found, measured
+from lab.regret_workloads import Size
 
 TRIED_OUT = Size(batches=20, rows=300, every_shape=4, most_plans=3)
 """The size of a quick benchmark, which only shows that everything works."""

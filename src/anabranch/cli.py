@@ -15,14 +15,13 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import indent
 
 from rich.console import Console
 
 import anabranch
 from anabranch import doctor
 from anabranch.calibrate.file import calibration_file, save_units
-from anabranch.commands import add_command, examples, writing
+from anabranch.commands import USER_ERROR, add_command, error_text, examples
 from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
@@ -31,12 +30,9 @@ from anabranch.sizes import size_text
 from anabranch.spec import asking
 from anabranch.spec import commands as spec_commands
 
-USER_ERROR = 2
-
 ROOMS = {
     "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
-    "lab": ("anabranch.lab.command", "reproduce an experiment of the papers"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
     "deploy": ("anabranch.sites.command", "run queries over a network of sites"),
     "site": ("anabranch.sites.site_command", "run one site of a deployment"),
@@ -63,8 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         if logs_json:
             say("error", logging.ERROR, kind=type(error).__name__, message=str(error))
             return USER_ERROR
-        first, *rest = str(error).split("\n")
-        print(f"error: {first}", *(indent(line, "  ") for line in rest), sep="\n", file=sys.stderr)
+        print(error_text(error), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -116,15 +111,6 @@ def calibrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def demonstrate(arguments: argparse.Namespace) -> int:
-    """Runs the demo; fails if its result differs from the batch answer."""
-    from anabranch.demo import run_demo
-
-    with writing(arguments.output):
-        arguments.output.mkdir(exist_ok=True)
-    return 0 if run_demo(arguments.output, seconds=arguments.seconds, seed=arguments.seed) else 1
-
-
 def bench(arguments: argparse.Namespace) -> int:
     """Runs the benchmarks of the repository."""
     if not Path("benchmarks/__main__.py").is_file():
@@ -152,7 +138,6 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         description="Adaptive continuous queries over data streams, on Spark.",
         epilog=examples(
             """
-            anabranch demo                                see it work, in about two minutes
             anabranch explain examples/orders.yaml        what would run, without running it
             anabranch run examples/orders.yaml            run it
             anabranch COMMAND --help                      options and examples of a command
@@ -167,23 +152,6 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
 
     spec_commands.add_arguments(commands)
     asking.add_arguments(commands)
-
-    command = add_command(
-        commands,
-        "demo",
-        "run the demo: drifting and skewed streams, checked against the batch answer",
-        """
-        anabranch demo
-        anabranch demo --seconds 20 --output /tmp/demo
-        """,
-    )
-    command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="the output folder")
-    command.add_argument(
-        "--seconds", type=int, default=35, metavar="N", help="how long the first streams flow (default: 35)"
-    )
-    command.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of the generated data (default: 1)")
-    spec_commands.add_verbose(command)
-    command.set_defaults(run=demonstrate)
 
     command = add_command(
         commands,

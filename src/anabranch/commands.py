@@ -11,10 +11,13 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING
 
-from anabranch.errors import HostError
+from anabranch.errors import AnabranchError, HostError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+USER_ERROR = 2
+"""The exit status after a mistake of the user."""
 
 
 def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argparse.ArgumentParser:
@@ -33,6 +36,12 @@ def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argp
 def examples(lines: str) -> str:
     """Format a text block as the end of a help text."""
     return "examples:\n" + indent(dedent(lines).strip(), "  ")
+
+
+def error_text(error: AnabranchError) -> str:
+    """Formats an error for the terminal: the message, then its cause and hint, indented."""
+    first, *rest = str(error).split("\n")
+    return "\n".join([f"error: {first}", *(indent(line, "  ") for line in rest)])
 
 
 @contextmanager

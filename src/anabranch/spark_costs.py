@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy.optimize import nnls
 
+from anabranch.calibrate.fitting import nonnegative_fit
 from anabranch.choosing import Wishes, decide
 from anabranch.cost.estimates import WIRE_BYTES
 from anabranch.cost.host import SPARK, Host, HostCosts
@@ -202,7 +202,7 @@ def fitted(seen: Sequence[Seen], driver: float) -> HostCosts:
     counts = np.array([each.counts for each in seen]) / np.array([[each.cpu] for each in seen]) * usual
     speed = 1 / float(np.median(counts.sum(axis=1)))
     held = np.diag(np.full(len(NAMES), HOLD / speed))
-    found, _ = nnls(np.vstack([counts, held]), np.concatenate([np.ones(len(seen)), np.full(len(NAMES), HOLD)]))
+    found = nonnegative_fit(np.vstack([counts, held]), np.concatenate([np.ones(len(seen)), np.full(len(NAMES), HOLD)]))
     costs = dict(zip(NAMES, (found * usual).tolist(), strict=True))
     small = [each for each in seen if each.trial.rows == BASE.rows]
     large = max(seen, key=lambda each: each.trial.rows * each.trial.width)

@@ -16,7 +16,6 @@ from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import sorting
 from anabranch.host.local import LocalHost
-from anabranch.lab.papers.eddy import EddyTrack
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
@@ -25,6 +24,7 @@ from anabranch.testing.hosts import engines_of
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
+from lab.papers.eddy import EddyTrack
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -15,7 +16,7 @@ import pytest
 from anabranch import cli, doctor, spark_costs
 from anabranch.calibrate import measure as calibrate
 from anabranch.calibrate.file import calibrated_checks, calibrated_host
-from anabranch.commands import replace_text, require_writable
+from anabranch.commands import USER_ERROR, replace_text, require_writable
 from anabranch.cost.host import SPARK
 from anabranch.cost.units import ENGINE
 from anabranch.cql import compile_query
@@ -44,6 +45,12 @@ SPEC = dedent(
     checkpoint: ckpt
     """
 )
+
+
+SITES = ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib")
+"""The packages of the extra `sites`."""
+OTHERS = ("duckdb", "openlineage", "prometheus_client", "redis", "starlette", "uvicorn")
+"""The packages of other extras."""
 
 
 @pytest.fixture
@@ -94,8 +101,8 @@ def test_explain_finds_the_fewest_slots_that_keep_the_limits(
     assert slots > 1
     assert f"with {slots - 1}, " in line
     assert f"slots {slots}, " in shown
-    assert cli.main(["explain", str(spec_file), "--slots", str(slots - 1), "--memory", "150 MB"]) == cli.USER_ERROR
-    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file), "--slots", str(slots - 1), "--memory", "150 MB"]) == USER_ERROR
+    assert cli.main(["explain", str(spec_file)]) == USER_ERROR
     assert "there are no limits" in capsys.readouterr().err
 
 
@@ -158,32 +165,59 @@ def test_a_calibration_measures_spark(tmp_path: Path, monkeypatch: pytest.Monkey
     assert calibrated_checks() is not None
 
 
-def run_without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command in an environment that lacks a package, and Java."""
+def run_without(*packages: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """The command in an environment that lacks some packages, and Java."""
     program = (
-        f"import sys; sys.modules['{package}'] = None; from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
+        f"import sys; sys.modules.update(dict.fromkeys({packages}));"
+        "from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     bare = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", program, *words]
     return subprocess.run(command, env=bare, check=False, capture_output=True, text=True)
 
 
-def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
-    assert run_without("pyspark", "explain", str(spec_file)).returncode == 0
+def test_explain_needs_no_extra_and_no_java() -> None:
+    done = run_without("pyspark", "pandas", *SITES, *OTHERS, words=["explain", str(EXAMPLES / "orders.yaml")])
+    assert done.returncode == 0, done.stderr
+    assert "\nplan (" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"], ["demo"]])
+def test_everything_but_sites_is_imported_without_their_extra() -> None:
+    program = f"""
+import pkgutil, sys
+sys.modules.update(dict.fromkeys({SITES}))
+import anabranch
+outside = ("anabranch.place", "anabranch.sites", "anabranch.testing", "anabranch.__main__")
+for module in pkgutil.iter_modules(anabranch.__path__, "anabranch."):
+    if module.name not in outside:
+        __import__(module.name)
+        path = getattr(sys.modules[module.name], "__path__", ())
+        for inner in pkgutil.walk_packages(path, f"{{module.name}}."):
+            if inner.name != "anabranch.host.spark.daemon":
+                __import__(inner.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"]])
 def test_what_needs_spark_says_so(words: list[str], spec_file: Path) -> None:
-    done = run_without("pyspark", *(str(spec_file) if word == "SPEC" else word for word in words))
-    assert done.returncode == cli.USER_ERROR
+    done = run_without("pyspark", words=[str(spec_file) if word == "SPEC" else word for word in words])
+    assert done.returncode == USER_ERROR
     assert "error: pyspark is not installed" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_room_that_lacks_a_package_says_so() -> None:
-    done = run_without("matplotlib", "lab", "list")
-    assert done.returncode == cli.USER_ERROR
-    assert done.stderr.startswith("error: the lab needs matplotlib")
+@pytest.mark.parametrize(
+    "words", [["place", *PLACED], ["deploy", "status", "--root", "nowhere"], ["site", "hub", "--root", "nowhere"]]
+)
+def test_commands_of_sites_name_their_extra(words: list[str]) -> None:
+    done = run_without(*SITES, words=words)
+    assert done.returncode == USER_ERROR
+    assert done.stderr == (
+        f"error: planning over sites needs packages that are not installed: {', '.join(SITES)}\n"
+        "  hint: pip install 'anabranch[sites]'\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +243,7 @@ def test_a_users_error_is_told_without_a_traceback(
     arguments: list[str], expected: str, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(spec_file) if argument == "SPEC" else argument for argument in arguments]
-    assert cli.main(given) == cli.USER_ERROR
+    assert cli.main(given) == USER_ERROR
     shown = capsys.readouterr().err
     assert shown.startswith(expected)
     assert "Traceback" not in shown
@@ -219,7 +253,7 @@ def test_explain_refuses_a_scheduled_plan_that_does_not_fit(
     spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec_file.write_text(SPEC + 'switch: [{at_batch: 3, plan: "(a z)"}]\n')
-    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file)]) == USER_ERROR
     assert "joins 'z', which the query does not have" in capsys.readouterr().err
 
 
@@ -248,7 +282,7 @@ def test_explain_refuses_a_sink_that_a_run_would_refuse(
     sink: str, expected: str, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec_file.write_text(SPEC.replace("{format: parquet, path: out}", sink))
-    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file)]) == USER_ERROR
     assert expected in capsys.readouterr().err
 
 
@@ -282,18 +316,18 @@ def test_a_foreign_checkpoint_is_told_before_spark_starts(
 
     monkeypatch.setattr(spec_commands, "_prepared", start)
     spec_file.write_text(SPEC.replace("s2 [RANGE 5 SECONDS]", "s2 [RANGE 6 SECONDS]"))
-    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err
     assert not started
     assert "belongs to another query" in told
     assert "it has '5', this query '6'" in told
     before, after = SPEC.split("s2:", 1)
     spec_file.write_text(f"{before}s2:{after.replace('k bigint', 'k int', 1)}")
-    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err
     assert "the texts are equal, but of 's2' it reads k bigint" in told
     spec_file.write_text(SPEC)
-    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["run", str(spec_file)]) == USER_ERROR
     assert started == ["Spark"]
 
 
@@ -301,7 +335,7 @@ def test_an_error_is_a_line_of_json_where_logs_are(spec_file: Path, capsys: pyte
     spec_file.write_text(SPEC.replace("checkpoint: ckpt", "sinc: {}"))
     handlers = list(LOG.handlers)
     try:
-        assert cli.main(["run", str(spec_file), "--log", "json"]) == cli.USER_ERROR
+        assert cli.main(["run", str(spec_file), "--log", "json"]) == USER_ERROR
     finally:
         LOG.handlers[:] = handlers
         logging.captureWarnings(False)
@@ -329,8 +363,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     "words",
     [
         ["explain", "SPEC", "--picture", "SPEC/plan.svg"],
-        ["lab", "rate-selections", "--quick", "--output", "SPEC"],
-        ["demo", "--output", "SPEC"],
         ["place", *PLACED, "--json", "SPEC/deployments.json"],
         ["place", *PLACED, "--picture", "SPEC/network.svg"],
     ],
@@ -338,13 +370,13 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(
     words: list[str], spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([word.replace("SPEC", str(spec_file)) for word in words]) == cli.USER_ERROR
+    assert cli.main([word.replace("SPEC", str(spec_file)) for word in words]) == USER_ERROR
     assert capsys.readouterr().err.startswith(f"error: '{words[-1].replace('SPEC', str(spec_file))}' cannot be written")
 
 
 def test_an_error_of_the_query_points_at_its_place(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec_file.write_text(SPEC.replace("a.p > 3", "a.q > 3"))
-    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file)]) == USER_ERROR
     shown = capsys.readouterr().err
     assert "(line 2, column" in shown
     assert "^" in shown
@@ -356,9 +388,7 @@ def test_debug_lets_the_error_through(spec_file: Path, monkeypatch: pytest.Monke
         cli.main(["--debug", "explain", str(spec_file), "--plan", "(a b)"])
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "explain", "demo", "bench", "calibrate", "prepare", "doctor", "lab", "place"]
-)
+@pytest.mark.parametrize("command", ["run", "explain", "bench", "calibrate", "prepare", "doctor", "place"])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
@@ -376,14 +406,14 @@ def test_benchmarks_need_a_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["bench"]) == cli.USER_ERROR
+    assert cli.main(["bench"]) == USER_ERROR
     assert "clone of the repository" in capsys.readouterr().err
 
 
 def test_the_doctor_gives_the_remedy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = Finding("python", "3.11"), Finding("java", "java was not found", "install a Java 17 runtime")
     monkeypatch.setattr(doctor, "examine", lambda: [good, bad])
-    assert cli.main(["doctor"]) == cli.USER_ERROR
+    assert cli.main(["doctor"]) == USER_ERROR
     shown = capsys.readouterr().out
     assert "ok python" in shown
     assert "hint: install a Java 17 runtime" in shown

@@ -15,13 +15,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
-from anabranch.demo import drift, skew
-from anabranch.demo.check import Check, compare
 from anabranch.explain import Explanation
 from anabranch.optimize.proposals import Candidate, Proposal
 from anabranch.plan.text import parse
 from anabranch.spec.file import load
 from anabranch.stats.step import StateStatistics, StepStatistics
+from examples.demo import drift, skew
+from examples.demo.check import Check, compare
 
 
 def write(folder: Path, streams: dict[str, list[pa.Table]]) -> None:

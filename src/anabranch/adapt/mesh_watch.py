@@ -64,11 +64,7 @@ def learn_mesh(
 
     setting = replace(SEARCH, asks=SEARCH.asks and may_ask)
     orders = orders_of(current, graph)
-    from sklearn import config_context  # two seconds to load, and workers that never train need it not
-
-    # Samples are checked when they are made; checking them in every fit takes a third of the time.
-    with config_context(assume_finite=True, skip_parameter_validation=True):
-        found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)

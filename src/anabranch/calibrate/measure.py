@@ -15,9 +15,9 @@ from time import process_time
 
 import numpy as np
 import pyarrow as pa
-from scipy.optimize import nnls
 
 from anabranch import cql
+from anabranch.calibrate.fitting import nonnegative_fit
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import from_statistics
 from anabranch.cost.resources import ResourceModel
@@ -180,7 +180,7 @@ def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
     counts = np.array([[run.counts[feature] / run.cpu for feature in FEATURES] for run in measured]) * usual
     speed = 1 / np.median(counts.sum(axis=1))
     held = np.diag(np.full(len(FEATURES), HOLD))
-    fitted, _ = nnls(
+    fitted = nonnegative_fit(
         np.vstack([counts, held]), np.concatenate([np.ones(len(measured)), np.full(len(FEATURES), HOLD * speed)])
     )
     costs = dict(zip(FEATURES, (fitted * usual).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Learns the classifier: turns an entropy decision tree of scikit-learn into a plan value.
+"""Learns the classifier: grows an entropy decision tree and turns it into a plan value.
 
 Labels are route numbers. The tree grows until its leaves are pure or no attribute is left to split by, and an impure
 leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
@@ -11,13 +11,12 @@ those of the branch to which the rest does not go. (Nehme et al. 2012, section 4
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
-from anabranch.mesh.kernels import order_categories
+from anabranch.mesh.kernels import decision_tree, order_categories
 from anabranch.mesh.training import Attribute, TrainingSet
 from anabranch.plan.classes import REST
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
@@ -30,12 +29,8 @@ def induce(training: TrainingSet, labels: Integers) -> Classifier:
     if not training.attributes or (labels == labels[0]).all():
         return Assign(_majority(labels, training.weights))
     ranks = ordered_ranks(training, labels)
-    columns = np.where(ranks < 0, np.nan, ranks).astype(np.float32)
-    from sklearn.tree import DecisionTreeClassifier  # two seconds to load, and workers that never train need it not
-
-    learner = DecisionTreeClassifier(criterion="entropy", random_state=0)
-    tree = learner.fit(columns, labels, sample_weight=training.weights).tree_
-    return _Reading(training, ranks, labels, tree).node(0, np.arange(training.rows))
+    nodes, _ = decision_tree(ranks, labels, training.weights, int(labels.max()) + 1)
+    return _Reading(training, ranks, labels, nodes).node(0, np.arange(training.rows))
 
 
 def ordered_ranks(training: TrainingSet, labels: Integers) -> Integers:
@@ -72,42 +67,40 @@ def cut_back(
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Turns the learner's arrays into a tree of tests, following the rows down."""
+    """Turns the nodes of a grown tree into a tree of tests, following the rows down."""
 
     training: TrainingSet
     ranks: Integers
     labels: Integers
-    tree: Any
+    nodes: Integers
 
     def node(self, place: int, rows: Integers) -> Classifier:
-        left, right = int(self.tree.children_left[place]), int(self.tree.children_right[place])
-        if left < 0:
+        position, cut, missing_left, left, right = self.nodes[place].tolist()
+        if position < 0:
             return Assign(_majority(self.labels[rows], self.training.weights[rows]))
-        position = int(self.tree.feature[place])
         ranks = self.ranks[rows, position]
-        cut = float(self.tree.threshold[place])
-        missing_left = bool(self.tree.missing_go_to_left[place])
-        goes_left = np.where(ranks < 0, missing_left, ranks <= cut)
+        null_first = bool(missing_left)
+        goes_left = np.where(ranks < 0, null_first, ranks <= cut)
         low, high = rows[goes_left], rows[~goes_left]
         weights = self.training.weights
         if not (ranks < 0).any():
-            missing_left = bool(weights[low].sum() >= weights[high].sum())
+            null_first = bool(weights[low].sum() >= weights[high].sum())
         first, second = self.node(left, low), self.node(right, high)
         if first == second:
             return first
         attribute = self.training.attributes[position]
         if attribute.categories is None:
-            return NumberTest(attribute.name, self._threshold(attribute, ranks, cut), first, second, missing_left)
+            return NumberTest(attribute.name, self._threshold(attribute, ranks, cut), first, second, null_first)
         known_low, known_high = self._categories(attribute, low, position), self._categories(attribute, high, position)
         lists_low = bool(weights[low].sum() <= weights[high].sum())
         if attribute.rest is not None and REST in (*known_low, *known_high):
             lists_low = REST in known_high
         if lists_low:
-            return CategoryTest(attribute.name, known_low, first, second, missing_left)
-        return CategoryTest(attribute.name, known_high, second, first, not missing_left)
+            return CategoryTest(attribute.name, known_low, first, second, null_first)
+        return CategoryTest(attribute.name, known_high, second, first, not null_first)
 
     @staticmethod
-    def _threshold(attribute: Attribute, ranks: Integers, cut: float) -> float:
+    def _threshold(attribute: Attribute, ranks: Integers, cut: int) -> float:
         """The middle between the two values of these rows that are next to the cut."""
         below, above = ranks[(ranks >= 0) & (ranks <= cut)], ranks[ranks > cut]
         if above.size == 0:

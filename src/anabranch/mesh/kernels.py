@@ -1,7 +1,7 @@
-"""The inner loops of the search, compiled: the best order of operators, all partitions, and paths in a decision tree.
+"""The inner loops of the search, compiled: the best order of operators, all partitions, and the growing of trees.
 
-Sets of operators are bit masks. Tests compare the kernels with plain versions, and the paths of the tree with those of
-the trained classifier.
+Sets of operators are bit masks. Attributes are ranks of values, negative for NULL. Tests compare the kernels with plain
+versions, and the trees with those of scikit-learn.
 """
 
 from __future__ import annotations
@@ -114,14 +114,38 @@ def order_categories(ranks: Integers, is_category: Booleans, labels: Integers, w
                 ranks[row, attribute] = places[ranks[row, attribute]]
 
 
-@njit("int64[::1](int64[:, ::1], int64[::1], float64[::1], int64)", cache=True)
-def path_lengths(ranks: Integers, labels: Integers, weights: Doubles, classes: int) -> Integers:
-    """The number of tests that each row meets in the tree of greatest information gain over these rows."""
+@njit("int64(int64[::1], int64, int64, int64[:, ::1], int64, int64, boolean)", cache=True)
+def _divide(
+    index: Integers, start: int, stop: int, ranks: Integers, attribute: int, last_rank: int, missing_first: bool
+) -> int:
+    """Puts the rows of a node that pass a test before the others; the place of the first that does not."""
+    middle, last = start, stop - 1
+    while middle <= last:
+        rank = ranks[index[middle], attribute]
+        goes = missing_first if rank < 0 else rank <= last_rank
+        if goes:
+            middle += 1
+        else:
+            index[middle], index[last] = index[last], index[middle]
+            last -= 1
+    return middle
+
+
+@njit("Tuple((int64[:, ::1], int64[::1]))(int64[:, ::1], int64[::1], float64[::1], int64)", cache=True)
+def decision_tree(ranks: Integers, labels: Integers, weights: Doubles, classes: int) -> tuple[Integers, Integers]:
+    """The tree of greatest information gain, and the number of tests that each row meets in it.
+
+    A row of the first array is a node: the attribute tested (-1 in a leaf), the last rank that goes to the first child,
+    whether NULL goes there, and the places of both children. The root is the first.
+    """
     rows, attributes = ranks.shape
+    # There are never more leaves than rows, and one test fewer than leaves.
+    nodes = np.full((2 * rows, 5), -1, np.int64)
+    made = 1
     lengths = np.zeros(rows, np.int64)
     index = np.arange(rows)
-    # Each cut takes one open node and makes two, and there are never more leaves than rows.
     starts, stops, depths = np.zeros(rows + 1, np.int64), np.zeros(rows + 1, np.int64), np.zeros(rows + 1, np.int64)
+    places = np.zeros(rows + 1, np.int64)
     stops[0] = rows
     waiting = 1 if rows > 0 else 0
     whole, left, right = np.zeros(classes), np.zeros(classes), np.zeros(classes)
@@ -129,7 +153,7 @@ def path_lengths(ranks: Integers, labels: Integers, weights: Doubles, classes: i
     keys = np.empty(rows, np.int64)
     while waiting > 0:
         waiting -= 1
-        start, stop, depth = starts[waiting], stops[waiting], depths[waiting]
+        start, stop, depth, node = starts[waiting], stops[waiting], depths[waiting], places[waiting]
         whole[:] = 0.0
         for place in range(start, stop):
             whole[labels[index[place]]] += weights[index[place]]
@@ -186,16 +210,109 @@ def path_lengths(ranks: Integers, labels: Integers, weights: Doubles, classes: i
             for place in range(start, stop):
                 lengths[index[place]] = depth
             continue
-        middle, last = start, stop - 1
-        while middle <= last:
-            rank = ranks[index[middle], attribute_taken]
-            goes = missing_first if rank < 0 else rank <= rank_taken
-            if goes:
-                middle += 1
+        nodes[node, 0], nodes[node, 1], nodes[node, 2] = attribute_taken, rank_taken, missing_first
+        nodes[node, 3], nodes[node, 4] = made, made + 1
+        middle = _divide(index, start, stop, ranks, attribute_taken, rank_taken, missing_first)
+        starts[waiting], stops[waiting], depths[waiting], places[waiting] = start, middle, depth + 1, made
+        waiting += 1
+        starts[waiting], stops[waiting], depths[waiting], places[waiting] = middle, stop, depth + 1, made + 1
+        waiting += 1
+        made += 2
+    return nodes[:made], lengths
+
+
+@njit(
+    "Tuple((float64, int64, int64, boolean))"
+    "(int64[:, ::1], float64[:, ::1], float64[::1], int64[::1], int64, int64, int64)",
+    cache=True,
+)
+def _explaining_cut(
+    ranks: Integers, targets: Doubles, weights: Doubles, index: Integers, start: int, stop: int, least_rows: int
+) -> tuple[float, int, int, bool]:
+    """The cut of a node that lowers its squared error most: by how much, attribute, last rank, and where NULL goes.
+
+    It lowers it by -1 if the targets agree or no cut leaves enough rows on both sides.
+    """
+    rows, outputs = ranks.shape[0], targets.shape[1]
+    most, attribute_taken, rank_taken, missing_taken = -1.0, -1, -1, False
+    whole, left, missing = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
+    mass, squares = 0.0, 0.0
+    for place in range(start, stop):
+        row = index[place]
+        mass += weights[row]
+        for output in range(outputs):
+            whole[output] += weights[row] * targets[row, output]
+            squares += weights[row] * targets[row, output] ** 2
+    alone = 0.0
+    for output in range(outputs):
+        alone += whole[output] ** 2 / mass
+    if squares - alone <= _LEAST_GAIN * mass:
+        return most, attribute_taken, rank_taken, missing_taken
+    keys = np.empty(stop - start, np.int64)
+    for attribute in range(ranks.shape[1]):
+        missing[:] = 0.0
+        missing_mass, known, unknown = 0.0, 0, 0
+        for place in range(start, stop):
+            row = index[place]
+            if ranks[row, attribute] < 0:
+                missing_mass += weights[row]
+                unknown += 1
+                for output in range(outputs):
+                    missing[output] += weights[row] * targets[row, output]
             else:
-                index[middle], index[last] = index[last], index[middle]
-                last -= 1
-        starts[waiting], stops[waiting], depths[waiting] = start, middle, depth + 1
-        starts[waiting + 1], stops[waiting + 1], depths[waiting + 1] = middle, stop, depth + 1
-        waiting += 2
-    return lengths
+                keys[known] = ranks[row, attribute] * rows + row
+                known += 1
+        order = np.sort(keys[:known])
+        for goes_first in range(2 if unknown > 0 else 1):
+            for output in range(outputs):
+                left[output] = missing[output] if goes_first else 0.0
+            left_mass = missing_mass if goes_first else 0.0
+            left_rows = unknown if goes_first else 0
+            for place in range(known):
+                row, rank = order[place] % rows, order[place] // rows
+                left_mass += weights[row]
+                left_rows += 1
+                for output in range(outputs):
+                    left[output] += weights[row] * targets[row, output]
+                if place + 1 < known and order[place + 1] // rows == rank:
+                    continue
+                if left_rows < least_rows or stop - start - left_rows < least_rows:
+                    continue
+                apart = 0.0
+                for output in range(outputs):
+                    apart += left[output] ** 2 / left_mass + (whole[output] - left[output]) ** 2 / (mass - left_mass)
+                gain = max(0.0, apart - alone)
+                if gain > most + _LEAST_GAIN * mass:
+                    most, attribute_taken, rank_taken, missing_taken = gain, attribute, rank, goes_first == 1
+    return most, attribute_taken, rank_taken, missing_taken
+
+
+@njit("int64[::1](int64[:, ::1], float64[:, ::1], float64[::1], int64, int64)", cache=True)
+def regression_cells(ranks: Integers, targets: Doubles, weights: Doubles, size: int, least_rows: int) -> Integers:
+    """The leaf of each row in a regression tree of at most `size` leaves of at least `least_rows` rows each.
+
+    The leaf whose cut lowers the squared error most is divided first.
+    """
+    rows = ranks.shape[0]
+    index, cells = np.arange(rows), np.zeros(rows, np.int64)
+    starts, stops = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    gains, cuts, missing_first = np.full(size, np.nan), np.zeros((size, 2), np.int64), np.zeros(size, np.bool_)
+    stops[0] = rows
+    leaves = 1
+    while leaves < size:
+        for leaf in range(leaves):
+            if np.isnan(gains[leaf]):
+                gains[leaf], cuts[leaf, 0], cuts[leaf, 1], missing_first[leaf] = _explaining_cut(
+                    ranks, targets, weights, index, starts[leaf], stops[leaf], least_rows
+                )
+        best = int(gains[:leaves].argmax())
+        if gains[best] < 0:
+            break
+        middle = _divide(index, starts[best], stops[best], ranks, cuts[best, 0], cuts[best, 1], missing_first[best])
+        starts[leaves], stops[leaves], stops[best] = middle, stops[best], middle
+        gains[best] = np.nan
+        leaves += 1
+    for leaf in range(leaves):
+        for place in range(starts[leaf], stops[leaf]):
+            cells[index[place]] = leaf
+    return cells

@@ -28,7 +28,7 @@ import numpy as np
 
 from anabranch.arrays import Doubles, Integers
 from anabranch.mesh.induce import ordered_ranks
-from anabranch.mesh.kernels import partitions, path_lengths
+from anabranch.mesh.kernels import decision_tree, partitions
 from anabranch.mesh.routes import Order, Router
 from anabranch.mesh.training import TrainingSet
 
@@ -118,7 +118,7 @@ class Space:
         if not self.training.attributes or (labels == labels[0]).all():
             return 0.0
         ranks = ordered_ranks(self.training, labels)
-        lengths = path_lengths(ranks, labels, self.training.weights, int(labels.max()) + 1)
+        _, lengths = decision_tree(ranks, labels, self.training.weights, int(labels.max()) + 1)
         return float(self.training.shares @ lengths)
 
     @cached_property

@@ -6,8 +6,8 @@ condensing algorithms: rows of a cell behave alike, and cells are boxes in the a
 can separate the subsets of every partition of cells. Every sampled row remembers its cell.
 
 Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Of a column
-with many texts only the frequent ones are categories; all others count as one, the rest. Ranks of values rather than
-values go to the tree learners: those compute in single precision, and ranks are exact in it.
+with many texts only the frequent ones are categories; all others count as one, the rest. Trees are grown over ranks of
+values.
 (Nehme et al. 2012, sections 4.2 and 4.3.)
 """
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import as_doubles
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.mesh.kernels import regression_cells
 from anabranch.plan.classes import REST
 from anabranch.plan.classifier import hour_of, is_classifiable
 from anabranch.schema import is_text
@@ -208,9 +209,10 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
         columns = np.stack([_ordered(a, behaviour, sample.weights) for a in sample.attributes], axis=1)
         # To compare all rows is slow, and one attribute with many values is enough to know that many differ.
         are_many = any(attribute.levels.size > size for attribute in sample.attributes)
-        cells = _distinct(columns) if not are_many else np.zeros(0, np.int64)
+        cells = _by_first_row(columns) if not are_many else np.zeros(0, np.int64)
         if are_many or cells.max(initial=0) >= size:
-            cells = _grown(columns, behaviour, sample.weights, size)
+            least = max(1, sample.rows // (4 * size))
+            cells = _by_first_row(regression_cells(columns, behaviour, sample.weights, size, least))
     count = int(cells.max(initial=-1)) + 1
     weights: Doubles = np.bincount(cells, sample.weights, count).astype(np.float64)
     rows = TrainingSet(
@@ -251,47 +253,29 @@ def _behaviour(matrix: OperatorMatrix) -> Doubles:
     return np.hstack([matrix.selectivity / (1 + matrix.selectivity), cost])
 
 
-def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Doubles:
-    """Ranks with NaN for NULL; categories are ordered by the effect of operators on their rows."""
+def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Integers:
+    """Ranks, MISSING for NULL; categories are ordered by the effect of operators on their rows."""
     ranks, count = attribute.ranks, attribute.levels.size
-    known = ranks >= 0
-    out = np.where(known, ranks, np.nan).astype(np.float64)
     if attribute.categories is None or count < 3:
-        return out
+        return ranks
+    known = ranks >= 0
     total = np.bincount(ranks[known], weights[known], count)
     means = np.zeros((count, behaviour.shape[1]))
     np.add.at(means, ranks[known], weights[known, None] * behaviour[known])
     means /= total[:, None]
     centred = (means - np.average(means, axis=0, weights=total)) * np.sqrt(total)[:, None]
     leading = np.linalg.svd(centred, full_matrices=False)[2][0]
-    places = np.empty(count)
+    places = np.empty(count, np.int64)
     places[np.argsort(means @ leading, kind="stable")] = np.arange(count)
-    out[known] = places[ranks[known]]
-    return out
+    return np.where(known, places[ranks], MISSING)
 
 
-def _distinct(columns: Doubles) -> Integers:
+def _by_first_row(groups: Integers) -> Integers:
     """Equal rows get equal numbers, in order of first appearance."""
-    _, first, inverse = np.unique(np.nan_to_num(columns, nan=-1.0), axis=0, return_index=True, return_inverse=True)
-    return _renumbered(inverse.reshape(-1), first)
-
-
-def _grown(columns: Doubles, behaviour: Doubles, weights: Doubles, size: int) -> Integers:
-    """The leaves of a regression tree that is grown where it explains most, until there are `size`."""
-    from sklearn.tree import DecisionTreeRegressor  # two seconds to load, and workers that never train need it not
-
-    tree = DecisionTreeRegressor(
-        max_leaf_nodes=size, min_samples_leaf=max(1, columns.shape[0] // (4 * size)), random_state=0
-    )
-    leaves = tree.fit(columns, behaviour, sample_weight=weights).apply(columns.astype(np.float32))
-    _, first, inverse = np.unique(leaves, return_index=True, return_inverse=True)
-    return _renumbered(inverse.reshape(-1), first)
-
-
-def _renumbered(groups: Integers, first: Integers) -> Integers:
+    _, first, inverse = np.unique(groups, axis=0, return_index=True, return_inverse=True)
     places = np.empty(first.size, np.int64)
     places[np.argsort(first, kind="stable")] = np.arange(first.size)
-    return places[groups]
+    return places[inverse.reshape(-1)]
 
 
 def _stand_in(attribute: Attribute, cells: Integers, weights: Doubles, count: int) -> Attribute:

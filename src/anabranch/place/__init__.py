@@ -2,4 +2,17 @@
 
 Seshadri, Kumar, Cooper and Liu, "A Distributed Stream Query Optimization Framework through Integrated Planning and
 Deployment" (IEEE TPDS 2009). The result is a value, the `Deployment`; this package does not run it.
+
+Needs the extra `sites`; importing the package without it is a HostError.
 """
+
+from importlib.util import find_spec
+
+from anabranch.errors import HostError
+
+_missing = [name for name in ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib") if find_spec(name) is None]
+if _missing:
+    raise HostError(
+        f"planning over sites needs packages that are not installed: {', '.join(_missing)}",
+        hint="pip install 'anabranch[sites]'",
+    )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anabranch.commands import add_command, writing
-from anabranch.errors import HostError, SpecError
+from anabranch.errors import SpecError
 from anabranch.place.check import complaints
 from anabranch.place.guidelines import recommended
 from anabranch.place.landscape import SinkQuery
@@ -113,10 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw(chosen: Run, path: Path) -> None:
-    try:
-        from anabranch.place.picture import save
-    except ImportError as error:
-        raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
+    from anabranch.place.picture import save  # Here, because matplotlib takes a second to load.
+
     with writing(path):
         save(chosen.landscape, path, f"{chosen.planner}: {len(chosen.decisions)} queries")
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from anabranch.commands import add_command, writing
-from anabranch.errors import HostError, SiteError, SpecError
+from anabranch.errors import SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import PLANNERS
 from anabranch.place.spec import load_network
@@ -231,10 +231,8 @@ def _status(root: Root, arguments: argparse.Namespace) -> int:
 
 def _draw(root: Root, orders: Orders, path: Path) -> None:
     """Draws the network with the operators at work and the flows that were measured."""
-    try:
-        from anabranch.place.picture import save
-    except ImportError as error:
-        raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
+    from anabranch.place.picture import save  # Here, because matplotlib takes a second to load.
+
     plan = root.read("plan.json")
     if plan is None or not Path(plan["network"]).is_file():
         raise SiteError("the network file of the deployment cannot be read", hint="put it back where it was")

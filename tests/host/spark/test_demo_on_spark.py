@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
-from anabranch.demo import skew
+from examples.demo import skew
 
 
 @pytest.mark.spark

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 pytest.importorskip("matplotlib")
 
-from anabranch.lab.regret_runs import Runner
-from anabranch.lab.regret_spark import run, write
-from anabranch.lab.regret_suite import SYNTHETIC
-from anabranch.lab.regret_workloads import Size
 from anabranch.plan.text import parse
+from lab.regret_runs import Runner
+from lab.regret_spark import run, write
+from lab.regret_suite import SYNTHETIC
+from lab.regret_workloads import Size
 
 pytestmark = pytest.mark.spark
 SIZE = Size(batches=14, rows=300)

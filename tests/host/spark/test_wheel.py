@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -39,9 +40,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("anabranch-*.whl")
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
+        (metadata,) = (content.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
     assert "anabranch/py.typed" in names
     assert any(name.startswith("anabranch/console/page/") and name.endswith(".html") for name in names)
-    assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"anabranch"}
+    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
+    core = {re.split(r"[<>=]", line.split()[1])[0] for line in needed}
+    assert core == {"pyarrow", "numpy", "numba", "pyyaml", "rich"}
     target = folder / "site"
     install = ["install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
     subprocess.run([sys.executable, "-m", "pip", "-q", *install], check=True, timeout=300)

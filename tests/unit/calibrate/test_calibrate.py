@@ -15,9 +15,9 @@ from anabranch.calibrate.file import calibrated, calibration_file, load_units, s
 from anabranch.calibrate.measure import FEATURES, Measured, Workload, measure
 from anabranch.cost.units import ENGINE, ENGINE_SIZES, UnitCosts
 from anabranch.errors import StatisticsError
-from anabranch.lab import cost_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import KnownCosts
+from lab import cost_model
 
 CHAIN = Workload({"a": 300.0, "b": 400.0, "c": 500.0}, {("a", "b"): 0.002, ("b", "c"): 0.001}, 2.0)
 

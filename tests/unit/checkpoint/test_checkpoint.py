@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import cli
+from anabranch.commands import USER_ERROR
 from anabranch.host.lease import Holder
 from anabranch.host.local import LocalHost
 from anabranch.host.store import Store
@@ -82,7 +83,7 @@ def test_a_copy_goes_on_where_the_checkpoint_ended(checkpoint: Path, tmp_path: P
 def test_a_copy_overwrites_nothing(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine").write_text("mine")
-    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == cli.USER_ERROR
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == USER_ERROR
     assert "is not empty" in capsys.readouterr().err
     assert files_in(tmp_path / "copy") == {"mine": b"mine"}
 
@@ -91,13 +92,13 @@ def test_a_checkpoint_in_use_is_not_copied(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Store(str(checkpoint)).keep_lease(asdict(replace(Holder.me(0), owner="another")))
-    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == cli.USER_ERROR
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == USER_ERROR
     assert "is in use" in capsys.readouterr().err
 
 
 def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["inspect"], ["verify"]):
-        assert cli.main(["checkpoint", *words, str(tmp_path)]) == cli.USER_ERROR
+        assert cli.main(["checkpoint", *words, str(tmp_path)]) == USER_ERROR
         assert "is not a checkpoint of Anabranch" in capsys.readouterr().err
 
 

@@ -11,10 +11,10 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
-from anabranch.lab.papers.printed_costs import HASHED
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+from lab.papers.printed_costs import HASHED
 from tests.unit.optimize.graphs import chain_graph, key, less, random_setting, relation
 
 

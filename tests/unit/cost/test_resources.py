@@ -8,8 +8,8 @@ from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
-from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.plan.text import parse
+from lab.papers.printed_costs import HASHED, NESTED
 from tests.unit.optimize.graphs import chain_graph
 
 A, B, C, AB, BC, W = 20.0, 30.0, 50.0, 0.05, 0.5, 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.adapt import filter_moves as deciding
-from anabranch.lab.filter_moves import DEAR, WAYS, compiled, follow
 from anabranch.optimize.filter_places import dear_filters
+from lab.filter_moves import DEAR, WAYS, compiled, follow
 
 
 def test_all_ways_have_one_answer_and_the_filter_moves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.lab.group_by_below import PLANS, follow
+from lab.group_by_below import PLANS, follow
 
 
 def test_merged_rows_make_fewer_combinations_and_the_same_answers() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.lab.mesh_search import COSTS, FREE, PARTITIONS, measure_quality, present_quality, worlds
-from anabranch.lab.registry import Setting
 from anabranch.mesh.learn import Priced
 from anabranch.mesh.routes import Router
 from anabranch.plan.classifier import Assign, parse_classifier
+from lab.mesh_search import COSTS, FREE, PARTITIONS, measure_quality, present_quality, worlds
+from lab.registry import Setting
 
 
 def test_a_world_rewards_the_mesh_that_follows_its_partitions() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.lab.mesh_streams import STREAMS, Streams
-from anabranch.lab.mesh_throughput import compete, interval, paired
+from lab.mesh_streams import STREAMS, Streams
+from lab.mesh_throughput import compete, interval, paired
 
 
 @pytest.mark.parametrize("streams", [Streams(skew=0.3, batch=400, window=800), Streams(False, batch=400, window=800)])

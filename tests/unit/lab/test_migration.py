@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.lab.migration_length import measure, set_1
-from anabranch.lab.migration_low_high import CONFIGURATIONS, follow
+from lab.migration_length import measure, set_1
+from lab.migration_low_high import CONFIGURATIONS, follow
 
 
 def test_parallel_tracks_last_a_window_and_by_the_papers_rule_two() -> None:

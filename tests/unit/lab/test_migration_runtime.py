@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from anabranch.lab.migration_runtime import (
+from lab.migration_runtime import (
     ON_SPARK,
     QUERY,
     Moment,
@@ -20,7 +20,7 @@ from anabranch.lab.migration_runtime import (
     in_process,
     mean_of,
 )
-from anabranch.lab.registry import Setting, Verdict
+from lab.registry import Setting, Verdict
 
 
 def test_selectivities_change_places_when_they_should() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.figure import Figure
 
-from anabranch.lab.registry import Setting, experiments, find
+from lab.registry import Setting, experiments, find
 
 NAMES = [
     "place-phased-vs-integrated",

@@ -15,9 +15,11 @@ from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
-from anabranch.lab import counting, migration_boxes, policies, policy_library
-from anabranch.lab.counting import RECOMPUTED, Counted
-from anabranch.lab.policy_runs import (
+from anabranch.plan.text import parse
+from anabranch.testing.oracle import batch_answer
+from lab import counting, migration_boxes, policies, policy_library
+from lab.counting import RECOMPUTED, Counted
+from lab.policy_runs import (
     CHAIN_PLANS,
     HINDSIGHT,
     POLICIES,
@@ -30,12 +32,10 @@ from anabranch.lab.policy_runs import (
     live,
     walked,
 )
-from anabranch.lab.policy_workloads import CHANGES, FIRST, SECOND, Pattern, chain_of, patterns
-from anabranch.lab.registry import Setting
-from anabranch.lab.regret_runs import fingerprint
-from anabranch.lab.regret_workloads import BATCH, Size
-from anabranch.plan.text import parse
-from anabranch.testing.oracle import batch_answer
+from lab.policy_workloads import CHANGES, FIRST, SECOND, Pattern, chain_of, patterns
+from lab.registry import Setting
+from lab.regret_runs import fingerprint
+from lab.regret_workloads import BATCH, Size
 
 LEFT, RIGHT = CHAIN_PLANS[:2]
 LIVELY = Gate(ratio=1.0, cores=0.0, cool_down=Interval(batches=1))

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from anabranch.cost.resources import ResourceModel
-from anabranch.lab import qualified_sets, qualified_sweep, rate_joins, rate_selections
-from anabranch.lab.papers.printed_costs import HASHED
-from anabranch.lab.papers.rate_model import outputs
-from anabranch.lab.registry import Setting
-from anabranch.lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.proposals import kind
 from anabranch.plan.text import parse
+from lab import qualified_sets, qualified_sweep, rate_joins, rate_selections
+from lab.papers.printed_costs import HASHED
+from lab.papers.rate_model import outputs
+from lab.registry import Setting
+from lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served
 
 
 def test_a_server_handles_one_row_at_a_time() -> None:

@@ -9,10 +9,9 @@ from typing import TypeAlias
 import pytest
 from matplotlib.figure import Figure
 
-from anabranch import cli
 from anabranch.errors import SpecError
-from anabranch.lab import command
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, perform
+from lab import __main__ as command
+from lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, perform
 
 Squares: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -110,8 +109,8 @@ def test_a_miss_is_marked_and_only_strict_makes_it_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(command, "find", lambda *_, **__: SQUARES)
-    arguments = ["lab", "squares", "--seed", str(seed), "--output", str(tmp_path / "out"), *options]
-    assert cli.main(arguments) == status
+    arguments = ["squares", "--seed", str(seed), "--output", str(tmp_path / "out"), *options]
+    assert command.main(arguments) == status
     printed = " ".join(capsys.readouterr().out.split())
     assert ("1 verdicts, 1 of them MISSED" in printed) == (seed == 1)
     assert ("(MISSED: 4)" in printed) == (seed == 1)
@@ -123,7 +122,7 @@ def test_cases_are_reported_as_they_begin_and_not_in_the_output(
     patterns = [Workload("swap"), Workload("skew")]
     several = replace(SQUARES, measure=lambda setting: tuple((2, 4) for _ in setting.each([*patterns, patterns[0]])))
     monkeypatch.setattr(command, "find", lambda *_, **__: several)
-    assert cli.main(["lab", "squares", "--output", str(tmp_path / "out")]) == 0
+    assert command.main(["squares", "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr()
     reported = ["squares begins", "squares: swap, 1 of 3", "squares: skew, 2 of 3", "squares: swap, 3 of 3"]
     assert printed.err.splitlines() == reported
@@ -139,5 +138,15 @@ def test_a_wide_table_is_whole_in_a_pipe(
         present=lambda _: Outcome(columns, (columns,), lambda _: None, (Verdict("more", "more", {"rows": True}),)),
     )
     monkeypatch.setattr(command, "find", lambda *_, **__: wide)
-    assert cli.main(["lab", "squares", "--output", str(tmp_path / "out")]) == 0
+    assert command.main(["squares", "--output", str(tmp_path / "out")]) == 0
     assert sum(all(name in line for name in columns) for line in capsys.readouterr().out.splitlines()) == 2
+
+
+def test_an_unknown_name_and_a_place_that_cannot_be_written_are_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["circles"]) == 2
+    assert capsys.readouterr().err.startswith("error: no experiment 'circles'\n  hint: one of balance-")
+    (tmp_path / "file").touch()
+    assert command.main(["rate-selections", "--quick", "--output", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: '{tmp_path / 'file'}' cannot be written")

@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from anabranch.errors import HostError
-from anabranch.lab.registry import Setting, Verdict
-from anabranch.lab.regret import COLUMNS, PACKAGES, measure, present, suite
-from anabranch.lab.regret_runs import (
+from anabranch.plan.mesh import Mesh
+from anabranch.plan.text import parse
+from lab.registry import Setting, Verdict
+from lab.regret import COLUMNS, PACKAGES, measure, present, suite
+from lab.regret_runs import (
     Found,
     Run,
     Runner,
@@ -23,10 +25,8 @@ from anabranch.lab.regret_runs import (
     sample_of,
     static_plans,
 )
-from anabranch.lab.regret_suite import SYNTHETIC
-from anabranch.lab.regret_workloads import BATCH, Size, Workload
-from anabranch.plan.mesh import Mesh
-from anabranch.plan.text import parse
+from lab.regret_suite import SYNTHETIC
+from lab.regret_workloads import BATCH, Size, Workload
 
 SMALL = Size(batches=14, rows=400)
 

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
-from anabranch.lab import (
+from anabranch.plan.text import parse
+from lab import (
     balance_cluster,
     balance_elastic,
     balance_heavy_key,
@@ -50,13 +51,12 @@ from anabranch.lab import (
     regret_runs,
     regret_spark,
 )
-from anabranch.lab.counting import Counted
-from anabranch.lab.place_common import Total
-from anabranch.lab.policy_runs import AT_ONCE, HINDSIGHT, PRODUCT, STAY
-from anabranch.lab.policy_workloads import Pattern
-from anabranch.lab.registry import Experiment, experiments, spark_variants
-from anabranch.lab.virtual_clock import Moment
-from anabranch.plan.text import parse
+from lab.counting import Counted
+from lab.place_common import Total
+from lab.policy_runs import AT_ONCE, HINDSIGHT, PRODUCT, STAY
+from lab.policy_workloads import Pattern
+from lab.registry import Experiment, experiments, spark_variants
+from lab.virtual_clock import Moment
 
 
 @dataclass(frozen=True)

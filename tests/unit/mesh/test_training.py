@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.tree import DecisionTreeRegressor
 
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.mesh.kernels import regression_cells
 from anabranch.mesh.training import condense, folds, training_set
 from anabranch.plan.classes import REST
 from anabranch.stats.mesh.operators import OperatorMatrix
@@ -102,6 +104,20 @@ def test_condensed_rows_keep_weights_and_means_and_can_be_told_apart(
     assert len(stand_ins) == condensed.rows.rows
     same = {(x, w): cell for x, w, cell in zip(numbers, texts, condensed.cells, strict=True)}
     assert all(same[x, w] == cell for x, w, cell in zip(numbers, texts, condensed.cells, strict=True))
+
+
+@given(st.integers(0, 10**6), st.integers(2, 60), st.integers(2, 12), st.integers(1, 4))
+def test_cells_are_the_leaves_of_the_regression_tree_of_scikit_learn(
+    seed: int, rows: int, size: int, least: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    ranks = np.stack([rng.permutation(rows), rng.integers(-1, 3, rows), rng.integers(-1, rows, rows)], axis=1)
+    targets, weights = rng.random((rows, 3)), rng.random(rows) + 0.5
+    learner = DecisionTreeRegressor(max_leaf_nodes=size, min_samples_leaf=least, random_state=0)
+    columns = np.where(ranks < 0, np.nan, ranks)
+    leaves = learner.fit(columns, targets, sample_weight=weights).apply(columns.astype(np.float32))
+    cells = regression_cells(ranks, targets, weights, size, least)
+    assert len(set(cells)) == len(set(leaves)) == len(set(zip(cells, leaves, strict=True)))
 
 
 def test_rows_that_behave_alike_are_condensed_together() -> None:

@@ -13,7 +13,6 @@ from anabranch.cost.estimates import ThetaEstimate, from_statistics
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import PlanError
-from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize import jtree_finder
 from anabranch.optimize.jtree_finder import Space, find_jtrees
 from anabranch.optimize.problem import Problem
@@ -21,6 +20,7 @@ from anabranch.optimize.proposals import Budget, Candidate, pareto
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, nodes
 from anabranch.stats.view import FixedStatistics
+from lab.papers.printed_costs import HASHED, NESTED
 from tests.unit.optimize.brute_force import all_shapes, best_ordered, shape_of
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 

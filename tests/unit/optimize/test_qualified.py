@@ -11,8 +11,6 @@ from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import SpecError
-from anabranch.lab.papers.printed_costs import HASHED, NESTED
-from anabranch.lab.papers.two_layer import two_layer
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
@@ -22,6 +20,8 @@ from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
+from lab.papers.printed_costs import HASHED, NESTED
+from lab.papers.two_layer import two_layer
 from tests.unit.optimize.brute_force import all_shapes, shape_of
 from tests.unit.optimize.graphs import random_setting
 

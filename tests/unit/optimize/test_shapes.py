@@ -10,12 +10,12 @@ import pytest
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
-from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
+from lab.papers.printed_costs import HASHED, NESTED
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 
 ENGINE_LIKE = UnitCosts(insert=1e-7, delete=1e-7, probe=3e-7, compare=2e-8, match=1e-7)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from anabranch.cost.units import ENGINE
 from anabranch.errors import NoFeasiblePlan, StatisticsError, TopologyError
-from anabranch.lab.place_workload import Ranges, Workload, random_workload
 from anabranch.optimize.problem import resource_model
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
@@ -25,6 +24,7 @@ from anabranch.place.statistics import from_dict as statistics_from
 from anabranch.place.topology import Topology, from_dict
 from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.stats.view import FixedStatistics
+from lab.place_workload import Ranges, Workload, random_workload
 from tests.unit.place.builders import all_planners, join, landscape, line, planner_for, query
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.lab.place_workload import Ranges, airline_workload, random_workload
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
 from anabranch.place.landscape import Landscape
 from anabranch.place.removal import removed, tightened
 from anabranch.place.run import COMPARED, deploy
+from lab.place_workload import Ranges, airline_workload, random_workload
 from tests.unit.place.builders import join, landscape, line, planner_for
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.lab.papers.migration_costs import (
+from anabranch.plan.text import parse
+from lab.papers.migration_costs import (
     Streams,
     moving_state_length,
     parallel_track_length,
     parallel_track_work,
     work,
 )
-from anabranch.plan.text import parse
 
 OLD, NEW = parse("(((a b) c) d)"), parse("(((b c) d) a)")
 PAIRS = {("a", "b"): 0.1, ("b", "c"): 0.05, ("c", "d"): 0.02}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.lab.balance_operator_level import NEW, OLD, traffic
-from anabranch.lab.papers.operator_migration import (
+from lab.balance_operator_level import NEW, OLD, traffic
+from lab.papers.operator_migration import (
     Delivered,
     Machine,
     Manager,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.lab.papers.rate_model import (
+from anabranch.plan.text import parse
+from lab.papers.rate_model import (
     RateModel,
     StreamRate,
     cardinality_cost,
@@ -20,7 +21,6 @@ from anabranch.lab.papers.rate_model import (
     selection_rate,
     time_to,
 )
-from anabranch.plan.text import parse
 
 
 def model(arrival: float = 0.0, extra: float = 0.0, cardinality: float = inf) -> RateModel:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.lab.papers.rate_model import RateModel, StreamRate, outputs, time_to
-from anabranch.lab.papers.rate_search import (
+from anabranch.plan.text import parse
+from lab.papers.rate_model import RateModel, StreamRate, outputs, time_to
+from lab.papers.rate_search import (
     first_to,
     maximise_local_rate,
     minimise_local_time,
     most_results_by,
     trees,
 )
-from anabranch.plan.text import parse
 
 
 def setting(seed: int, size: int = 4) -> RateModel:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
-from anabranch.lab.papers.recorded_steps import Recording
 from anabranch.plan.check import validate
 from anabranch.plan.difference import FilteredState, match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans
+from lab.papers.recorded_steps import Recording
 
 NAMES = tuple("abcde")
 

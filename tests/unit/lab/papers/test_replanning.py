@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import TopologyError
-from anabranch.lab.papers.replanning import replan
-from anabranch.lab.place_workload import Ranges, random_workload
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
 from anabranch.place.landscape import Landscape
 from anabranch.place.run import deploy
 from anabranch.place.topology import Link, Topology, from_dict
+from lab.papers.replanning import replan
+from lab.place_workload import Ranges, random_workload
 from tests.unit.place.builders import join, landscape
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.lab.papers.sample_size import bootstrap_error, rows_needed
 from anabranch.stats.mesh.operators import OperatorMatrix
+from lab.papers.sample_size import bootstrap_error, rows_needed
 
 
 def test_a_larger_sample_represents_better() -> None:
