@@ -371,9 +371,7 @@ class LocalHost:
 
     def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
         before = self._manifest, self.clocks
-        return next_task(
-            self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions, self.reports
-        )
+        return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
 
     def _next_orders(self) -> Orders:
         started = thread_time()

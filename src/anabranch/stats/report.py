@@ -69,15 +69,6 @@ class RowsWritten:
 
 
 @dataclass(frozen=True)
-class StateKeys:
-    """The different codes of a key in the base state of a relation; None where they are many."""
-
-    relation: str
-    code: str
-    keys: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
 class SlotReport:
     """One step of one slot. Rows that went to several slots are counted in the first of them."""
 
@@ -117,8 +108,6 @@ class SlotReport:
 
     checked_early: tuple[CheckStatistics, ...] = ()
     """What dear filters did to rows before they entered; seconds are 0 where Spark checked them."""
-    state_keys: tuple[StateKeys, ...] = ()
-    """Keys after the step, of the states that the task asks for."""
 
     @property
     def is_migrating(self) -> bool:
@@ -145,7 +134,6 @@ class SlotReport:
             "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
             "keys": None if self.keys is None else {code: counts.to_json() for code, counts in self.keys.items()},
             "checkedEarly": [dict(vars(check)) for check in self.checked_early],
-            "stateKeys": [asdict(each) for each in self.state_keys],
         }
 
     def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
@@ -184,7 +172,6 @@ class SlotReport:
             if value["keys"] is None
             else {code: KeyCounts.from_json(each) for code, each in value["keys"].items()},
             checked_early=tuple(CheckStatistics(**each) for each in value["checkedEarly"]),
-            state_keys=tuple(_state_keys_from_json(each) for each in value["stateKeys"]),
         )
 
 
@@ -197,11 +184,6 @@ def _query_from_json(value: Mapping[str, Any], of_slot: StepStatistics) -> Query
         PlanChange(None if migrated is None else _migrated_from_json(migrated), value["refused"]),
         None if profiles is None else tuple(OperatorProfile.from_json(each) for each in profiles),
     )
-
-
-def _state_keys_from_json(value: Mapping[str, Any]) -> StateKeys:
-    keys = value["keys"]
-    return StateKeys(value["relation"], value["code"], None if keys is None else tuple(keys))
 
 
 def _migrated_from_json(value: Mapping[str, Any]) -> Migrated:
@@ -239,7 +221,6 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         held=last.held,
         keys=None if first.keys is None else merge_keys(stage.keys or {} for stage in stages),
         checked_early=first.checked_early,
-        state_keys=last.state_keys,
     )
 
 

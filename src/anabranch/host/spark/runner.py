@@ -61,7 +61,7 @@ from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.new_files import find_new_files
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
-from anabranch.host.spark.prefilter import Prefilter, with_partners
+from anabranch.host.spark.prefilter import Prefilter
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
@@ -169,9 +169,7 @@ class SparkRunner:
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.streams, _now())
         self._is_filtered = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
         self._prefilter = Prefilter(self.cells.layout, self._tables.read)
-        self._is_observed = self._is_filtered or self._prefilter.may_filter or bool(self.setup.lags)
-        self._last_reports: SlotReports = {}
-        """Of the batch of the last manifest, where this run has made it."""
+        self._is_observed = self._is_filtered or self._prefilter.may_filter
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
         self._began: float | None = None
@@ -370,11 +368,7 @@ class SparkRunner:
         versions = self._tables.in_force(batch_id)
         if (known := self._prefilter.condition(versions)) is not None:
             frame = frame.where(known)
-        task = next_task(
-            self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions, self._last_reports
-        )
-        if files is None and (known := with_partners(self.cells.layout, task.partners, task.floors)) is not None:
-            frame = frame.where(known)
+        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
         late = self.options.late
         if late is not None:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
@@ -403,7 +397,6 @@ class SparkRunner:
         self.options.announce("committed", batch_id)
         seconds = clocks.seconds_since(self._clocks)
         before, self.manifest, self._clocks = self.manifest, manifest, clocks
-        self._last_reports = reports
         self.store.collect((manifest, before) if before else (manifest,))
         self.options.announce("collected", batch_id)
         collected = time.perf_counter()
@@ -473,7 +466,7 @@ class SparkRunner:
 
     def _catch_up(self) -> int:
         """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
-        self.manifest, self._last_reports = self.store.latest(), {}
+        self.manifest = self.store.latest()
         if self.manifest is None:
             return -1
         self._clocks = self.manifest.clocks.resumed(_now())
