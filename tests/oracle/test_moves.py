@@ -30,7 +30,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
 from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import draw_carried, meshes
+from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -102,7 +102,6 @@ def _run(
                 event("restarted on tracks" if host.steering.table.now.mark is not None else "restarted")
                 host = _host(data, queries, checkpoint, execution)
             mine = {name: table for name, table in batch.items() if name in queries.graph.streams}
-            draw_carried(data, host, queries)
             _ask(data, host)
             if number in deaths:
                 with pytest.raises(Death):

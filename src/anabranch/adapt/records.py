@@ -398,21 +398,6 @@ class QueriesChanged:
 
 
 @dataclass(frozen=True)
-class ColumnsTravel:
-    """Columns that no query carries and that rows travel with, as classes, after what the first batches showed."""
-
-    kind: ClassVar[str] = "columns"
-    batch: int
-    """The first batch whose rows have them."""
-    columns: Mapping[str, tuple[str, ...]]
-    """The attributes, by relation."""
-
-    def to_json(self) -> dict[str, Any]:
-        columns = {relation: list(several) for relation, several in self.columns.items()}
-        return {"kind": self.kind, "batch": self.batch, "columns": columns}
-
-
-@dataclass(frozen=True)
 class FiltersDecided:
     """A decision to check filters of single relations elsewhere, or to leave them, with the costs of both places."""
 
@@ -484,15 +469,7 @@ class FiltersMoved:
 
 FilterRecord: TypeAlias = FiltersDecided | FiltersMoved
 Record: TypeAlias = (
-    FilterRecord
-    | QueryRecord
-    | TableRecord
-    | SharingDecided
-    | Warned
-    | QueriesChanged
-    | ColumnsTravel
-    | FellBehind
-    | LimitBroken
+    FilterRecord | QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
 )
 
 

@@ -129,12 +129,6 @@ class Steering:
         if shares(plan):
             common_joins(self._set, {**self.most_plans.plans, query: plan})
 
-    def carry(self, queries: QuerySet) -> None:
-        """Takes in the queries with other class columns, which rows travel with from the next batch on."""
-        self._set = queries
-        for member in queries.members:
-            self.queries[member.name].carry(member.query)
-
     def freeze(self, frozen: bool = True) -> None:
         """Keeps all queries from changing their plans by themselves, or lets them again."""
         for steering in self.queries.values():

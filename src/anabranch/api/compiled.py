@@ -84,25 +84,20 @@ class CompiledQuery:
 
     @cached_property
     def learn_mesh(self) -> Learn:
-        """The function that learns a mesh from the sampled rows."""
-        return learning(self.query, self.sample)
+        """The function that learns a mesh from the sampled rows; it remembers meshes by sizes of states and rival.
 
+        Classifiers may test columns that the query does not carry.
+        """
+        known: dict[tuple[str, ...], LearntMesh] = {}
 
-def learning(query: Query, sample: Sample) -> Learn:
-    """The function that learns a mesh from a sample; it remembers meshes by sizes of states and rival.
+        def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
+            key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
+            if key not in known:
+                rows = self.sample.wide
+                known[key] = learn_from_rows(telling(self.query, rows), rows, held, rival, kin=self.sample.kin)
+            return known[key]
 
-    Classifiers may test columns that the query does not carry.
-    """
-    known: dict[tuple[str, ...], LearntMesh] = {}
-
-    def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
-        key = (str(rival), *(repr(held[name]) for name in query.graph.names))
-        if key not in known:
-            wide = telling(query, sample.wide)
-            known[key] = learn_from_rows(wide, sample.wide, held, rival, kin=sample.kin)
-        return known[key]
-
-    return learn
+        return learn
 
 
 def sample_queries(queries: Sequence[CompiledQuery]) -> None:

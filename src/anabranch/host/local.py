@@ -55,8 +55,6 @@ from anabranch.host.store import Store
 from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
-from anabranch.plan.classes import ClassColumn
-from anabranch.plan.classing import carried, classes_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
@@ -278,12 +276,6 @@ class LocalHost:
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
-    def carry(self, classes: Mapping[str, Iterable[ClassColumn]]) -> None:
-        """Lets rows travel with class columns, by relation, beside those that they have, from the next batch on."""
-        self.queries = carried(self.queries, classes)
-        self._setup = replace(self._setup, queries=self.queries)
-        self.steering.carry(self.queries)
-
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
         if name in self._shelf.fixed:
@@ -462,10 +454,8 @@ class LocalHost:
 
 
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
-    """Whether an engine can take the task: with its tables and classes, and with states that are worth keeping."""
-    return (
-        engine.versions == task.versions and engine.classes == classes_of(task.queries.graph) and not engine.is_wasteful
-    )
+    """Whether an engine can take the task: with its tables, and with states that are worth keeping."""
+    return engine.versions == task.versions and not engine.is_wasteful
 
 
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.records import ColumnsTravel, Record
+from anabranch.adapt.records import Record
 from anabranch.errors import CorruptCheckpoint, HostError, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
@@ -42,7 +42,6 @@ from anabranch.host.commit import (
 )
 from anabranch.host.diverted import ceilings
 from anabranch.host.file_rows import SlotFiles
-from anabranch.host.first_rows import FirstBatches
 from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
 from anabranch.host.memory import keep, recall
@@ -76,14 +75,11 @@ from anabranch.host.spark.source import (
     tagged_union,
 )
 from anabranch.host.spark.tables import SparkTables, TableSource
-from anabranch.host.spark.wide import Wide
 from anabranch.host.spark.worker import merge_function, step_function
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, wire_layout
 from anabranch.host.work import Work
 from anabranch.logs import say
-from anabranch.plan.classes import ClassColumn
-from anabranch.plan.classing import carried, classes_of
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
@@ -131,8 +127,6 @@ class RunOptions:
     """Where the rows of tables come from, by table."""
     spark_checkpoint: str | None = None
     """Where Spark keeps its part of the checkpoint; None for beside ours."""
-    first: FirstBatches | None = None
-    """The queries that learn from their first batches which columns are to travel; None where none does."""
     announce: Announce = _announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
@@ -161,8 +155,6 @@ class SparkRunner:
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
         self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
         self._routing: tuple[Partitioning, Routing] | None = None
-        self._wide: Wide | None = None
-        self._waits = any(rules.waits for rules in work.rules.values())
         self.steering = work.steering(table)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
@@ -252,8 +244,6 @@ class SparkRunner:
         batch = self.manifest.batch if self.manifest else None
         say("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
         self.steering.close()
-        if self._wide is not None:
-            self._wide.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
             hot.forget(self.identity)
@@ -333,10 +323,6 @@ class SparkRunner:
             self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
         self.options.announce("begin", batch_id)
-        if self._wide is not None and self._wide.is_drawing:
-            seen = frame if self._files is None else self._files.wide(frame, self._wide.layout)
-            if seen is not None:
-                self._wide.look(seen)
         files = None
         if self._files is not None:
             found = self._files.of_batch(frame)
@@ -361,8 +347,6 @@ class SparkRunner:
             frame = frame.observe(observation, *watched)
         if self._is_filtered and files is None:
             frame = frame.where(f.col(REJECTED) == 0).drop(REJECTED)
-        if self._wide is not None and self._files is None:
-            frame = self._wide.classed(frame, self.cells.layout)
         self._places.meet(frame.sparkSession)
         orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
         versions = self._tables.in_force(batch_id)
@@ -413,7 +397,6 @@ class SparkRunner:
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
-        records += self._carry(batch_id, reports)
         self.note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
@@ -431,26 +414,6 @@ class SparkRunner:
     @property
     def _watches_filters(self) -> bool:
         return self._is_filtered and self.steering.filters is not None
-
-    def _carry(self, batch_id: int, reports: SlotReports) -> list[Record]:
-        """Lets rows travel with further classes from the next batch on, where the first batches showed any."""
-        found = None if self._wide is None else self._wide.after(reports, self.steering.most_plans)
-        known = classes_of(self.queries.graph)
-        further = {
-            relation: tuple(each.attribute for each in several if each.attribute not in _attributes(known[relation]))
-            for relation, several in (found or {}).items()
-        }
-        if found is None or not any(further.values()):
-            return []
-        queries = carried(self.queries, found)
-        cells = replace(self.cells, layout=replace(self.cells.layout, queries=queries))
-        files = None if self._files is None else self._files.carrying(cells)
-        if files is None and self._files is not None:
-            return []
-        self.queries, self.cells, self._files = queries, cells, files
-        self.setup = replace(self.setup, queries=queries)
-        self.steering.carry(queries)
-        return [ColumnsTravel(batch_id + 1, {name: each for name, each in further.items() if each})]
 
     def follow(self, running: StreamingQuery) -> None:
         """Takes Spark's side of the run, which tells what waits in the sources."""
@@ -484,9 +447,6 @@ class SparkRunner:
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
-        first = self.options.first
-        if first is not None and (first.is_asked or self._files is not None):
-            self._wide = Wide(first, self.cells, is_read_by_slots=self._files is not None, waits=self._waits)
         if self.steering.filters is not None:
             slots = len(self.steering.table.table.working)
             self.steering.filters.readers = None if self._files is None else slots
@@ -494,8 +454,7 @@ class SparkRunner:
             union = self._files.frame(frames)
         else:
             late = None if self.options.late is None else self.options.late.layout
-            wide = None if self._wide is None else self._wide.layout
-            union = tagged_union(self.cells, frames, late, scans, wide)
+            union = tagged_union(self.cells, frames, late, scans)
         return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
 
     def _results(
@@ -653,10 +612,6 @@ def start_query(
         outputs={name: sink.place or sink.title for name, sink in sinks.items()},
     )
     return started, runner
-
-
-def _attributes(classes: Iterable[ClassColumn]) -> set[str]:
-    return {each.attribute for each in classes}
 
 
 def _refuse_name_in_use(spark: SparkSession, name: str | None) -> None:

@@ -26,7 +26,6 @@ from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructT
 from anabranch.engine.evaluate.rows import key_names, spread_columns
 from anabranch.expr import Call, Expr, conjunction, conjuncts
 from anabranch.host.diverted import DivertedLayout
-from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column, value_code
@@ -99,23 +98,21 @@ def tagged_union(
     frames: Mapping[str, DataFrame],
     diverted: DivertedLayout | None = None,
     scans: Sequence[tuple[int, Relation] | str] | None = None,
-    wide: WideLayout | None = None,
 ) -> DataFrame:
     """All relations in the wire layout, with the cell of each row, and what rejects it where that is to be observed.
 
     With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
-    With wide columns, these come along instead of classes, which each batch computes from them (`host/spark/wide`).
 
     Each relation is one projection, because Spark plans it anew for every micro-batch. Expressions that the user did
     not write are built without SQL text: the first text of a session takes Spark's parser a second.
     """
-    layout = cells.layout if wide is None else cells.layout.without_classes
+    layout = cells.layout
     relations = layout.queries.graph.relations
     is_observed = has_observed_filters(each for each in relations if not each.is_result)
     parts = []
     for scan in in_scan_order(layout.queries, None) if scans is None else scans:
         if isinstance(scan, str):
-            parts.append(_nothing(layout, frames[scan], is_observed, wide))
+            parts.append(_nothing(layout, frames[scan], is_observed))
             continue
         position, relation = scan[0], relations[scan[0]]
         columns = wire_columns(position, relation, layout, frames[relation.stream])
@@ -127,8 +124,6 @@ def tagged_union(
             columns[REJECTED] = _rejecting(relation)
         if diverted is not None:
             columns |= _whole_rows(relation, diverted)
-        if wide is not None:
-            columns |= _wide_columns(relation, wide)
         parts.append(_selected(relation, frames[relation.stream], columns))
     return reduce(DataFrame.unionAll, parts)
 
@@ -142,15 +137,6 @@ def _whole_rows(relation: Relation, diverted: DivertedLayout) -> dict[str, Colum
     return columns
 
 
-def _wide_columns(relation: Relation, wide: WideLayout) -> dict[str, Column]:
-    """Every wide column of a relation, and NULL in the places of other relations."""
-    named = {wire: column for column, wire in wide.places[relation.name].items()}
-    return {
-        wire: _named(named[wire]) if wire in named else f.lit(None).cast(nulls_of(kind, wire))
-        for wire, kind in wide.columns.items()
-    }
-
-
 def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     """The event time of a row, or NULL if it lies beyond the ceiling of its relation."""
     time = f.col(TIME)
@@ -161,13 +147,11 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     return time
 
 
-def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool, wide: WideLayout | None = None) -> DataFrame:
+def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFrame:
     """A scan of a stream that no query reads: no rows, in the wire layout."""
     columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.sent}
     columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
     columns |= {REJECTED: f.lit(0).cast(ByteType())} if is_observed else {}
-    further = {} if wide is None else wide.columns
-    columns |= {name: f.lit(None).cast(nulls_of(kind, name)) for name, kind in further.items()}
     return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
 
 
