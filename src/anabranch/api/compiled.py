@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import Learn
 from anabranch.explain import Explanation
-from anabranch.host.changing import Examples
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.sample import Sample, telling
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.tables import TableSource
-from anabranch.optimize.filter_places import Bytes, FilterPlaces
+from anabranch.optimize.filter_places import FilterPlaces
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.filters import SeenFilter
 from anabranch.stats.mesh.learnt import LearntMesh
 
 
@@ -34,18 +32,6 @@ class RegisteredStream:
     """In microseconds; None for any event time."""
     has_watermark: bool = True
     """Whether somebody said how far rows may lag behind."""
-
-
-@dataclass(frozen=True)
-class Placing:
-    """What the dear filters of a query are placed by, from before it runs."""
-
-    dear: tuple[SeenFilter, ...]
-    bytes: Bytes
-    guessed: frozenset[str] = frozenset()
-    """The conditions of which no sample has shown enough rows."""
-    examples: Examples = field(default_factory=dict)
-    """Rows as they are before the dear filters."""
 
 
 class CompiledQuery:
@@ -68,8 +54,6 @@ class CompiledQuery:
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self.places = FilterPlaces()
         """Where dear filters are checked, and why, if they were placed by what they cost."""
-        self.placing: Placing | None = None
-        """What they are weighed by; None where nobody asked for it, or none is dear."""
         self._sample: Sample | None = None
 
     @property

@@ -18,7 +18,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
-from anabranch.api.filters import examples_of, moving_rules, with_placed_filters
+from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
@@ -43,7 +43,6 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
-from anabranch.host.changing import Examples
 from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
@@ -166,18 +165,11 @@ class Run:
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
         work = self.work(Plans({}))
-        self.follow_checkpoint(checkpoint)
-        changing = RunningSet(self, sinks, checkpoint)
-        options = changing.options(self.options(late))
-        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, options)
-        handle = QueryHandle(running, runner, changing)
-        changing.follow(handle)
+        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
+        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
+        handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
         self._session.streams.add(handle)
         return handle
-
-    def follow_checkpoint(self, checkpoint: str) -> None:
-        """Makes a checkpoint of the queries with other late filters one of this run."""
-        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
 
     def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
         """The queries with other late filters, as texts behind their names (`QuerySet.late_filters`)."""
@@ -201,12 +193,6 @@ class Run:
     def queries(self) -> QuerySet:
         """The queries as the engine takes them."""
         return self._queries
-
-    @property
-    def examples(self) -> Examples:
-        """Rows before dear filters that may move while the queries run."""
-        placings = (member.compiled.placing for member in self.given.values())
-        return examples_of(each for each in placings if each is not None)
 
     @property
     def has_spark_elsewhere(self) -> bool:
@@ -282,7 +268,6 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
-            filters=moving_rules(self.given, settings, self._slots.most),
         )
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:

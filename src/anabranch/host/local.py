@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.filter_moves import FilterRules
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
@@ -63,7 +62,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole
-from anabranch.stats.step import CheckStatistics, StepStatistics, merged_checks
+from anabranch.stats.step import StepStatistics
 
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
 
@@ -96,7 +95,6 @@ class LocalHost:
         tables: Mapping[str, pa.Table] | None = None,
         sharing: SharingRules = BY_HAND_ONLY,
         sample: Mapping[str, RelationBatch] | None = None,
-        filters: FilterRules | None = None,
     ) -> None:
         queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
@@ -105,7 +103,7 @@ class LocalHost:
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
-        work = replace(work, sample=sample or {}, filters=filters).carrying()
+        work = replace(work, sample=sample or {}).carrying()
         self.queries = queries = work.queries
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
@@ -175,10 +173,8 @@ class LocalHost:
             relation for relation in self.queries.graph.streamed if relation.stream in rows and not relation.is_result
         ]
 
-        checked = list[CheckStatistics]()
-
         def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
-            batch = relation_batch(relation, layout, rows[relation.stream], checked)
+            batch = relation_batch(relation, layout, rows[relation.stream])
             return batch, _cells(expected, relation.name, batch)
 
         reading = self._threads.map(read, present)
@@ -208,7 +204,6 @@ class LocalHost:
         if not (same_plans and self._is_ready(task)):
             each = self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working)
             opened = dict(zip(working, each, strict=True))
-        opened[working[0]] = replace(opened[working[0]], checked=merged_checks(checked))
         stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
         answers: dict[str, list[pa.RecordBatch]] = {}
         for stage in range(self.queries.stages):

@@ -48,7 +48,7 @@ from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import SHARING, shares
 from anabranch.plan.slots import SlotPlan, SlotPlans
 from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
-from anabranch.stats.step import CheckStatistics, StepStatistics
+from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
 
 
@@ -165,8 +165,6 @@ class Opening:
     """Seconds of one core that this took."""
     taken: Mapping[str, RelationBatch] = field(default_factory=dict)
     """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
-    checked: tuple[CheckStatistics, ...] = ()
-    """What dear filters did to the rows."""
 
 
 NOTHING_OPENED = Opening()
@@ -321,7 +319,6 @@ def advance(
         left=left,
         has_leftovers=engine.has_leftovers,
         keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
-        checked_early=opening.checked,
     )
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance
-from anabranch.adapt.filter_moves import FilterRules
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
@@ -51,8 +50,6 @@ class Work:
     sharing: SharingRules = BY_HAND_ONLY
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
-    filters: FilterRules | None = field(default=None, repr=False)
-    """What dear filters are placed by while the queries run; None to leave them where they are."""
 
     def __post_init__(self) -> None:
         if self.queries.graph.counted:
@@ -102,7 +99,6 @@ class Work:
             self.balance,
             self.held,
             self.sharing,
-            self.filters,
         )
 
     @property

@@ -21,7 +21,7 @@ from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -48,7 +48,7 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
-from anabranch.host.spark import checking, newest
+from anabranch.host.spark import newest
 from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
@@ -66,7 +66,7 @@ from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.spark.source import (
-    REJECTED,
+    PASSES,
     Cells,
     Routing,
     below_ceilings,
@@ -84,7 +84,7 @@ from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, merged_statistics, whole, with_checks
+from anabranch.stats.report import SlotReports, merged_statistics, whole
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -172,7 +172,7 @@ class SparkRunner:
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
-        self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
     def plan(self) -> Plan | Plans:
@@ -257,25 +257,18 @@ class SparkRunner:
     def is_calling(self) -> bool:
         return self._batch_thread == get_ident()
 
-    def leave(self, *, if_idle: bool = False) -> bool:
-        """Waits for the batch at hand; after it this runner takes no other.
-
-        Only if no plan and no partition group is changing, where that is asked for; returns whether it leaves.
-        """
+    def leave(self) -> None:
+        """Waits for the batch at hand; after it this runner takes no other."""
         with self._at_work:
-            self._is_leaving = not (if_idle and self.steering.is_under_way)
-            return self._is_leaving
+            self._is_leaving = True
 
     def go_on_from(self, earlier: SparkRunner, record: Record) -> None:
-        """Remembers the batches of the run before a change, and records the change."""
-        self._progress = OrderedDict(earlier._progress)
-        if self.steering.filters is not None and earlier.steering.filters is not None:
-            self.steering.filters.go_on_from(earlier.steering.filters)
-        self.note_between(record)
+        """Remembers the batches of the run before a change, and records the change.
 
-    def note_between(self, record: Record) -> None:
-        """Records something that happened between two batches; the progress of the next one shows it, too."""
-        self.note([record])
+        The progress of the next batch shows the record, too.
+        """
+        self._progress = OrderedDict(earlier._progress)
+        self._note([record])
         self._between.append(record)
 
     @property
@@ -342,11 +335,11 @@ class SparkRunner:
                 times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
                 clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
-        watched = self._observed(moving, with_times=clocks is None) if files is None and self._is_observed else []
-        if watched:
-            frame = frame.observe(observation, *watched)
+        is_observed = self._is_observed and clocks is None and files is None
+        if is_observed:
+            frame = frame.observe(observation, *newest.maxima(self.queries, moving))
         if self._is_filtered and files is None:
-            frame = frame.where(f.col(REJECTED) == 0).drop(REJECTED)
+            frame = frame.where(PASSES).drop(PASSES)
         self._places.meet(frame.sparkSession)
         orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
         versions = self._tables.in_force(batch_id)
@@ -358,12 +351,10 @@ class SparkRunner:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=bool(watched))
+        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=is_observed)
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
-        if watched and self._watches_filters:
-            reports = with_checks(reports, checking.checks(self.cells, observation.get))
         if late is not None:
             session, is_first = frame.sparkSession, not self._progress
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
@@ -371,7 +362,7 @@ class SparkRunner:
         if clocks is None:
             times = (
                 newest.by_stream(self.queries, observation.get)
-                if watched
+                if is_observed
                 else {**newest_by_stream(self.queries, reports)}
             )
             clocks = self._clocks_after(times, now, ticks_by_stream(self.queries, reports))
@@ -397,7 +388,7 @@ class SparkRunner:
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
-        self.note(records)
+        self._note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
@@ -405,15 +396,6 @@ class SparkRunner:
         if not self._lists_new_files and self._running is not None:
             find_new_files(frame.sparkSession, self._running)
             self._lists_new_files = True
-
-    def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
-        """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""
-        times = newest.maxima(self.queries, moving) if with_times else []
-        return [*times, *(checking.counts(self.queries) if self._watches_filters else [])]
-
-    @property
-    def _watches_filters(self) -> bool:
-        return self._is_filtered and self.steering.filters is not None
 
     def follow(self, running: StreamingQuery) -> None:
         """Takes Spark's side of the run, which tells what waits in the sources."""
@@ -447,9 +429,6 @@ class SparkRunner:
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
-        if self.steering.filters is not None:
-            slots = len(self.steering.table.table.working)
-            self.steering.filters.readers = None if self._files is None else slots
         if self._files is not None:
             union = self._files.frame(frames)
         else:
@@ -506,7 +485,7 @@ class SparkRunner:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def note(self, records: list[Record]) -> None:
+    def _note(self, records: list[Record]) -> None:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)

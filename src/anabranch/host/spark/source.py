@@ -5,11 +5,10 @@ of all relations. The cell of a row is its place in the grid; the table of the b
 that partition groups can move while the query runs. Cells of heavy keys are found batch by batch, from the columns that
 travel; the streaming plan does not know them.
 
-A row that the relation's filter rejects still advances the clock of its stream. Where the user wrote a filter, rows
-travel with the number of the part of it that rejects them, until the largest event times have been observed. A filter
-that only keeps NULL keys out (most queries have no other) rejects few rows, and observing costs more than carrying
-those: they go to a slot under the complement of their relation's number, as bare times
-(`WireLayout.without_rejected`).
+A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
+travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
+(most queries have no other) rejects few rows, and observing costs more than carrying those: they go to a slot under
+the complement of their relation's number, as bare times (`WireLayout.without_rejected`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructType, TimestampType, VariantType
 
 from anabranch.engine.evaluate.rows import key_names, spread_columns
-from anabranch.expr import Call, Expr, conjunction, conjuncts
+from anabranch.expr import Call, Expr, conjuncts
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
@@ -34,11 +33,11 @@ from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classifier import case_expression
-from anabranch.plan.dearness import dearest_last, is_dear
+from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, row_code
 
-PASSES, REJECTED, CELL = "_passes", "_rejected", "_cell"
+PASSES, CELL = "_passes", "_cell"
 _MOST_RUNS = 8
 _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 
@@ -99,7 +98,7 @@ def tagged_union(
     diverted: DivertedLayout | None = None,
     scans: Sequence[tuple[int, Relation] | str] | None = None,
 ) -> DataFrame:
-    """All relations in the wire layout, with the cell of each row, and what rejects it where that is to be observed.
+    """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
 
     With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
 
@@ -119,9 +118,10 @@ def tagged_union(
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
             columns[RELATION] = f.when(passes, position).otherwise(~position).cast(ByteType())
+            passes = f.lit(True)
         columns[CELL] = cells.column(relation.name, columns)
         if is_observed:
-            columns[REJECTED] = _rejecting(relation)
+            columns[PASSES] = passes
         if diverted is not None:
             columns |= _whole_rows(relation, diverted)
         parts.append(_selected(relation, frames[relation.stream], columns))
@@ -151,7 +151,7 @@ def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFra
     """A scan of a stream that no query reads: no rows, in the wire layout."""
     columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.sent}
     columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
-    columns |= {REJECTED: f.lit(0).cast(ByteType())} if is_observed else {}
+    columns |= {PASSES: f.lit(True)} if is_observed else {}
     return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
 
 
@@ -164,26 +164,6 @@ def has_observed_filters(relations: Iterable[Relation]) -> bool:
 def keeps_null_keys_out(condition: Expr) -> bool:
     """True of a conjunction of IS NOT NULL tests."""
     return all(isinstance(part, Call) and part.function == "is_not_null" for part in conjuncts(condition))
-
-
-def checked_parts(relation: Relation) -> tuple[tuple[Expr, ...], ...]:
-    """The filter of a relation in the parts that are told apart: each dear condition is one, others go together."""
-    if relation.filter is None or keeps_null_keys_out(relation.filter):
-        return ()
-    parts = enumerate(conjuncts(dearest_last(relation.filter)))
-    grouped = itertools.groupby(parts, lambda each: each[0] if is_dear(each[1]) else -1)
-    return tuple(tuple(part for _, part in several) for _, several in grouped)
-
-
-def _rejecting(relation: Relation) -> Column:
-    """The number of the part of the filter that rejects a row, from 1 on; 0 where none does."""
-    found: Column | None = None
-    for number, several in enumerate(checked_parts(relation), 1):
-        condition = conjunction(several)
-        assert condition is not None
-        fails = ~f.coalesce(to_column(condition), f.lit(False))
-        found = f.when(fails, number) if found is None else found.when(fails, number)
-    return (f.lit(0) if found is None else found.otherwise(0)).cast(ByteType())
 
 
 def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
