@@ -87,24 +87,22 @@ def calibrate(arguments: argparse.Namespace) -> int:
     with_spark = not arguments.no_spark and find_spec("pyspark") is not None
     long = "three minutes" if with_spark else "ten seconds"
     print(f"measuring for about {long}; the machine should be idle otherwise", file=sys.stderr)
-    units, host, checks = measure(arguments.seed), None, None
+    units, host = measure(arguments.seed), None
     for name, value in asdict(units).items():
         if isinstance(value, float) and not name.endswith("bytes"):
             usual = getattr(ENGINE, name)
             print(f"{name:16}{1e9 * value:10.1f} ns   ({1e9 * usual:.1f} on an ordinary machine)")
     if with_spark:
         # Here, because it needs pyspark.
-        from anabranch.spark_checks import described_ratios
         from anabranch.spark_costs import described, measure_spark
 
-        host, checks = measure_spark(units, arguments.seed)
+        host = measure_spark(units, arguments.seed)
         print("\n".join(["Spark:", *described(host)]))
-        print("\n".join(["checks inside Spark, in what they take in the engine:", *described_ratios(checks)]))
     elif not arguments.no_spark:
         print("pyspark is not installed: only the engine was measured", file=sys.stderr)
     file = calibration_file()
     try:
-        save_units(units, file, host, checks)
+        save_units(units, file, host)
     except OSError as error:
         raise HostError(f"the calibration cannot be kept in '{file}'", detail=str(error)) from error
     print(f"stored in {file}", file=sys.stderr)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from anabranch.calibrate.file import calibration_file, load_checks, load_host, load_units
+from anabranch.calibrate.file import calibration_file, load_host, load_units
 from anabranch.errors import HostError, StatisticsError
 from anabranch.host.spark.archive import archive_file
 from anabranch.sizes import size_text
@@ -76,12 +76,10 @@ def _shared_memory() -> Finding:
 def _calibration() -> Finding:
     file = calibration_file()
     try:
-        known, host, checks = load_units(file), load_host(file), load_checks(file)
+        known, host = load_units(file), load_host(file)
     except StatisticsError as error:
         return Finding("calibration", error.message, error.hint)
     found = f"in {file}" if known else "none; 'anabranch calibrate' measures this machine's unit costs"
     if known and host is None:
         found = f"{found}; of the engine alone, 'anabranch calibrate' measures Spark too"
-    elif known and checks is None:
-        found = f"{found}; without checks inside Spark, 'anabranch calibrate' measures them too"
     return Finding("calibration", found)

@@ -38,9 +38,7 @@ from anabranch.errors import HostError
 from anabranch.host.hot import hot_root
 from anabranch.host.processes import above_now, below, bytes_in, cpu_seconds, forget_peaks, is_worker, resident
 from anabranch.logs import LOG, fields_of
-from anabranch.plan.check_ratios import CheckRatios
 from anabranch.sizes import size_text
-from anabranch.spark_checks import measured_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,8 +144,8 @@ class Seen:
 NAMES = ("trigger", "source", "slot", "read", "row", "byte", "result")
 
 
-def measure_spark(units: UnitCosts, seed: int = 1) -> tuple[HostCosts, CheckRatios]:
-    """The unit costs of Spark on this machine, and what checks cost inside it; `units` are those of the engine.
+def measure_spark(units: UnitCosts, seed: int = 1) -> HostCosts:
+    """The unit costs of Spark on this machine; `units` are those of the engine.
 
     Raises
     ------
@@ -161,7 +159,7 @@ def measure_spark(units: UnitCosts, seed: int = 1) -> tuple[HostCosts, CheckRati
     folder = Path(tempfile.mkdtemp(prefix="anabranch-calibrate-"))
     spark = open_session("local[2]", {"spark.driver.memory": "1g"})
     try:
-        return measured_costs(spark, folder, units, seed), measured_ratios(spark, folder, seed)
+        return measured_costs(spark, folder, units, seed)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

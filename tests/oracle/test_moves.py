@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter
 from contextlib import suppress
-from itertools import pairwise
 from unittest import mock
 
 import pyarrow as pa
@@ -22,11 +20,9 @@ from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
-from anabranch.engine.batch import RelationBatch
 from anabranch.errors import BundleError, MigrationError
-from anabranch.host import commit, slot
+from anabranch.host import commit
 from anabranch.host.local import LocalHost
-from anabranch.host.partners import Partners, with_partners
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
@@ -34,7 +30,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
 from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import draw_carried, meshes
+from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -88,32 +84,6 @@ def test_queries_together(data: st.DataObject, sizes: list[int]) -> None:
         assert not describe_difference(batch_answer(query, rows.tables), answer)
 
 
-@given(data=st.data(), relations=st.integers(2, 3))
-def test_rows_that_come_after_their_partners(data: st.DataObject, relations: int) -> None:
-    """Rows without a partner are left out before they enter a state."""
-    rows = data.draw(arrivals(relations, most_rows=16, mostly_dense=True), "rows")
-    names = "abc"[:relations]
-    sources = ", ".join(f"s{number} [RANGE 10 SECONDS] AS {name}" for number, name in enumerate(names))
-    key = data.draw(st.sampled_from(["x", "s"]), "key")
-    joins = []
-    for older, newer in pairwise(data.draw(st.permutations(names), "order")):
-        least = data.draw(st.sampled_from([1, 2, 4]), "least")
-        joins.append(f"{older}.{key} = {newer}.{key} AND {newer}.ts >= {older}.ts + INTERVAL {least} SECONDS")
-    text = f"SELECT {', '.join(f'{name}.p AS p{name}' for name in names)} FROM {sources} WHERE {' AND '.join(joins)}"
-    query = compile_query(text, rows.catalog)
-    left_out = Counter[bool]()
-
-    def counted(batch: RelationBatch, relation: str, several: tuple[Partners, ...]) -> RelationBatch:
-        found = with_partners(batch, relation, several)
-        left_out[len(found) < len(batch)] += 1
-        return found
-
-    with mock.patch.object(slot, "with_partners", counted):
-        results, _ = _run(data, as_set(query), rows, EXECUTION_MODELS[0])
-    event(f"rows were left out: {left_out[True] > 0}")
-    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
-
-
 class Death(Exception):
     """The end of a host before its batch was committed."""
 
@@ -146,7 +116,6 @@ def _run(
                 event("restarted on tracks" if host.steering.table.now.mark is not None else "restarted")
                 host = _host(data, queries, checkpoint, execution)
             mine = {name: table for name, table in batch.items() if name in queries.graph.streams}
-            draw_carried(data, host, queries)
             _ask(data, host)
             if number in deaths:
                 with pytest.raises(Death):

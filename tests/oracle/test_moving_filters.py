@@ -1,4 +1,4 @@
-"""Filters move while queries run: over queries, beside meshes, in sets; by a restart or between two batches.
+"""Filters move: over queries, beside meshes, in sets; by a restart or by a change of a running set.
 
 Whatever the plans, the cut, the slots, changes of plans and moves of groups, each query gets its batch answer.
 """
@@ -24,7 +24,7 @@ from anabranch.plan.mesh import Mesh
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of, with_inputs
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts
+from anabranch.testing.strategies import arrivals, batch_cuts
 from tests.oracle.test_derived import _disturb, _host
 
 FILTERS = ("{a}.s LIKE 'a%'", "{a}.s LIKE '%b'", "{a}.s <> 'a'", "{a}.p % 3 <> 0", "{a}.p > 1", "{a}.y >= 0")
@@ -59,7 +59,7 @@ def test_filters_that_move_change_no_answer(data: st.DataObject, count: int) -> 
                     name: data.draw(_late(query, texts[names[name]], catalog), name) for name, query in movable.items()
                 }
                 plans = host.steering.most_plans.plans.values()
-                moved = _moved(data, folder, several, late, compiled, rows)
+                moved = _moved(data, folder, several, late, compiled)
                 if moved is not None:
                     kind = "over queries" if several.stages > 1 else "plain"
                     kind = kind if ALONE in names else f"{kind}, in a set of {len(names)}"
@@ -123,7 +123,6 @@ def _moved(
     now: QuerySet,
     late: Mapping[str, Sequence[str]],
     compiled: Callable[[Mapping[str, Sequence[str]]], QuerySet],
-    rows: Arrivals,
 ) -> QuerySet | None:
     """The queries with other late filters, and the checkpoint with them; None where they stay."""
     try:
@@ -144,14 +143,8 @@ def _moved(
         if data.draw(st.booleans(), "by a restart"):
             assert follow_late_filters(Store(folder), wanted, again)
             return wanted
-        streams = {each.name: rows.tables.get(each.stream) for each in now.graph.streamed}
-        examples = {
-            name: pa.RecordBatch.from_pydict({each: table.column(each).combine_chunks() for each in table.column_names})
-            for name, table in streams.items()
-            if table is not None
-        }
         slots = data.draw(st.integers(1, 3), "slots of the move")
-        change_set(Store(folder), now, wanted, partitioning_of(wanted, slots), examples)
+        change_set(Store(folder), now, wanted, partitioning_of(wanted, slots))
     except (BundleError, ForeignCheckpoint) as error:
         event(f"refused: {error.message[:60]}")
         return None

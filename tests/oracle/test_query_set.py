@@ -20,7 +20,7 @@ from anabranch.host.results import ResultLayout
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, together
-from anabranch.testing.meshes import draw_carried, meshes
+from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -76,7 +76,6 @@ def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, s
         for number, batch in enumerate(batches):
             if number == restart:
                 host = _host(data, several, checkpoint)
-            draw_carried(data, host, several)
             _ask(data, host, data.draw(st.sampled_from(host.queries.members), "changing"))
             mine = {name: table for name, table in batch.items() if name in several.graph.streams}
             for name, table in ResultLayout(host.queries).split(host.step(mine)).items():

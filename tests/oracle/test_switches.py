@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
-from anabranch.errors import BundleError, ForeignCheckpoint, MigrationError
+from anabranch.errors import ForeignCheckpoint, MigrationError
 from anabranch.host import commit
-from anabranch.host.changing import change_set
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.local import LocalHost
 from anabranch.host.store import Store
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, QuerySet, alone, partitioning_of
+from anabranch.plan.query_set import ALONE, QuerySet, alone
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -73,12 +72,9 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
         host = _host(data, drawn, query, folder, len(batches))
         for number, batch in enumerate(batches):
-            if number == crash:
+            if number == crash or number in moves:
                 event("crashed amid a change" if _is_changing(host) else "crashed")
                 query = _with_other_filters(data, drawn, rows, folder, query)
-                host = _host(data, drawn, query, folder, len(batches))
-            elif number in moves:
-                query = _with_moved_filters(data, drawn, rows, folder, query)
                 host = _host(data, drawn, query, folder, len(batches))
             _ask(data, host, drawn)
             results.append(host.step(batch))
@@ -101,25 +97,6 @@ def _with_other_filters(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals, 
         event("no stand-in")
         return query
     event("filters moved" if moved else "filters stay")
-    return wanted.members[0].query
-
-
-def _with_moved_filters(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals, folder: str, query: Query) -> Query:
-    """Moves filters as a running query does: with rows at hand from which stand-ins are taken, and to any table."""
-    wanted = alone(compile_query(drawn.cql, rows.catalog, late_filters=data.draw(late_filters(drawn, rows), "moved")))
-    streams = {relation.name: rows.tables.get(relation.stream) for relation in query.graph.streamed}
-    examples = {
-        name: pa.RecordBatch.from_pydict({each: table.column(each).combine_chunks() for each in table.column_names})
-        for name, table in streams.items()
-        if table is not None
-    }
-    table = partitioning_of(wanted, data.draw(st.integers(1, 3), "slots of the move"))
-    try:
-        change_set(Store(folder), alone(query), wanted, table, examples)
-    except BundleError:
-        event("no stand-in among rows")
-        return query
-    event("filters moved while running" if query.late_filters != wanted.late_filters else "nothing moved")
     return wanted.members[0].query
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from anabranch import cli, doctor, spark_costs
 from anabranch.calibrate import measure as calibrate
-from anabranch.calibrate.file import calibrated_checks, calibrated_host
+from anabranch.calibrate.file import calibrated_host
 from anabranch.commands import USER_ERROR, replace_text, require_writable
 from anabranch.cost.host import SPARK
 from anabranch.cost.units import ENGINE
@@ -25,7 +25,6 @@ from anabranch.errors import HostError
 from anabranch.host.local import LocalHost
 from anabranch.host.spark.quiet import VERBOSE
 from anabranch.logs import LOG
-from anabranch.plan.check_ratios import BUILT_IN
 from anabranch.plan.mesh import parse_plan
 from anabranch.spec import commands as spec_commands
 from anabranch.spec.file import load
@@ -143,14 +142,14 @@ def test_a_calibration_is_kept_and_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "calibrate", lambda seed: replace(ENGINE, probe=1e-6))
-    seen = replace(SPARK, trigger=0.77), replace(BUILT_IN, like=8.8)
+    seen = replace(SPARK, trigger=0.77)
     monkeypatch.setattr(spark_costs, "measure_spark", lambda units, seed: seen)
     assert cli.main(["calibrate"]) == 0
     shown = capsys.readouterr()
-    for line in ("probe", "770.0 ms", "like                8.80 times"):
+    for line in ("probe", "770.0 ms"):
         assert line in shown.out
     assert str(tmp_path / "cache" / "anabranch") in shown.err
-    assert (calibrated_host(), calibrated_checks()) == seen
+    assert calibrated_host() == seen
     assert cli.main(["explain", str(spec_file)]) == 0
     assert "unit costs calibrated on this machine" in capsys.readouterr().out
 
@@ -162,7 +161,6 @@ def test_a_calibration_measures_spark(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(calibrate, "calibrate", lambda seed: ENGINE)
     assert cli.main(["calibrate"]) == 0
     assert calibrated_host() is not None
-    assert calibrated_checks() is not None
 
 
 def run_without(*packages: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ change goes unnoticed. Nobody knows how long a new phase lasts, so at first it c
 (`stability`). Then a query leaves what it has when staying has cost as much as leaving could; what it loses is at most
 about twice what the better of both would have lost, whatever the streams do next.
 
-Plans are weighed so (`weighing`), and the places of filters (`filter_moves`).
+Plans are weighed so (`weighing`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ A *look* asks some slots to run their operators on their youngest rows after the
 for a mesh (`mesh_watch.learn_mesh`), and what the search finds goes through the gate (`routing`). Slots that adapt
 together look together: what each has seen of its rows counts for all.
 
-Law: a look is a bet with a price. It is made after so many batches (`Staging`), when the routes of a mesh drift, when
-rows have begun to travel with further columns, or when the loop finds that the streams changed and keeps its plan; but
-where the plan is free, never if even the best mesh
+Law: a look is a bet with a price. It is made after so many batches (`Staging`), when the routes of a mesh drift, or
+when the loop finds that the streams changed and keeps its plan; but where the plan is free, never if even the best mesh
 there could be would not repay the search. Nothing here changes a plan: wishes are handed to the steering of the query.
 
 Limit: one search at a time for the same slots counts only if they still run the plan that it began with.
@@ -41,7 +40,6 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import unit_costs
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.plan.classing import classes_of
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import kept
 from anabranch.plan.query import Query
@@ -57,9 +55,6 @@ ROUGHLY = 2.0
 FIRST, ON_EVIDENCE, BY_SCHEDULE = 0.2, 0.05, 0.01
 """The share of what the running plan has taken so far that looks may take: where nothing was known before the start and
 none was made yet, where something changed, and where only time has passed."""
-
-YOUNG = 1_000
-"""Rows of a relation that a look is taken from, about: so many must have a column before a look can tell of it."""
 
 Slots: TypeAlias = tuple[int, ...]
 """Slots that look together."""
@@ -119,18 +114,6 @@ class Looking:
         self._early: set[Slots] = set()
         """Slots that have looked since their rows became dear, while windows still held rows from before."""
         self._triggers: dict[int, str] = {}
-        self._coming: dict[str, float] = {}
-        """Of relations whose rows travel with further columns: how many are still to come before a look tells of it."""
-        self._curious: set[Slots] = set()
-        """The slots that have not looked since."""
-
-    def carry(self, query: Query) -> None:
-        """Takes in the query with other class columns, which rows travel with from the next batch on."""
-        before, self.query = classes_of(self.query.graph), query
-        further = [name for name, several in classes_of(query.graph).items() if several != before[name]]
-        if further:
-            self._coming = dict.fromkeys(further, float(YOUNG))
-            self._curious = set(self._groups)
 
     def is_asked(self, slot: int) -> bool:
         """Whether a slot is to run its operators on its youngest rows after the next step."""
@@ -142,8 +125,7 @@ class Looking:
 
     def is_idle(self, batch: int) -> bool:
         """Whether no look is due after a batch, and none is under way."""
-        is_busy = self._triggers or self._under_way or self._news or self._curious
-        return not (is_busy or self._staging.is_due(batch + 1))
+        return not (self._triggers or self._under_way or self._news or self._staging.is_due(batch + 1))
 
     def bound(self, slots: Slots) -> float:
         """Seconds of a core for a row, beyond which a batch of some slots is dear."""
@@ -156,8 +138,6 @@ class Looking:
         found = {}
         for slot, report in reports.items():
             drift = self._watches[slot].note(report.plan, report.statistics, seconds)
-            for name in self._coming:
-                self._coming[name] -= report.statistics.rows_in.get(name, 0)
             if drift is not None:
                 found[slot] = drift
         if seconds is None:
@@ -192,7 +172,7 @@ class Looking:
                 if slots in self._untested:
                     self._may_look(slots, plans, share)
                 if reason is None:
-                    reason, share = self._occasion(slots, batch.facts.batch, is_busy=is_busy)
+                    reason, share = self._occasion(slots, batch.facts.batch)
             if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
                 self._triggers |= dict.fromkeys(slots, reason)
                 self._looks[slots] = self._looks.get(slots, 0) + 1
@@ -209,15 +189,12 @@ class Looking:
         trigger = [self._triggers.pop(slot, "") for slot in slots]
         self._under_way.append(_MeshSearch(slots, plan, trigger[0], found))
 
-    def _occasion(self, slots: Slots, batch: int, *, is_busy: bool) -> tuple[str | None, float]:
+    def _occasion(self, slots: Slots, batch: int) -> tuple[str | None, float]:
         """Why slots whose routes have not drifted may look, if they may, and the share of the work that it may take."""
         reason, share = self._changed(slots) or self._overspent(slots), ON_EVIDENCE
         if reason is None and self._staging.is_due(batch + 1):
             is_new = self.criteria.basis is None and slots not in self._looks
             reason, share = f"batch {batch} has passed", FIRST if is_new else BY_SCHEDULE
-        if slots in self._curious and not is_busy and max(self._coming.values()) <= 0:
-            self._curious.discard(slots)
-            reason, share = reason or "rows travel with further columns", FIRST
         return reason, share
 
     def decisions(

@@ -88,13 +88,6 @@ class QuerySteering:
                 if loop.settings.scope == "query":
                     loop.spread(now)
 
-    def carry(self, query: Query) -> None:
-        """Takes in the query with other class columns, which rows travel with from the next batch on."""
-        with self._lock:
-            self._query = query
-            if self._looking is not None:
-                self._looking.carry(query)
-
     @property
     def lock(self) -> threading.Lock:
         """Held while `wish` and `ask` are called from outside."""

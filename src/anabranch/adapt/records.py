@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from anabranch.adapt.decision import Decision, plain_number
+from anabranch.adapt.decision import Decision
 from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.plan.mesh import Plan
 from anabranch.sizes import size_text
-from anabranch.stats.filters import SeenFilter
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]
@@ -293,7 +292,7 @@ class GroupsMoved:
 
 @dataclass(frozen=True)
 class MoveRefused:
-    """A move, of partition groups or of filters, that could not be made."""
+    """A move of partition groups that could not be made."""
 
     kind: ClassVar[str] = "refused"
     batch: int
@@ -397,103 +396,7 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-@dataclass(frozen=True)
-class ColumnsTravel:
-    """Columns that no query carries and that rows travel with, as classes, after what the first batches showed."""
-
-    kind: ClassVar[str] = "columns"
-    batch: int
-    """The first batch whose rows have them."""
-    columns: Mapping[str, tuple[str, ...]]
-    """The attributes, by relation."""
-
-    def to_json(self) -> dict[str, Any]:
-        columns = {relation: list(several) for relation, several in self.columns.items()}
-        return {"kind": self.kind, "batch": self.batch, "columns": columns}
-
-
-@dataclass(frozen=True)
-class FiltersDecided:
-    """A decision to check filters of single relations elsewhere, or to leave them, with the costs of both places."""
-
-    kind: ClassVar[str] = "filters"
-    batch: int
-    action: Literal["move", "keep"]
-    trigger: str
-    """Why the places were weighed."""
-    late: tuple[str, ...]
-    """The filters that joins check now."""
-    proposed: tuple[str, ...]
-    """Those that joins would check."""
-    cost: float
-    """Cores that depend on the places."""
-    proposed_cost: float
-    move_cost: float
-    """Seconds of a core."""
-    reason: str
-    filters: tuple[SeenFilter, ...] = ()
-    """What is known of the filters that were weighed."""
-    fixed: tuple[str, ...] = ()
-    """Filters that cannot move now, and why."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "action": self.action,
-            "trigger": self.trigger,
-            "late": list(self.late),
-            "proposed": list(self.proposed),
-            "cost": {"cpu": plain_number(self.cost)},
-            "proposedCost": {"cpu": plain_number(self.proposed_cost)},
-            "moveCost": self.move_cost,
-            "reason": self.reason,
-            "filters": [dict(vars(each)) for each in self.filters],
-            "fixed": list(self.fixed),
-        }
-
-
-@dataclass(frozen=True)
-class FiltersMoved:
-    """Filters of single relations are checked elsewhere from a batch on."""
-
-    kind: ClassVar[str] = "filters"
-    batch: int
-    """The first batch with the new places."""
-    before: tuple[str, ...]
-    """The filters that joins checked."""
-    late: tuple[str, ...]
-    rows: int
-    """Rows that were put into the layout of the new places."""
-    seconds: float
-    """For which no batch could run."""
-
-    def to_json(self) -> dict[str, Any]:
-        late = ", ".join(self.late) or "none"
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "action": "moved",
-            "from": list(self.before),
-            "to": list(self.late),
-            "rows": self.rows,
-            "seconds": self.seconds,
-            "reason": f"late are {late} from batch {self.batch} on",
-        }
-
-
-FilterRecord: TypeAlias = FiltersDecided | FiltersMoved
-Record: TypeAlias = (
-    FilterRecord
-    | QueryRecord
-    | TableRecord
-    | SharingDecided
-    | Warned
-    | QueriesChanged
-    | ColumnsTravel
-    | FellBehind
-    | LimitBroken
-)
+Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
 
 
 def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:

@@ -15,7 +15,6 @@ from functools import partial
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
-from anabranch.adapt.filter_moves import FilterRules, filter_loop
 from anabranch.adapt.keeping_up import KeepingUp
 from anabranch.adapt.memory import Memory
 from anabranch.adapt.naming import by_hash, by_value
@@ -47,7 +46,6 @@ class Steering:
         balance: Balance = BY_HAND,
         held: frozenset[str] = frozenset(),
         sharing: SharingRules = BY_HAND_ONLY,
-        filters: FilterRules | None = None,
     ) -> None:
         self._sharing = SharingLoop(queries, rules, sharing)
         self.is_named = queries.is_named
@@ -69,8 +67,6 @@ class Steering:
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
         self._keeping_up = KeepingUp(rules, sharing.budget)
-        self.filters = filter_loop(queries, filters, self.queries[queries.names[0]].searches)
-        """Where dear filters are checked; None where they stay where they are."""
 
     @property
     def plans(self) -> SlotPlans:
@@ -129,30 +125,16 @@ class Steering:
         if shares(plan):
             common_joins(self._set, {**self.most_plans.plans, query: plan})
 
-    def carry(self, queries: QuerySet) -> None:
-        """Takes in the queries with other class columns, which rows travel with from the next batch on."""
-        self._set = queries
-        for member in queries.members:
-            self.queries[member.name].carry(member.query)
-
     def freeze(self, frozen: bool = True) -> None:
         """Keeps all queries from changing their plans by themselves, or lets them again."""
         for steering in self.queries.values():
             steering.freeze(frozen)
         self.table.freeze(frozen)
-        if self.filters is not None:
-            self.filters.freeze(frozen)
 
     @property
     def is_changing(self) -> bool:
-        """True while some query has a change of plan asked for or under way, or its filters are to move."""
-        is_moving = self.filters is not None and self.filters.wanted is not None
-        return is_moving or any(steering.is_changing for steering in self.queries.values())
-
-    @property
-    def is_under_way(self) -> bool:
-        """True while plans or partition groups change, so that filters must not move."""
-        return self.table.is_changing or any(steering.is_changing for steering in self.queries.values())
+        """True while some query has a change of plan asked for or under way."""
+        return any(steering.is_changing for steering in self.queries.values())
 
     def close(self) -> None:
         """Ends the searches of all queries; nothing is decided any more that needs one."""
@@ -189,7 +171,6 @@ class Steering:
             decided = steering.after(facts, own, is_moving=is_moving)
             records += [replace(record, query=name or None) for record in decided]
         records += self._decide_sharing(facts, reports)
-        records += self._decide_filters(facts, reports)
         records += self._keeping_up.after(facts, reports)
         # Plans first: a cheaper plan may be all that a slow slot needs.
         return [*self.table.after(facts, reports, is_busy=self.is_changing), *records]
@@ -198,13 +179,6 @@ class Steering:
     def needs_backlog(self) -> bool:
         """Whether anything here asks how many rows wait in the sources."""
         return self._keeping_up.is_active or any(steering.has_loops for steering in self.queries.values())
-
-    def _decide_filters(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
-        """Decides on the places of dear filters where that is due."""
-        if self.filters is None:
-            return []
-        decided = self.filters.after(facts, self.plans, reports, self.table.table, is_busy=self.is_under_way)
-        return [] if decided is None else [decided]
 
     def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""

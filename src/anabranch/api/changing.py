@@ -1,4 +1,4 @@
-"""A running set of queries that queries join and leave, and running queries whose filters move.
+"""A running set of queries that queries join and leave.
 
 Everything that can be refused is refused before the running queries are touched. Then Spark's query ends after the
 batch at hand, the checkpoint becomes that of the new set (`host/changing`), and Spark's query starts again from it: the
@@ -8,25 +8,18 @@ next batch is the next batch, and no other query misses one. The handle stays th
 from __future__ import annotations
 
 import datetime
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from threading import Event, Thread
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from anabranch.adapt.records import FiltersDecided, FiltersMoved, MoveRefused, QueriesChanged
-from anabranch.api.filters import moved
+from anabranch.adapt.records import QueriesChanged
 from anabranch.api.members import Member, member_of
-from anabranch.errors import AnabranchError, BundleError, HostError, MigrationError, SpecError
+from anabranch.errors import AnabranchError, BundleError, HostError, SpecError
 from anabranch.host.changing import SetChange, change_set, refuse_change, renumbered_predicates
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.host.spark.runner import SparkRunner, start_query
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.store import Store
-from anabranch.logs import say
-from anabranch.plan.mesh import Plan
 from anabranch.plan.query_set import ALONE, Plans
 
 if TYPE_CHECKING:
@@ -40,8 +33,6 @@ class RunningSet:
         self.run = run
         self.sinks = dict(sinks)
         self.checkpoint = checkpoint
-        self._handle: QueryHandle | None = None
-        self._has_begun = Event()
 
     def add(self, handle: QueryHandle, name: str, writer: object) -> datetime.datetime | None:
         """Lets a query join; returns the event time from which on it answers."""
@@ -83,7 +74,7 @@ class RunningSet:
         replaced = [name for name in self.run.queries.names if name not in same and name in members]
         wanted = self.run.of(members)
         if not replaced:
-            return self._changed(handle, wanted)
+            return self._change(handle, wanted)
         if not same:
             raise BundleError(
                 f"every query of the run is another one: {_listed(replaced)}",
@@ -94,113 +85,37 @@ class RunningSet:
         refuse_change(self.run.queries, between.queries)
         refuse_change(between.queries, wanted.queries)
         wanted.sinks({name: sink for name, sink in self.sinks.items() if name in same})
-        first = self._changed(handle, between)
-        second = self._changed(handle, wanted)
+        first = self._change(handle, between)
+        second = self._change(handle, wanted)
         return SetChange({**first.joined, **second.joined}, (*first.left, *second.left))
 
-    def _changed(self, handle: QueryHandle, wanted: Run) -> SetChange:
-        change = self._change(handle, wanted)
-        assert change is not None
-        return change
-
-    def options(self, options: RunOptions) -> RunOptions:
-        """How a run is run on Spark, with an ear for moves of filters."""
-        return replace(options, listeners=(*options.listeners, self._noted))
-
-    def follow(self, handle: QueryHandle) -> None:
-        """Takes the handle of the run, which has started."""
-        self._handle = handle
-        self._has_begun.set()
-
-    def _noted(self, record: Mapping[str, Any]) -> None:
-        """Makes a move that was decided on, in a thread of its own: that of the batch must end before."""
-        if record["kind"] == FiltersDecided.kind and record["action"] == "move":
-            Thread(target=self._move_filters, name="anabranch-filters", daemon=True).start()
-
-    def _move_filters(self) -> None:
-        """Moves the filters as the query has decided; what refuses that leaves them, and is recorded."""
-        self._has_begun.wait()
-        assert self._handle is not None
-        with self._handle.leaving() as (query, runner):
-            assert isinstance(runner, SparkRunner)
-            loop = runner.steering.filters
-            if loop is None or (wanted := loop.wanted) is None or not query.isActive:
-                return
-            try:
-                reason = f"moved after batch {runner.next_batch - 1}"
-                run = self.run.of(moved(self.run.given, loop.rules.moving, wanted.late, reason))
-                plans = {
-                    name: wanted.plans[name]
-                    for name in renumbered_predicates(self.run.queries, run.queries)
-                    # Who asks for a mesh keeps it, or gets another one if it names predicates by their numbers.
-                    if name in wanted.plans and run.given[name].settings.wishes.plan != "mesh"
-                }
-                if self._change(self._handle, run, plans, if_idle=True) is None:
-                    raise MigrationError("a change of plan or of partition groups is under way")
-            except Exception as error:
-                say("not moved", logging.WARNING, run=runner.title, message=str(error))
-                words = error.message if isinstance(error, AnabranchError) else repr(error)
-                refused = MoveRefused(runner.next_batch, f"filters stay where they are: {words}")
-                loop.give_up()
-                if self._handle.exception() is None:
-                    runner.note_between(refused)
-                else:
-                    self._go_on(self._handle, refused)
-
-    def _change(
-        self, handle: QueryHandle, wanted: Run, moved: Mapping[str, Plan] | None = None, *, if_idle: bool = False
-    ) -> SetChange | None:
-        """Ends Spark's query, changes the checkpoint and starts again; None if plans or groups change meanwhile.
-
-        `moved` are plans for queries whose filters move.
-        """
+    def _change(self, handle: QueryHandle, wanted: Run) -> SetChange:
+        """Ends Spark's query, changes the checkpoint and starts again."""
         with handle.leaving() as (query, runner):
             assert isinstance(runner, SparkRunner)
-            refuse_change(self.run.queries, wanted.queries, wanted.examples)
+            refuse_change(self.run.queries, wanted.queries)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)
-            plans = {name: plan for name, plan in plans.items() if name not in renumbered or "#" not in str(plan)}
-            plans = {name: plan for name, plan in {**plans, **(moved or {})}.items() if name in wanted.queries.names}
-            work = wanted.work(Plans(plans))
-            options, frames = self.options(wanted.options(wanted.late_rows())), wanted.frames()
+            kept = {
+                name: plan
+                for name, plan in plans.items()
+                if name in wanted.queries.names and (name not in renumbered or "#" not in str(plan))
+            }
+            work = wanted.work(Plans(kept))
+            options, frames = wanted.options(wanted.late_rows()), wanted.frames()
             table = work.first_table(None)
             work.carrying().steering(table)  # refuses what would not start
-            if not runner.leave(if_idle=if_idle):
-                return None
-            began = perf_counter()
+            runner.leave()
             query.stop()
             runner.release(is_followed=True)
             with self._or_ended(handle):
-                change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table, wanted.examples)
+                change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
                 started, fresh = start_query(wanted.spark, frames, work, sinks, self.checkpoint, options)
-            first = fresh.next_batch
-            fresh.go_on_from(
-                runner,
-                QueriesChanged(first, change.joined, change.left)
-                if moved is None
-                else FiltersMoved(
-                    first,
-                    self.run.queries.late_filters,
-                    wanted.queries.late_filters,
-                    0 if fresh.manifest is None else sum(file.rows for file in fresh.manifest.files),
-                    perf_counter() - began,
-                ),
-            )
+            fresh.go_on_from(runner, QueriesChanged(fresh.next_batch, change.joined, change.left))
             handle.follow(started, fresh)
             self.run, self.sinks = wanted, dict(sinks)
             return change
-
-    def _go_on(self, handle: QueryHandle, refused: MoveRefused) -> None:
-        """Starts a query again whose move failed half-way, with its filters where they were."""
-        runner = handle.parts[1]
-        assert isinstance(runner, SparkRunner)
-        self.run.follow_checkpoint(self.checkpoint)
-        work = self.run.work(runner.steering.most_plans)
-        options = self.options(self.run.options(self.run.late_rows()))
-        started, fresh = start_query(self.run.spark, self.run.frames(), work, self.sinks, self.checkpoint, options)
-        fresh.go_on_from(runner, refused)
-        handle.follow(started, fresh)
 
     @contextmanager
     def _or_ended(self, handle: QueryHandle) -> Iterator[None]:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import Learn
 from anabranch.explain import Explanation
-from anabranch.host.changing import Examples
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.sample import Sample, telling
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.tables import TableSource
-from anabranch.optimize.filter_places import Bytes, FilterPlaces
+from anabranch.optimize.filter_places import FilterPlaces
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.filters import SeenFilter
 from anabranch.stats.mesh.learnt import LearntMesh
 
 
@@ -34,18 +32,6 @@ class RegisteredStream:
     """In microseconds; None for any event time."""
     has_watermark: bool = True
     """Whether somebody said how far rows may lag behind."""
-
-
-@dataclass(frozen=True)
-class Placing:
-    """What the dear filters of a query are placed by, from before it runs."""
-
-    dear: tuple[SeenFilter, ...]
-    bytes: Bytes
-    guessed: frozenset[str] = frozenset()
-    """The conditions of which no sample has shown enough rows."""
-    examples: Examples = field(default_factory=dict)
-    """Rows as they are before the dear filters."""
 
 
 class CompiledQuery:
@@ -68,8 +54,6 @@ class CompiledQuery:
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self.places = FilterPlaces()
         """Where dear filters are checked, and why, if they were placed by what they cost."""
-        self.placing: Placing | None = None
-        """What they are weighed by; None where nobody asked for it, or none is dear."""
         self._sample: Sample | None = None
 
     @property
@@ -84,25 +68,20 @@ class CompiledQuery:
 
     @cached_property
     def learn_mesh(self) -> Learn:
-        """The function that learns a mesh from the sampled rows."""
-        return learning(self.query, self.sample)
+        """The function that learns a mesh from the sampled rows; it remembers meshes by sizes of states and rival.
 
+        Classifiers may test columns that the query does not carry.
+        """
+        known: dict[tuple[str, ...], LearntMesh] = {}
 
-def learning(query: Query, sample: Sample) -> Learn:
-    """The function that learns a mesh from a sample; it remembers meshes by sizes of states and rival.
+        def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
+            key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
+            if key not in known:
+                rows = self.sample.wide
+                known[key] = learn_from_rows(telling(self.query, rows), rows, held, rival, kin=self.sample.kin)
+            return known[key]
 
-    Classifiers may test columns that the query does not carry.
-    """
-    known: dict[tuple[str, ...], LearntMesh] = {}
-
-    def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
-        key = (str(rival), *(repr(held[name]) for name in query.graph.names))
-        if key not in known:
-            wide = telling(query, sample.wide)
-            known[key] = learn_from_rows(wide, sample.wide, held, rival, kin=sample.kin)
-        return known[key]
-
-    return learn
+        return learn
 
 
 def sample_queries(queries: Sequence[CompiledQuery]) -> None:

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
-from anabranch.api.compiled import RegisteredStream, learning, sample_queries
-from anabranch.api.filters import examples_of, moving_rules, with_placed_filters
+from anabranch.api.compiled import RegisteredStream, sample_queries
+from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
 from anabranch.choosing import (
     DEFAULT_BATCH,
-    Learn,
     adapts_as_a_whole,
     allocate,
     as_run,
@@ -44,11 +43,9 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
-from anabranch.host.changing import Examples
 from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
-from anabranch.host.first_rows import FirstBatches
 from anabranch.host.keys import scheduled
 from anabranch.host.sample import Sample, sampled_classes
 from anabranch.host.sink_settings import require_columns
@@ -65,7 +62,7 @@ from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
-from anabranch.plan.classing import Classes, carried, wanted_classes
+from anabranch.plan.classing import carrying
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
@@ -168,18 +165,11 @@ class Run:
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
         work = self.work(Plans({}))
-        self.follow_checkpoint(checkpoint)
-        changing = RunningSet(self, sinks, checkpoint)
-        options = changing.options(self.options(late))
-        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, options)
-        handle = QueryHandle(running, runner, changing)
-        changing.follow(handle)
+        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
+        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
+        handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
         self._session.streams.add(handle)
         return handle
-
-    def follow_checkpoint(self, checkpoint: str) -> None:
-        """Makes a checkpoint of the queries with other late filters one of this run."""
-        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
 
     def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
         """The queries with other late filters, as texts behind their names (`QuerySet.late_filters`)."""
@@ -203,12 +193,6 @@ class Run:
     def queries(self) -> QuerySet:
         """The queries as the engine takes them."""
         return self._queries
-
-    @property
-    def examples(self) -> Examples:
-        """Rows before dear filters that may move while the queries run."""
-        placings = (member.compiled.placing for member in self.given.values())
-        return examples_of(each for each in placings if each is not None)
 
     @property
     def has_spark_elsewhere(self) -> bool:
@@ -255,7 +239,6 @@ class Run:
             late=late,
             tables={name: each for member in self._members.values() for name, each in member.compiled.tables.items()},
             assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
-            first=self._first_batches(),
         )
 
     def work(self, running: Plans) -> Work:
@@ -285,7 +268,6 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
-            filters=moving_rules(self.given, settings, self._slots.most),
         )
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
@@ -294,10 +276,6 @@ class Run:
         The classes are those of the sample, and not only those that the meshes tell apart, so that a search while a
         query runs can move their thresholds.
         """
-        samples = {name: member.compiled.sample for name, member in self._members.items()}
-        return carried(self._queries, self._classes(choices, samples, plans))
-
-    def _classes(self, choices: Mapping[str, Choice], samples: Mapping[str, Sample], plans: Plans) -> Classes:
         offered = [
             (name, offer.learnt.mesh)
             for name, choice in choices.items()
@@ -305,23 +283,8 @@ class Run:
             and (offer := choice.mesh) is not None
             and offer.learnt is not None
         ]
-        return wanted_classes(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
-
-    def _first_batches(self) -> FirstBatches | None:
-        """The queries that learn from their first batches, as no sample of their streams was to be had."""
-        learning = {name: member.compiled.query for name, member in self._members.items() if _learns_late(member)}
-        is_asked = any(self._members[name].settings.wishes.plan == "mesh" for name in learning)
-        return FirstBatches(self._queries, learning, self._learnt_classes, is_asked) if learning else None
-
-    def _learnt_classes(self, samples: Mapping[str, Sample], plans: Plans) -> Classes:
-        """The classes that rows travel with once the first batches are known: the same choice as at a start."""
-        slots = self._slots.most
-        choices = {
-            name: self._choice(member := self._members[name], slots, sample, learning(member.compiled.query, sample))
-            for name, sample in samples.items()
-        }
-        every = {name: samples.get(name, member.compiled.sample) for name, member in self._members.items()}
-        return self._classes(choices, every, plans)
+        samples = {name: member.compiled.sample for name, member in self._members.items()}
+        return carrying(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
 
     def _refuse_order(self) -> None:
         if self._queries.stages > 1 and self._settings.execution.orders_results:
@@ -368,26 +331,22 @@ class Run:
             compiled = member.compiled
             sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
             learn = compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None
-            found[name] = self._choice(member, slots, sample, learn)
+            found[name] = decide(
+                compiled.query,
+                member.settings.wishes,
+                slots=slots,
+                batch=self._settings.trigger.seconds or DEFAULT_BATCH,
+                seen=sample.statistics,
+                learn=learn,
+                gate=(member.settings.adapt or Settings()).gate,
+                host=on_spark(self._settings.trigger.seconds, len(self._members)),
+            )
         return found
 
     def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
         """A grid with the table of a run that begins: by the sample, and by the speeds of slots."""
         rows = cells_of_sample(grid, self._sampled_rows(), amounts)
         return first_table(grid, rows, self._settings.balancing.capacities)
-
-    def _choice(self, member: Member, slots: int, sample: Sample, learn: Learn | None) -> Choice:
-        compiled, settings = member.compiled, member.settings
-        return decide(
-            compiled.query,
-            settings.wishes,
-            slots=slots,
-            batch=self._settings.trigger.seconds or DEFAULT_BATCH,
-            seen=sample.statistics,
-            learn=learn,
-            gate=(settings.adapt or Settings()).gate,
-            host=on_spark(self._settings.trigger.seconds, len(self._members)),
-        )
 
     def _sink(self, name: str, member: Member) -> Sink:
         settings, spark, schema = member.settings, self._session.spark, member.compiled.query.schema
@@ -468,15 +427,6 @@ def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
 def _has_rows(query: Query, sample: Sample) -> bool:
     """True when the sample has rows of every relation, so that a mesh can be learnt from it."""
     return all(name in sample.rows and len(sample.rows[name]) for name in query.graph.names)
-
-
-def _learns_late(member: Member) -> bool:
-    """Whether a query may learn routes while it runs, over streams of which there was nothing to learn from before."""
-    query, wishes = member.compiled.query, member.settings.wishes
-    is_free = wishes.plan == "auto" and not wishes.has_hints and member.settings.adapt is not None
-    is_streamed = not any(each.is_table or each.is_result for each in query.graph.relations)
-    is_open = (is_free or wishes.plan == "mesh") and len(query.graph.names) > 2 and is_streamed
-    return is_open and not _has_rows(query, member.compiled.sample)
 
 
 def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:

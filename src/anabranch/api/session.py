@@ -301,8 +301,7 @@ class Session:
             Allows a join over `[UNBOUNDED]` windows, whose state grows for ever.
         late_filters
             Filters that joins check instead of the source: relations, or texts of single conditions. They may be
-            others after a restart. `["auto"]` places dear filters by what they cost, before the first start
-            and, in a query that adapts, while it runs.
+            others after a restart. `["auto"]` places dear filters by what they cost, before the first start.
 
         Raises
         ------

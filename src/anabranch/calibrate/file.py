@@ -1,7 +1,7 @@
 """The calibration file: measured unit costs in the user's cache folder, one file for each machine.
 
-The costs of Spark stand under `spark` beside those of the engine, and what checks cost inside Spark under `checks`, as
-far as that was measured; the rest is as built in. A file of an earlier release has neither.
+The costs of Spark stand under `spark` beside those of the engine. A file of an earlier release may lack them, and may
+have entries that are not read any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from anabranch.cost.host import HostCosts
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import StatisticsError
-from anabranch.plan.check_ratios import CheckRatios
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 Costs = TypeVar("Costs")
@@ -40,21 +39,13 @@ def calibrated_host() -> HostCosts | None:
     return load_host(calibration_file())
 
 
-def calibrated_checks() -> CheckRatios | None:
-    """What checks cost inside Spark on this machine, as measured; None if that was not."""
-    return load_checks(calibration_file())
-
-
-def save_units(units: UnitCosts, path: Path, host: HostCosts | None = None, checks: CheckRatios | None = None) -> None:
+def save_units(units: UnitCosts, path: Path, host: HostCosts | None = None) -> None:
     """Writes measured costs for later runs on this machine; what is left out stays as it was."""
     host = load_host(path) if host is None else host
-    checks = load_checks(path) if checks is None else checks
     path.parent.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = asdict(units)
     if host is not None:
         kept["spark"] = asdict(host)
-    if checks is not None:
-        kept["checks"] = checks.beside_built_in()
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
@@ -72,11 +63,6 @@ def load_units(path: Path) -> UnitCosts | None:
 def load_host(path: Path) -> HostCosts | None:
     """Reads costs of Spark that were measured earlier; None if there are none."""
     return _read(path, lambda kept: HostCosts.from_names(kept["spark"]) if "spark" in kept else None)
-
-
-def load_checks(path: Path) -> CheckRatios | None:
-    """Reads what checks cost inside Spark, as measured earlier; None if that was not."""
-    return _read(path, lambda kept: CheckRatios.from_names(kept["checks"]) if "checks" in kept else None)
 
 
 def _read(path: Path, understand: Callable[[dict[str, Any]], Costs]) -> Costs | None:

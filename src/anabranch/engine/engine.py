@@ -41,7 +41,6 @@ from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.tracks.make import plan_of
 from anabranch.errors import InvariantBroken
-from anabranch.plan.classes import ClassColumn
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.pairwise import lifetimes
@@ -148,11 +147,6 @@ class Engine:
     def plans(self) -> Plans:
         """The plans at work; of a query that is migrating, the new plan."""
         return Plans({name: each.plan for name, each in self.engines.items()})
-
-    @property
-    def classes(self) -> dict[str, tuple[ClassColumn, ...]]:
-        """The class columns that rows of each relation come with."""
-        return {name: state.declared.classes for name, state in self.bases.items()}
 
     @property
     def is_migrating(self) -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -48,10 +47,6 @@ from anabranch.plan.query_set import Member, QuerySet
 from anabranch.stats.report import SlotReport
 from anabranch.window import FOREVER
 
-Examples: TypeAlias = Mapping[str, pa.RecordBatch]
-"""Rows by relation."""
-NO_EXAMPLES: Examples = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class SetChange:
@@ -62,11 +57,8 @@ class SetChange:
     left: tuple[str, ...] = ()
 
 
-def refuse_change(old: QuerySet, new: QuerySet, examples: Examples = NO_EXAMPLES) -> None:
-    """Refuses what a running set cannot become; nothing has been touched.
-
-    `examples` are rows of relations, in which values are looked for that rows from before the change lack.
-    """
+def refuse_change(old: QuerySet, new: QuerySet) -> None:
+    """Refuses what a running set cannot become; nothing has been touched."""
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
@@ -92,7 +84,7 @@ def refuse_change(old: QuerySet, new: QuerySet, examples: Examples = NO_EXAMPLES
             )
     for relation in new.graph.streamed:
         same = _same(old.graph, relation)
-        if same is not None and _stand_ins(relation, same, old, new, examples) is None:
+        if same is not None and _stand_ins(relation, same, old, new) is None:
             tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
             raise BundleError(
                 f"rows of '{relation.name}' were kept without columns that the running queries would have to test",
@@ -108,11 +100,9 @@ def refuse_change(old: QuerySet, new: QuerySet, examples: Examples = NO_EXAMPLES
             )
 
 
-def change_set(
-    store: Store, old: QuerySet, new: QuerySet, table: Partitioning, examples: Examples = NO_EXAMPLES
-) -> SetChange:
+def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
     """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
-    refuse_change(old, new, examples)
+    refuse_change(old, new)
     names = {each.name for each in old.members}
     arrivals = [each for each in new.members if each.name not in names]
     left = tuple(each.name for each in old.members if each.name not in new.names)
@@ -122,7 +112,7 @@ def change_set(
         return SetChange({each.name: None for each in arrivals}, left)
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
-    carried = {each.name: _carried(each, old, layout, rows, examples, manifest.lacking) for each in new.graph.streamed}
+    carried = {each.name: _carried(each, old, layout, rows, manifest.lacking) for each in new.graph.streamed}
     since = {name: time for name, time in manifest.since.items() if name in new.names}
     newest = manifest.clocks.newest
     lacking: dict[str, dict[str, int]] = {}
@@ -196,9 +186,7 @@ def _staying(old: QuerySet, new: QuerySet) -> list[Member]:
     return [each for each in new.members if each.name in old.names]
 
 
-def _stand_ins(
-    relation: Relation, known: Relation, old: QuerySet, new: QuerySet, examples: Examples
-) -> Mapping[str, pa.Scalar] | None:
+def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
     """Values for the columns that rows from before the change lack; None where none are known.
 
     If there are such values, all that rows have passed is true of them, and not only what is tested from now on: after
@@ -206,13 +194,13 @@ def _stand_ins(
     """
     kept = {field.name for field in known.schema}
     lacking = [field for field in relation.schema if field.name not in kept]
-    names, rows = {field.name for field in lacking}, examples.get(relation.name)
+    names = {field.name for field in lacking}
     passed = () if known.filter is None else conjuncts(known.filter)
-    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names], rows)
+    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names])
     tests = [part for part in _passed_before(relation, known, old, new) if _read_by(part) & names]
     if found is not None and all(_read_by(part) <= names for part in tests):
         return found
-    return stand_ins(lacking, tests, rows)
+    return stand_ins(lacking, tests)
 
 
 def _read_by(part: Expr) -> set[str]:
@@ -326,7 +314,6 @@ def _carried(
     old: QuerySet,
     layout: WireLayout,
     rows: Mapping[str, RelationBatch],
-    examples: Examples,
     lacking: Lacking,
 ) -> RelationBatch:
     """The rows of a relation of the new set, as far as the old set has them."""
@@ -360,7 +347,7 @@ def _carried(
         carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
         times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
     length = len(times)
-    standing = _stand_ins(relation, known, old, layout.queries, examples) or {}
+    standing = _stand_ins(relation, known, old, layout.queries) or {}
     payload = pa.RecordBatch.from_pydict(
         {
             f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)

@@ -13,7 +13,6 @@ from anabranch.adapt.facts import Moment
 from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.manifest import Manifest, RowFile
-from anabranch.host.partners import partners
 from anabranch.host.slot import SlotTask
 from anabranch.host.store import new_attempt
 from anabranch.host.work import Setup
@@ -25,7 +24,6 @@ from anabranch.plan.slots import Orders, most_frequent
 from anabranch.stats.report import SlotReports
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
-NO_REPORTS: SlotReports = MappingProxyType({})
 COMPACT_FILES = 32
 """A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
 COMPACT_FILES_ALWAYS = 256
@@ -121,15 +119,12 @@ def next_task(
     clocks_after: Clocks | None,
     ceilings: Mapping[str, int] = NOTHING,
     versions: Mapping[str, str] | None = None,
-    reports: SlotReports = NO_REPORTS,
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left.
 
     `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet. `ceilings` has the
-    largest event time that is admitted, by relation, where there is one; `versions` are those of tables in force;
-    `reports` are those of the batch before, where this run has made it.
+    largest event time that is admitted, by relation, where there is one; `versions` are those of tables in force.
     """
-    floors = relation_floors(setup.queries, clocks)
     return SlotTask(
         queries=setup.queries,
         plans=orders.plans,
@@ -138,7 +133,7 @@ def next_task(
         batch=batch,
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
-        floors=floors,
+        floors=relation_floors(setup.queries, clocks),
         floors_after=relation_floors(setup.queries, clocks_after) if clocks_after else None,
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
@@ -148,8 +143,6 @@ def next_task(
         versions=versions or {},
         since=manifest.since if manifest else {},
         lacking=manifest.lacking if manifest else {},
-        lags=setup.lags,
-        partners=partners(setup.lags, reports, floors),
     )
 
 

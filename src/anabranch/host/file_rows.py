@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,20 +29,9 @@ from anabranch.host.wire import refuse_what_arrow_cuts, wire_layout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query_set import QuerySet
 from anabranch.schema import TIMESTAMP
-from anabranch.stats.step import CheckStatistics, merged_checks
 
 MOST_READERS = 8
 """With more slots, all that they read together costs more than to send each its rows."""
-
-
-class SlotRows(NamedTuple):
-    """What a slot has read."""
-
-    rows: dict[str, RelationBatch]
-    rejected: dict[str, int]
-    """The newest time of rows that a filter rejects, by relation."""
-    checked: tuple[CheckStatistics, ...]
-    """What dear parts of the filters did; every slot checks all rows."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +42,14 @@ class SlotFiles:
     readings: Mapping[str, Reading]
     """How the rows of each stream are made from its files."""
 
-    def rows(self, task: SlotTask, slot: int) -> SlotRows:
-        """The rows of each relation that a slot takes, in time order, and what their filters did."""
+    def rows(self, task: SlotTask, slot: int) -> tuple[dict[str, RelationBatch], dict[str, int]]:
+        """The rows of each relation that a slot takes, in time order.
+
+        Also the newest time of rows that a filter rejects, by relation.
+        """
         layout = wire_layout(task.queries, task.partitioning)
         several = dict[str, list[RelationBatch]]()
-        rejected, checked = dict[str, int](), list[CheckStatistics]()
+        rejected = dict[str, int]()
         for relation in _read_from_files(task.queries):
             several[relation.name] = [layout.empty(relation.name)]
         for stream, paths in self.files.items():
@@ -67,7 +58,7 @@ class SlotFiles:
                 table = self.readings[stream].read(path)
                 refuse_what_arrow_cuts(table)
                 for relation in relations:
-                    batch = relation_batch(relation, layout, table, checked)
+                    batch = relation_batch(relation, layout, table)
                     timed = table.column(relation.event_time)
                     if len(batch) < len(timed) - timed.null_count:
                         _note_rejected(task, relation, timed, rejected)
@@ -75,8 +66,7 @@ class SlotFiles:
                         cells = own_cells(task.partitioning, relation.name, batch)
                         batch = _taken(batch, rows_for_slot(task.partitioning, relation.name, cells, slot))
                     several[relation.name].append(batch)
-        rows = {name: _in_order(_together(batches)) for name, batches in several.items()}
-        return SlotRows(rows, rejected, merged_checks(checked))
+        return {name: _in_order(_together(batches)) for name, batches in several.items()}, rejected
 
     def newest(self, queries: QuerySet, ceilings: Mapping[str, int]) -> dict[str, int]:
         """The largest event time of each relation in the batch, up to its ceiling; what filters reject counts, too."""

@@ -6,7 +6,7 @@ is timed, on all sampled rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import thread_time
 
 import pyarrow as pa
@@ -15,8 +15,6 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Column, Expr
-from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
-from anabranch.plan.dearness import assumed_cost, assumed_share
 from anabranch.plan.query import Query
 from anabranch.stats.filters import SeenFilter
 
@@ -26,13 +24,8 @@ TURNS = 3
 """Times that a filter is evaluated; the fastest counts."""
 
 
-def seen_filters(
-    query: Query, rows: Mapping[str, RelationBatch], ratios: CheckRatios = BUILT_IN
-) -> tuple[SeenFilter, ...]:
-    """The late filters of a query on rows of their relations; those of which too few rows are known are not there.
-
-    `ratios` are what checks cost inside Spark.
-    """
+def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:
+    """The late filters of a query on rows of their relations; those of which too few rows are known are not there."""
     found = []
     for theta in query.graph.thetas:
         if len(theta.relations) != 1:
@@ -46,24 +39,8 @@ def seen_filters(
         except ExpressionError:
             continue  # it fails on rows that another condition would have kept from it
         share, each = max(passing, 0.5) / len(batch), seconds / len(batch)
-        found.append(SeenFilter(name, str(theta), share, each, ratios.of(theta.predicate)))
+        found.append(SeenFilter(name, str(theta), share, each))
     return tuple(found)
-
-
-def guessed_filters(query: Query, seen: Sequence[SeenFilter], ratios: CheckRatios = BUILT_IN) -> tuple[SeenFilter, ...]:
-    """The late filters of a query that were not seen, as they look."""
-    known = {each.condition for each in seen}
-    return tuple(
-        SeenFilter(
-            min(theta.relations),
-            str(theta),
-            assumed_share(theta.predicate),
-            assumed_cost(theta.predicate),
-            ratios.of(theta.predicate),
-        )
-        for theta in query.graph.thetas
-        if len(theta.relations) == 1 and str(theta) not in known
-    )
 
 
 def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.filter_moves import FilterRules
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
@@ -55,8 +54,6 @@ from anabranch.host.store import Store
 from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
-from anabranch.plan.classes import ClassColumn
-from anabranch.plan.classing import carried, classes_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
@@ -65,7 +62,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole
-from anabranch.stats.step import CheckStatistics, StepStatistics, merged_checks
+from anabranch.stats.step import StepStatistics
 
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
 
@@ -98,7 +95,6 @@ class LocalHost:
         tables: Mapping[str, pa.Table] | None = None,
         sharing: SharingRules = BY_HAND_ONLY,
         sample: Mapping[str, RelationBatch] | None = None,
-        filters: FilterRules | None = None,
     ) -> None:
         queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
@@ -107,7 +103,7 @@ class LocalHost:
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
-        work = replace(work, sample=sample or {}, filters=filters).carrying()
+        work = replace(work, sample=sample or {}).carrying()
         self.queries = queries = work.queries
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
@@ -177,10 +173,8 @@ class LocalHost:
             relation for relation in self.queries.graph.streamed if relation.stream in rows and not relation.is_result
         ]
 
-        checked = list[CheckStatistics]()
-
         def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
-            batch = relation_batch(relation, layout, rows[relation.stream], checked)
+            batch = relation_batch(relation, layout, rows[relation.stream])
             return batch, _cells(expected, relation.name, batch)
 
         reading = self._threads.map(read, present)
@@ -210,7 +204,6 @@ class LocalHost:
         if not (same_plans and self._is_ready(task)):
             each = self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working)
             opened = dict(zip(working, each, strict=True))
-        opened[working[0]] = replace(opened[working[0]], checked=merged_checks(checked))
         stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
         answers: dict[str, list[pa.RecordBatch]] = {}
         for stage in range(self.queries.stages):
@@ -277,12 +270,6 @@ class LocalHost:
         Of queries that run together, `query` names the one whose plan is to change.
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
-
-    def carry(self, classes: Mapping[str, Iterable[ClassColumn]]) -> None:
-        """Lets rows travel with class columns, by relation, beside those that they have, from the next batch on."""
-        self.queries = carried(self.queries, classes)
-        self._setup = replace(self._setup, queries=self.queries)
-        self.steering.carry(self.queries)
 
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
@@ -371,9 +358,7 @@ class LocalHost:
 
     def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
         before = self._manifest, self.clocks
-        return next_task(
-            self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions, self.reports
-        )
+        return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
 
     def _next_orders(self) -> Orders:
         started = thread_time()
@@ -458,10 +443,8 @@ class LocalHost:
 
 
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
-    """Whether an engine can take the task: with its tables and classes, and with states that are worth keeping."""
-    return (
-        engine.versions == task.versions and engine.classes == classes_of(task.queries.graph) and not engine.is_wasteful
-    )
+    """Whether an engine can take the task: with its tables, and with states that are worth keeping."""
+    return engine.versions == task.versions and not engine.is_wasteful
 
 
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:

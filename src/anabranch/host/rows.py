@@ -7,7 +7,6 @@ a query that another one reads, become rows of a relation here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -16,33 +15,27 @@ import pyarrow as pa
 from anabranch.classify import assign_routes, hours
 from anabranch.engine.batch import Classes, RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
-from anabranch.engine.evaluate.expression import ColumnLookup, Mask, evaluate, evaluate_parts
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.evaluate.rows import present_codes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.columns import to_numpy
-from anabranch.expr import Column, Expr, conjuncts
+from anabranch.expr import Column
 from anabranch.host.wire import WireLayout
 from anabranch.plan.classes import ClassColumn
-from anabranch.plan.dearness import dearest_last, is_dear
+from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import row_code
 from anabranch.schema import is_fixed_width, is_text
-from anabranch.stats.step import CheckStatistics
 
 
-def relation_batch(
-    relation: Relation, layout: WireLayout, table: pa.Table, checked: list[CheckStatistics] | None = None
-) -> RelationBatch:
-    """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept.
-
-    `checked` gets what the dear parts of the filter did and cost.
-    """
+def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
+    """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
     timed = table.column(relation.event_time)
     if timed.null_count:
         table = table.filter(timed.is_valid())
         timed = table.column(relation.event_time)
     columns = {name: flat(table.column(name)) for name in table.column_names}
-    return coded(relation, layout, columns, times(flat(timed)), checked)
+    return coded(relation, layout, columns, times(flat(timed)))
 
 
 def result_batch(relation: Relation, layout: WireLayout, results: pa.RecordBatch, times: Int64Array) -> RelationBatch:
@@ -50,13 +43,7 @@ def result_batch(relation: Relation, layout: WireLayout, results: pa.RecordBatch
     return coded(relation, layout, dict(zip(results.schema.names, results.columns, strict=True)), times)
 
 
-def coded(
-    relation: Relation,
-    layout: WireLayout,
-    columns: Mapping[str, pa.Array],
-    times: Int64Array,
-    checked: list[CheckStatistics] | None = None,
-) -> RelationBatch:
+def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array], times: Int64Array) -> RelationBatch:
     """Rows with their event times as rows of a relation: filtered, coded, only the payload kept."""
     values = dict(columns)
 
@@ -64,7 +51,7 @@ def coded(
         return values[column.name]
 
     if relation.filter is not None:
-        kept = _passing(relation.filter, read, len(times), [] if checked is None else checked)
+        kept = evaluate_mask(dearest_last(relation.filter), read, len(times))
         if not kept.all():
             accepted = pa.array(kept)
             values = {name: each.filter(accepted) for name, each in values.items()}
@@ -82,23 +69,6 @@ def coded(
     payload = pa.RecordBatch.from_pydict({field.name: values[field.name].cast(field.type) for field in relation.schema})
     classes = {each.digest: _classes(each, values[each.column], len(times)) for each in relation.classes}
     return RelationBatch(times, codes, payload, classes)
-
-
-def _passing(condition: Expr, read: ColumnLookup, rows: int, checked: list[CheckStatistics]) -> Mask:
-    """True for the rows that pass a filter."""
-    parts = conjuncts(dearest_last(condition))
-    masks = evaluate_parts(parts, read, rows)
-    left, mask = rows, np.ones(rows, dtype=np.bool_)
-    for part in parts:
-        started = thread_time()
-        mask = next(masks)
-        if is_dear(part):
-            seconds, before = thread_time() - started, left
-            left = int(np.count_nonzero(mask))
-            checked.append(CheckStatistics(str(part), before, left, seconds))
-        else:
-            left = int(np.count_nonzero(mask))
-    return mask
 
 
 def _classes(wanted: ClassColumn, values: pa.Array, rows: int) -> Classes:

@@ -37,20 +37,18 @@ from anabranch.host.counting import count_keys
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
 from anabranch.host.manifest import RowFile
-from anabranch.host.partners import Partners, state_keys, with_partners
 from anabranch.host.profiles import take_profiles
 from anabranch.host.store import Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
-from anabranch.plan.pairwise import Lag
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import SHARING, shares
 from anabranch.plan.slots import SlotPlan, SlotPlans
 from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
-from anabranch.stats.step import CheckStatistics, StepStatistics
+from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
 
 
@@ -93,10 +91,6 @@ class SlotTask:
     """For queries that joined a running set: the event time from which on they answer."""
     lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """As the manifest has it; the next one has it too."""
-    lags: tuple[Lag, ...] = ()
-    """Whose partners' keys slots report."""
-    partners: tuple[Partners, ...] = ()
-    """What leaves rows out that have no partner."""
 
     def at(self, stage: int) -> SlotTask:
         """The task of another stage of the batch."""
@@ -171,8 +165,6 @@ class Opening:
     """Seconds of one core that this took."""
     taken: Mapping[str, RelationBatch] = field(default_factory=dict)
     """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
-    checked: tuple[CheckStatistics, ...] = ()
-    """What dear filters did to the rows."""
 
 
 NOTHING_OPENED = Opening()
@@ -286,7 +278,6 @@ def advance(
             mine = first_copies(task.partitioning, slot, name, outside)
             is_late = outside.times[mine] < task.floors[name]
             late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
-        admitted[name] = with_partners(admitted[name], name, task.partners)
         moving = bounds.below(name, batch.times)
         if len(moving):
             # Late rows too: a stream that brings nothing else is not silent.
@@ -328,8 +319,6 @@ def advance(
         left=left,
         has_leftovers=engine.has_leftovers,
         keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
-        checked_early=opening.checked,
-        state_keys=state_keys(task.lags, engine),
     )
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)

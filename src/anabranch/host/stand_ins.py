@@ -7,9 +7,8 @@ for its columns. These rows have passed the filter; so they get values with whic
 Law: no result depends on a stand-in but through a test that its row has passed. A query that reads the column otherwise
 answers only from when on such rows cannot take part (`host/changing`).
 
-Limit: values are searched among the constants of the tests and their neighbours, then in example rows, where there are
-some. Where none is found, or where a test compares a lacking column with one that is there, there is no stand-in, and
-the change is refused.
+Limit: values are searched among the constants of the tests and their neighbours. Where none is found, or where a test
+compares a lacking column with one that is there, there is no stand-in, and the change is refused.
 """
 
 from __future__ import annotations
@@ -20,20 +19,17 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.errors import AnabranchError
-from anabranch.expr import Column, Expr, Literal, columns, conjunction, walk
+from anabranch.expr import Column, Expr, Literal, columns, walk
 from anabranch.schema import Field
 
 MOST_TRIES = 5_000
 
 
-def stand_ins(
-    lacking: Sequence[Field], tests: Iterable[Expr], examples: pa.RecordBatch | None = None
-) -> Mapping[str, pa.Scalar] | None:
+def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
     """A value of each column with which all tests pass; None where none is known."""
     names = {field.name for field in lacking}
     asked = [test for test in tests if any(column.name in names for column in columns(test))]
@@ -41,7 +37,7 @@ def stand_ins(
         return None
     found: dict[str, pa.Scalar] = {}
     for several, of_them in _apart(lacking, asked):
-        values = _passing(several, of_them) or _example(several, of_them, examples)
+        values = _passing(several, of_them)
         if values is None:
             return None
         found |= values
@@ -67,22 +63,6 @@ def _passing(several: Sequence[Field], tests: Sequence[Expr]) -> dict[str, pa.Sc
         if all(_passes(test, chosen) for test in tests):
             return chosen
     return None
-
-
-def _example(
-    several: Sequence[Field], tests: Sequence[Expr], rows: pa.RecordBatch | None
-) -> dict[str, pa.Scalar] | None:
-    """The values of the first row that passes."""
-    condition = conjunction(tuple(tests))
-    if rows is None or condition is None or any(field.name not in rows.schema.names for field in several):
-        return None
-    try:
-        passing = np.flatnonzero(evaluate_mask(condition, lambda column: rows.column(column.name), len(rows)))
-    except (AnabranchError, pa.ArrowException):
-        return None
-    if not len(passing):
-        return None
-    return {field.name: rows.column(field.name)[int(passing[0])].cast(field.type) for field in several}
 
 
 def _passes(test: Expr, values: Mapping[str, pa.Scalar]) -> bool:

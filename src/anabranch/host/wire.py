@@ -7,7 +7,7 @@ payload columns shared between relations by type, so that a union of many relati
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,10 +20,9 @@ from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.errors import HostError
 from anabranch.host.diverted import Bounds
 from anabranch.plan.classes import UNKNOWN
-from anabranch.plan.classing import without_classes
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import QuerySet
-from anabranch.schema import Field, is_fixed_width
+from anabranch.schema import is_fixed_width
 
 RELATION, TIME = "_relation", "_time"
 WHOLE = "_whole"
@@ -54,7 +53,22 @@ class WireLayout:
 
     @cached_property
     def _placed(self) -> tuple[dict[str, dict[str, str]], list[tuple[str, pa.DataType]]]:
-        return placed_by_type({each.name: each.schema for each in self.queries.graph.relations}, "_value")
+        """A place for each column of each relation, shared between relations by type, and the type of each place."""
+        shared: dict[pa.DataType, list[str]] = {}
+        columns: list[tuple[str, pa.DataType]] = []
+        placed: dict[str, dict[str, str]] = {}
+        for relation in self.queries.graph.relations:
+            used: dict[pa.DataType, int] = {}
+            placed[relation.name] = {}
+            for field in relation.schema:
+                position = used.get(field.type, 0)
+                used[field.type] = position + 1
+                of_type = shared.setdefault(field.type, [])
+                if position == len(of_type):
+                    of_type.append(f"_value{len(columns)}")
+                    columns.append((of_type[-1], field.type))
+                placed[relation.name][field.name] = of_type[position]
+        return placed, columns
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -70,11 +84,6 @@ class WireLayout:
             relation.name: {each.digest: f"_class{number}" for number, each in enumerate(relation.classes)}
             for relation in self.queries.graph.relations
         }
-
-    @property
-    def without_classes(self) -> WireLayout:
-        """The layout of rows that travel without classes."""
-        return replace(self, queries=without_classes(self.queries))
 
     @cached_property
     def sent(self) -> pa.Schema:
@@ -192,27 +201,6 @@ class WireLayout:
     def empty(self, relation: str) -> RelationBatch:
         found = empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
         return replace(found, classes=dict.fromkeys(self.classes[relation], np.empty(0, np.int8)))
-
-
-def placed_by_type(
-    fields: Mapping[str, Iterable[Field]], prefix: str
-) -> tuple[dict[str, dict[str, str]], list[tuple[str, pa.DataType]]]:
-    """A place for each column of each relation, shared between relations by type, and the type of each place."""
-    shared: dict[pa.DataType, list[str]] = {}
-    columns: list[tuple[str, pa.DataType]] = []
-    placed: dict[str, dict[str, str]] = {}
-    for name, several in fields.items():
-        used: dict[pa.DataType, int] = {}
-        placed[name] = {}
-        for field in several:
-            position = used.get(field.type, 0)
-            used[field.type] = position + 1
-            of_type = shared.setdefault(field.type, [])
-            if position == len(of_type):
-                of_type.append(f"{prefix}{len(columns)}")
-                columns.append((of_type[-1], field.type))
-            placed[name][field.name] = of_type[position]
-    return placed, columns
 
 
 def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:

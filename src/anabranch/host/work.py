@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from anabranch.adapt.balancing import BY_HAND, Balance
-from anabranch.adapt.filter_moves import FilterRules
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
@@ -16,11 +14,9 @@ from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.counting import cells_of_sample
-from anabranch.host.partners import lags_of
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
-from anabranch.plan.pairwise import Lag
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
@@ -32,11 +28,6 @@ class Setup:
 
     queries: QuerySet
     execution: ExecutionModel = DEFAULT_EXECUTION
-
-    @cached_property
-    def lags(self) -> tuple[Lag, ...]:
-        """The relations of which rows that have no partner are left out."""
-        return lags_of(self.queries, self.execution)
 
 
 @dataclass(frozen=True)
@@ -59,8 +50,6 @@ class Work:
     sharing: SharingRules = BY_HAND_ONLY
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
-    filters: FilterRules | None = field(default=None, repr=False)
-    """What dear filters are placed by while the queries run; None to leave them where they are."""
 
     def __post_init__(self) -> None:
         if self.queries.graph.counted:
@@ -110,7 +99,6 @@ class Work:
             self.balance,
             self.held,
             self.sharing,
-            self.filters,
         )
 
     @property

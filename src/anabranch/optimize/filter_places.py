@@ -7,8 +7,7 @@ that is late costs the combinations that reach it, and lets rows travel and stay
     late    a plan with one more predicate, in which more rows are sent, kept and looked up
 
 The plan of either is the one that would be chosen, and sending counts at the host's costs. Filters are put off one by
-one, the one that saves most first, as long as it saves a tenth and `LEAST` cores. This serves the first start and a
-query that runs (`adapt/filter_moves`).
+one, the one that saves most first, as long as it saves a tenth and `LEAST` cores.
 
 Queries that run together are priced together. Rows of a relation travel once for all of them: a filter spares them
 only if all its readers have it early, and putting it off costs no row that travels anyway. A filter that only some
@@ -21,7 +20,7 @@ as if its rows were its own: of what others keep beside them, the model knows no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TypeAlias
 
@@ -32,7 +31,6 @@ from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Infeasible
 from anabranch.plan.dearness import is_dear
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, set_of
 from anabranch.stats.filters import SeenFilter
@@ -47,6 +45,8 @@ Bytes: TypeAlias = Mapping[str, Mapping[str, float]]
 
 RATIO, LEAST = 1.1, 0.005
 """What putting a filter off must save: a ratio, and cores."""
+IN_SPARK = 2.3
+"""What a check inside Spark costs, in checks of the engine; 2.2 to 7 were measured, by the function that it calls."""
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,16 @@ class FilterPlaces:
 class Cores:
     """What queries need that depends on where their filters are, by the second."""
 
-    plans: Mapping[str, float]
-    """By query."""
+    plans: float
     sending: float
     early: float
 
     @property
     def all(self) -> float:
-        return sum(self.plans.values()) + self.sending + self.early
+        return self.plans + self.sending + self.early
 
 
-@dataclass(frozen=True)
-class Priced:
-    """Some places of filters: what the queries need with them, and how their plans would be chosen."""
-
-    cores: Cores
-    choices: Mapping[str, Choice] = field(default_factory=dict, repr=False)
-
-    @property
-    def plans(self) -> dict[str, Plan]:
-        """The plan of each query; none where some query has no plan that keeps its limits."""
-        found: dict[str, Plan] = {}
-        for name, choice in self.choices.items():
-            if isinstance(choice.answer, Infeasible):
-                return {}
-            found[name] = choice.answer.plan
-        return found
-
-
-NEVER = Priced(Cores({}, inf, 0.0))
+NEVER = Cores(inf, 0.0, 0.0)
 """Places that queries cannot have."""
 
 
@@ -103,24 +84,9 @@ class Pricing:
     """What is known for each query."""
     compiled: Compile
     decide: Decide
-    running: frozenset[str] = frozenset()
-    """The filters that are late while the queries run."""
-    factors: Mapping[str, float] = field(default_factory=dict)
-    """How many times the model's price a query really takes as it runs, where its plan is not one that was priced.
 
-    A factor below one is what such a plan saves, and other places would lose it. One above is also what is known too
-    little of the joins, and counts for all places.
-    """
-    _prices: dict[frozenset[str], Priced] = field(default_factory=dict, compare=False, repr=False)
-
-    def price(self, late: Sequence[str]) -> Priced:
+    def price(self, late: Sequence[str]) -> Cores:
         """What the queries need if these filters are late."""
-        key = frozenset(late)
-        if key not in self._prices:
-            self._prices[key] = self._price(late)
-        return self._prices[key]
-
-    def _price(self, late: Sequence[str]) -> Priced:
         own = self.compiled(late)
         try:
             queries = set_of(own)
@@ -139,16 +105,8 @@ class Pricing:
                     checks[each.condition] = max(checks[each.condition], seconds * each.early)
                 else:
                     apart += seconds
-        cores = Cores(
-            {name: _cpu(choice) * self._factor(name, late) for name, choice in choices.items()},
-            self._sending(own, choices, common),
-            sum(checks.values()) + apart,
-        )
-        return Priced(cores, choices)
-
-    def _factor(self, name: str, late: Sequence[str]) -> float:
-        factor = self.factors.get(name, 1.0)
-        return factor if self.running == frozenset(late) else max(1.0, factor)
+        plans = sum(_cpu(choice) for choice in choices.values())
+        return Cores(plans, self._sending(own, choices, common), sum(checks.values()) + apart)
 
     def _statistics(self, name: str, query: Query, queries: QuerySet) -> FixedStatistics:
         """What is known of the streams of a query with its filters where they are."""
@@ -231,10 +189,10 @@ def place_filters(pricing: Pricing, movable: Sequence[str] | None = None, kept: 
     """
     late, reasons = list(kept), list[str]()
     free = [each for each in pricing.seen if movable is None or each.condition in movable]
-    now = pricing.price(late).cores
+    now = pricing.price(late)
     while True:
         options = {
-            each.condition: pricing.price([*late, each.condition]).cores for each in free if each.condition not in late
+            each.condition: pricing.price([*late, each.condition]) for each in free if each.condition not in late
         }
         if not options:
             break

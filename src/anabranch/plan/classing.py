@@ -1,8 +1,8 @@
 """Which columns of streams travel as classes: those that the meshes of a run test and that its queries do not carry.
 
-This is decided at the start of a run, from the plans that it begins with and from those that it may change to; of
-streams that cannot be sampled again after the first batches, by what those showed. Whoever knows rows may ask for finer
-classes than a mesh tests (`carrying`), so that a later search of the same run can move thresholds.
+The columns that travel are fixed for a run, so this is decided at its start, from the plans that it begins with and
+from those that it may change to. Whoever knows rows may ask for finer classes than a mesh tests (`carrying`), so that a
+later search of the same run can move thresholds.
 
 Queries together share relations whose rows travel once for all. A relation then has the classes of all plans, one class
 column for each attribute: what any classifier tests of it is a bound of it, and any query may route by it.
@@ -77,19 +77,9 @@ def with_classes(graph: JoinGraph, classes: Mapping[str, Iterable[ClassColumn]])
 def carrying(
     queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer = lambda query, relation, column: column
 ) -> QuerySet:
-    """The queries with the class columns that meshes test among plans, each with the name of its query."""
-    return carried(queries, wanted_classes(queries, plans, finer))
+    """The queries with the class columns that meshes test among plans, each with the name of its query.
 
-
-def carried(queries: QuerySet, classes: Mapping[str, Iterable[ClassColumn]]) -> QuerySet:
-    """The queries with class columns, by relation, beside those that they have."""
-    return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
-
-
-def wanted_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer) -> Classes:
-    """The class columns that meshes among plans test, each with the name of its query.
-
-    What the plans test comes first, what is finer as far as there is room.
+    What the plans test comes first; what is finer, and what the queries carried so far, as far as there is room.
     """
     tested: Classes = {}
     wished: Classes = {}
@@ -98,22 +88,13 @@ def wanted_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: 
             tested[relation] = _together(tested.get(relation, ()), several, MOST_CODES - 1)
             more = tuple(finer(name, relation, each) for each in several)
             wished[relation] = _together(more, wished.get(relation, ()))
-    return {relation: _together(wished[relation], several) for relation, several in tested.items()}
-
-
-def classes_of(graph: JoinGraph) -> Classes:
-    """The class columns that rows of each relation travel with."""
-    return {each.name: each.classes for each in graph.relations}
+    classes = {relation: _together(wished[relation], several) for relation, several in tested.items()}
+    return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
 
 
 def without_sources(queries: QuerySet) -> QuerySet:
     """The queries as they travel to slots: what their streams have beside what they read is no matter there."""
     return _over(queries, lambda graph: _each(graph, lambda each: replace(each, source=Schema(()))))
-
-
-def without_classes(queries: QuerySet) -> QuerySet:
-    """The queries as if no class travelled."""
-    return _over(queries, lambda graph: _each(graph, lambda each: replace(each, classes=())))
 
 
 def _over(queries: QuerySet, change: Callable[[JoinGraph], JoinGraph]) -> QuerySet:
@@ -135,12 +116,12 @@ def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
     """The query as if it carried the columns of its streams that a classifier can test and that are there."""
 
     def wide(each: Relation) -> Relation:
-        return replace(each, schema=Schema((*each.schema, *further_columns(each, partial(is_there, each)))))
+        return replace(each, schema=Schema((*each.schema, *_further(each, partial(is_there, each)))))
 
     return replace(query, graph=_each(query.graph, wide))
 
 
-def further_columns(relation: Relation, is_there: Callable[[Field], bool] = lambda _: True) -> list[Field]:
+def _further(relation: Relation, is_there: Callable[[Field], bool]) -> list[Field]:
     """The columns of a relation's stream that it does not carry, that a classifier can test and that are there."""
     found = [
         each

@@ -28,7 +28,7 @@ from anabranch.plan.bands import Bounds, bounds
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.logical import SideKind
 from anabranch.schema import TIMESTAMP
-from anabranch.window import FOREVER, duration_text
+from anabranch.window import FOREVER
 
 if TYPE_CHECKING:
     from anabranch.plan.query import Query
@@ -110,40 +110,6 @@ def _lifetimes(query: Query) -> dict[str, int]:
     for name in leaving_early(query):
         found[name] = windows.lifetime(name, to_the_end=query.grouping is not None or query.waits)
     return found
-
-
-@dataclass(frozen=True)
-class Lag:
-    """Rows of a relation that come after their partners in another, with which they share a key."""
-
-    relation: str
-    partner: str
-    code: str
-    least: int
-    """How much newer than its partner a row is at least, in microseconds."""
-
-    def __str__(self) -> str:
-        least = duration_text(self.least).lower()
-        return (
-            f"{self.relation} comes at least {least} after {self.partner}: rows without a partner are left out "
-            f"if the query runs alone and {self.partner} has few keys"
-        )
-
-
-def lags(query: Query) -> tuple[Lag, ...]:
-    """The streams of an inner join whose rows come after their partners; none where rows count without a partner."""
-    if query.sides:
-        return ()
-    plain = {
-        each.name for each in query.graph.streamed if not (each.is_result or each.is_derived or each.window.is_counted)
-    }
-    return tuple(
-        Lag(relation, partner, key.name, -query.pairwise.between(relation, partner))
-        for key in query.graph.keys
-        for relation in sorted(key.relations & plain)
-        for partner in sorted(key.relations & plain)
-        if relation != partner and query.pairwise.between(relation, partner) < 0
-    )
 
 
 def leaving_early(query: Query) -> tuple[str, ...]:

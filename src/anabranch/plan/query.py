@@ -15,7 +15,7 @@ from typing import Any
 from anabranch.expr import GROUPED, AggregateCall, Expr, columns, own_functions
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
 from anabranch.plan.logical import Output, SideKind
-from anabranch.plan.pairwise import PairwiseWindows, lags, pairwise_windows
+from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 from anabranch.schema import Schema
 
@@ -168,5 +168,4 @@ def render_query(query: Query) -> str:
         lines.append(str(side))
     if query.condition is not None:
         lines.append(f"behind all sides: {query.condition}")
-    lines += map(str, lags(query))
     return "\n".join(lines)

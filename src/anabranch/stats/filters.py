@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,4 @@ class SeenFilter:
     seconds: float
     """Of a row, in the engine."""
     early: float = 1.0
-    """What a row costs that is checked before it is sent, in checks of the engine: by Spark, unless somebody says."""
-
-    def checked_by(self, readers: int | None) -> SeenFilter:
-        """The filter where so many slots each check all rows before they enter; None where Spark checks them."""
-        return self if readers is None else replace(self, early=float(readers))
+    """What a check costs before rows are sent, in checks of the engine."""

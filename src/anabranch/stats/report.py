@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.stats.keys import KeyCounts, merge_keys
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.stats.step import CheckStatistics, StepStatistics, in_turn, merge
+from anabranch.stats.step import StepStatistics, in_turn, merge
 
 _plan = lru_cache(maxsize=256)(parse_plan)
 """Every slot reports its plan after every batch, and a mesh is a long text."""
@@ -69,15 +69,6 @@ class RowsWritten:
 
 
 @dataclass(frozen=True)
-class StateKeys:
-    """The different codes of a key in the base state of a relation; None where they are many."""
-
-    relation: str
-    code: str
-    keys: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
 class SlotReport:
     """One step of one slot. Rows that went to several slots are counted in the first of them."""
 
@@ -115,11 +106,6 @@ class SlotReport:
     keys: Mapping[str, KeyCounts] | None = None
     """The most frequent values of the keys along which rows are cut, by code; counted with the cells."""
 
-    checked_early: tuple[CheckStatistics, ...] = ()
-    """What dear filters did to rows before they entered; seconds are 0 where Spark checked them."""
-    state_keys: tuple[StateKeys, ...] = ()
-    """Keys after the step, of the states that the task asks for."""
-
     @property
     def is_migrating(self) -> bool:
         """True while any query of the slot changes its plan."""
@@ -144,8 +130,6 @@ class SlotReport:
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
             "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
             "keys": None if self.keys is None else {code: counts.to_json() for code, counts in self.keys.items()},
-            "checkedEarly": [dict(vars(check)) for check in self.checked_early],
-            "stateKeys": [asdict(each) for each in self.state_keys],
         }
 
     def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
@@ -183,8 +167,6 @@ class SlotReport:
             keys=None
             if value["keys"] is None
             else {code: KeyCounts.from_json(each) for code, each in value["keys"].items()},
-            checked_early=tuple(CheckStatistics(**each) for each in value["checkedEarly"]),
-            state_keys=tuple(_state_keys_from_json(each) for each in value["stateKeys"]),
         )
 
 
@@ -197,11 +179,6 @@ def _query_from_json(value: Mapping[str, Any], of_slot: StepStatistics) -> Query
         PlanChange(None if migrated is None else _migrated_from_json(migrated), value["refused"]),
         None if profiles is None else tuple(OperatorProfile.from_json(each) for each in profiles),
     )
-
-
-def _state_keys_from_json(value: Mapping[str, Any]) -> StateKeys:
-    keys = value["keys"]
-    return StateKeys(value["relation"], value["code"], None if keys is None else tuple(keys))
 
 
 def _migrated_from_json(value: Mapping[str, Any]) -> Migrated:
@@ -238,8 +215,6 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         else {name: counts for stage in stages for name, counts in (stage.cells or {}).items()},
         held=last.held,
         keys=None if first.keys is None else merge_keys(stage.keys or {} for stage in stages),
-        checked_early=first.checked_early,
-        state_keys=last.state_keys,
     )
 
 
@@ -250,12 +225,6 @@ def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
 def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for each in several for name in each)
     return {name: sum(each.get(name, 0.0) for each in several) for name in names}
-
-
-def with_checks(reports: SlotReports, checks: tuple[CheckStatistics, ...]) -> SlotReports:
-    """The reports of a batch whose rows others have checked before any slot had them."""
-    first = min(reports)
-    return {**reports, first: replace(reports[first], checked_early=checks)}
 
 
 def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:

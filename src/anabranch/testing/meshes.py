@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 
-from hypothesis import event
 from hypothesis import strategies as st
 
-from anabranch.errors import MigrationError
-from anabranch.host.local import LocalHost
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
-from anabranch.plan.classing import classes_for
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs, question
-from anabranch.plan.query_set import QuerySet
 from anabranch.plan.selections import guarded_by
 from anabranch.schema import Field, is_text
 
@@ -28,25 +22,6 @@ def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
     """
     # Functions that draw, not strategies of strategies: thousands of meshes are drawn, and each is drawn once.
     return Mesh(tuple(_ways(draw, graph, relation) for relation in graph.relations))
-
-
-def draw_carried(data: st.DataObject, host: LocalHost, queries: QuerySet) -> None:
-    """Now and then rows begin to travel with classes that a mesh of some query tests, and the mesh is asked for.
-
-    `queries` are those of the host as they were before they started, when they knew the columns of their streams.
-    """
-    if data.draw(st.integers(0, 3), "carry"):
-        return
-    several = [each for each in queries.members if len(each.query.graph.names) > 1]
-    if not several:
-        return
-    member = data.draw(st.sampled_from(several), "of query")
-    mesh = data.draw(meshes(member.query.graph), "mesh of more columns")
-    classes = classes_for(mesh, member.query.graph)
-    host.carry(classes)
-    event(f"carried while it runs: {any(classes.values())}")
-    with suppress(MigrationError):  # a change is under way already
-        host.migrate(mesh, query=member.name or None)
 
 
 def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRoutes:

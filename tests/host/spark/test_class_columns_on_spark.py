@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import anabranch
-from anabranch.adapt import routing
-from anabranch.adapt.gate import Verdict
-from anabranch.adapt.rules import ChangeRules
 from anabranch.api import ContinuousQuery, ContinuousQueryWriter, QueryHandle, compiled
 from anabranch.errors import UnknownAttribute
 from anabranch.host.sample import Sample
@@ -26,34 +22,30 @@ from anabranch.plan.mesh import Mesh
 from anabranch.plan.query_set import Plans
 from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.regions import MESH, ROWS, SECONDS, regional_batch, regional_query, regional_text
+from anabranch.testing.regions import MESH, ROWS, regional_batch, regional_query, regional_text
 from tests.host.spark.stories import write_apart
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("counted_costs")]
 
 BATCHES = 12
-FAST = "100 MILLISECONDS"
-MOST_FEEDS = 60
 SCHEMA = "ts timestamp, k0 bigint, k1 bigint, v bigint, region string, number bigint, moment timestamp"
 
 
-def feed(folder: Path, number: int, rng: np.random.Generator, length: int = 10 * SECONDS) -> dict[str, pa.Table]:
-    """A file of each stream, of so many microseconds."""
-    rows = regional_batch(number, rng, length)
+def feed(folder: Path, number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
+    """A file of each stream."""
+    rows = regional_batch(number, rng)
     for name, table in rows.items():
         write_apart(folder, name, number, table)
     return rows
 
 
-def the_query(
-    spark: SparkSession, folder: Path, schema: str = SCHEMA, *, window: str = "100 SECONDS", is_sampled: bool = True
-) -> ContinuousQuery:
+def the_query(spark: SparkSession, folder: Path, schema: str = SCHEMA) -> ContinuousQuery:
     session = anabranch.Session(spark)
     for name in "hab":
         frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 3).parquet(str(folder / name))
-        sample = spark.read.schema(schema).parquet(str(folder / name)) if is_sampled else None
+        sample = spark.read.schema(schema).parquet(str(folder / name))
         session.register(name, frame, event_time="ts", watermark="0 seconds", sample=sample)
-    return session.sql(regional_text(window))
+    return session.sql(regional_text())
 
 
 def run(query: ContinuousQuery, folder: Path, plan: str, name: str) -> tuple[object, int, list[dict[str, Any]]]:
@@ -156,55 +148,6 @@ def test_queries_together_route_by_columns_that_none_of_them_selects(
     assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / "two")))
 
 
-@pytest.mark.parametrize(("kind", "reader"), [("alone", "spark"), ("alone", "slots"), ("together", "spark")])
-def test_streams_that_cannot_be_sampled_are_learnt_from_in_their_first_batches(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reader: str
-) -> None:
-    """Files come one by one, and nobody knows them before."""
-    if reader == "spark":
-        monkeypatch.setenv(OFF, "1")
-    monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
-    # Of batches so small, calls are most of the work; what is asked is whether routes are found, not whether they pay.
-    monkeypatch.setattr(routing, "judge", lambda *_: Verdict(True, "every change passes"))
-    rng = np.random.default_rng(1)
-    batches: list[dict[str, pa.Table]] = []
-    for name in "hab":
-        (tmp_path / name).mkdir()
-
-    def start() -> QueryHandle:
-        query = the_query(spark, tmp_path, window=FAST, is_sampled=False)
-        writer = query.writeStream.plan("mesh")
-        if kind == "alone":
-            kept = writer.format("parquet").option("checkpointLocation", str(tmp_path / "kept"))
-            return kept.slots(1).start(str(tmp_path / "one"))
-        other = query.writeStream.plan("mjoin").option("path", str(tmp_path / "two"))
-        together = query.session.together(one=writer.option("path", str(tmp_path / "one")), two=other)
-        return together.option("checkpointLocation", str(tmp_path / "kept")).slots(2).start()
-
-    handle = start()
-    try:
-        # Spark may take the files of one feed in several batches, and a change of plan has its cool-down of ten.
-        while "region in {" not in str(handle.plan) and len(batches) < MOST_FEEDS:
-            batches.append(feed(tmp_path, len(batches), rng, SECONDS // 100))
-            handle.processAllAvailable()
-        assert "region in {" in str(handle.plan)
-        (travelling,) = (each for each in handle.history if each["kind"] == "columns")
-        assert travelling["columns"]["h"] == ["region"]
-        # Slots went on with their states when the class came.
-        progress = {each["batchId"]: each["adaptive"] for each in handle.recentProgress if each["adaptive"]}
-        assert all(slot["hot"] for slot in progress[travelling["batch"]]["slotStatistics"])
-        handle.stop()
-        handle = start()
-        for _ in range(2):
-            batches.append(feed(tmp_path, len(batches), rng, SECONDS // 100))
-            handle.processAllAvailable()
-        assert "region in {" in str(handle.plan)
-    finally:
-        handle.stop()
-    for name in ["one"] if kind == "alone" else ["one", "two"]:
-        assert not difference(tmp_path / name, batches, FAST)
-
-
 def test_files_without_the_column_and_a_stream_that_has_lost_it(spark: SparkSession, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batches = [feed(tmp_path, number, rng) for number in range(3)]
@@ -222,8 +165,8 @@ def test_files_without_the_column_and_a_stream_that_has_lost_it(spark: SparkSess
     run(lost, tmp_path, "mjoin", "routed")
 
 
-def difference(folder: Path, batches: list[dict[str, pa.Table]], window: str = "100 SECONDS") -> str:
+def difference(folder: Path, batches: list[dict[str, pa.Table]]) -> str:
     whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "hab"}
     return describe_difference(
-        rows_as_multiset(duckdb_answer(regional_query(window=window), whole)), rows_as_multiset(pq.read_table(folder))
+        rows_as_multiset(duckdb_answer(regional_query(), whole)), rows_as_multiset(pq.read_table(folder))
     )

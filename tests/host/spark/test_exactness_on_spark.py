@@ -43,11 +43,6 @@ STORIES = {
     "text": Story(PAIR + "a.s = b.s", slots=3, disorder={"s0": 2, "s1": 4}),
     "decimal and float": Story(THREE + "a.d = b.d AND b.f = c.f", rows=40),
     "computed keys of two types": Story(PAIR + "a.x + 1 = b.y AND a.s = b.s"),
-    "after their partners": Story(
-        THREE + "a.s = b.s AND b.s = c.s AND b.ts >= a.ts + INTERVAL 1 SECOND AND c.ts > b.ts + INTERVAL 2 SECONDS",
-        disorder={"s1": 1},
-        rows=90,
-    ),
     "self-join": Story(
         "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 8 SECONDS] AS a, s0 [RANGE 8 SECONDS] AS b "
         "WHERE a.x = b.x AND a.p < b.p",

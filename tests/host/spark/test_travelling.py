@@ -23,8 +23,6 @@ from anabranch.host.spark.source import Cells, routing, tagged_union
 from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import alone, partitioning_of
-from anabranch.testing.oracle import Answer
-from tests.host.spark.stories import Story, feed, register, run, table, written
 
 pytestmark = pytest.mark.spark
 
@@ -156,42 +154,3 @@ def test_spark_and_the_engine_cut_the_rows_of_a_heavy_key_alike(spark: SparkSess
             mine = layout.split(found.filter(here).select(layout.schema.names))[name]
             assert 20 < len(mine) < 100
             assert needed_in(table, name, mine)[:, slot].all()
-
-
-@pytest.mark.parametrize("key", ["x", "s"])
-def test_rows_that_come_after_their_partners_are_not_sent_without_one(
-    key: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Of `s1`, only rows with a key that `s0` has in its window are sent, and late ones; a restart forgets the keys.
-
-    s0   0s: keys 1, 2                20s: key 3                                      40s
-    s1                    10s: 1 to 4             25s: 1 to 4; 5s, late: 9    28s: 3, 4     restart; 41s: 3, 4
-    """
-    story = Story(
-        "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 30 SECONDS] AS a, s1 [RANGE 30 SECONDS] AS b "
-        f"WHERE a.{key} = b.{key} AND b.ts BETWEEN a.ts + INTERVAL 10 SECONDS AND a.ts + INTERVAL 20 SECONDS"
-    )
-
-    def fed(**streams: list[tuple[int, int]]) -> None:
-        """One micro-batch of (second, key); a text stands for each key."""
-        rows = {name: table([(at, of, 100 * at + of) for at, of in several]) for name, several in streams.items()}
-        for name, each in rows.items():
-            texts = pc.binary_join_element_wise("key ", each["x"].cast("string"), "")
-            rows[name] = each.set_column(each.schema.get_field_index("s"), "s", texts)
-        feed(tmp_path, rows)
-
-    session = register(spark, story, tmp_path)
-    query = session.sql(story.cql)
-    fed(s0=[(0, 1), (0, 2)])
-    fed(s1=[(10, 1), (10, 2), (10, 3), (10, 4)])
-    fed(s0=[(20, 3)])
-    fed(s1=[(25, 1), (25, 2), (25, 3), (25, 4), (5, 9)])
-    fed(s1=[(28, 3), (28, 4)])
-    first = run(query, tmp_path)
-    fed(s0=[(40, 5)], s1=[(41, 3), (41, 4)])
-    second = run(query, tmp_path)
-    sent = [each["adaptive"]["rowsIn"]["s1"] for handle in (first, second) for each in handle.recentProgress]
-    assert sent == [0, 4, 0, 3, 1, 2]
-    late = [each["adaptive"]["lateRows"]["s1"] for each in first.recentProgress]
-    assert late == [0, 0, 0, 1, 0]
-    assert written(tmp_path) == Answer([(1, 1001), (2, 1002)])

@@ -59,18 +59,3 @@ def test_what_cannot_pass_or_is_not_known_has_no_stand_in() -> None:
     assert stand_ins(FIELDS[:1], tests("a.k < a.f")) is None  # type: ignore[arg-type]
     assert stand_ins(FIELDS[:1], tests("a.k > 5 AND a.k < 3")) is None  # type: ignore[arg-type]
     assert stand_ins(FIELDS[:1], tests("a.f > 5")) == {"k": pa.scalar(None, pa.int64())}  # type: ignore[arg-type]
-
-
-def test_values_are_found_in_rows_that_pass() -> None:
-    catalog = Catalog()
-    catalog.register(StreamDeclaration("a", Schema((Field("ts", TIMESTAMP, False), *FIELDS)), "ts"))
-    query = compile_query("SELECT a.ts FROM a [NOW] WHERE a.s RLIKE 'lot [0-9]+x' AND LENGTH(a.s) > a.k", catalog)
-    condition = query.graph.relations[0].filter
-    assert condition is not None
-    tests = conjuncts(condition)
-    assert stand_ins(FIELDS[:2], tests) is None
-    rows = pa.record_batch({"k": [1, 90, 2], "s": ["none", "lot 7x", "lot 8x"], "other": [0, 0, 0]})
-    found = stand_ins(FIELDS[:2], tests, rows)
-    assert found == {"k": pa.scalar(2), "s": pa.scalar("lot 8x")}
-    assert stand_ins(FIELDS[:2], tests, rows.slice(0, 2)) is None
-    assert stand_ins(FIELDS[:2], tests, rows.select(["s"])) is None

@@ -21,7 +21,6 @@ from lab import (
     balance_spark,
     balance_strategies,
     cost_model,
-    filter_moves,
     group_by_below,
     limits,
     limits_spark,
@@ -431,22 +430,6 @@ def _group_by() -> Doctored:
     one, other = frozenset([(1,)]), frozenset([(2,)])
     bad = found((10, 0.5), (200, 2.0), one, other)
     return Doctored(found((90, 1.1), (5, 0.2), one), (bad, found((90, 1.1), (5, 0.2), frozenset())))
-
-
-@case("filter-moves")
-def _filter_moves() -> Doctored:
-    def found(early: tuple[float, float], late: tuple[float, float], moves: int, results: int, *answers: str) -> Any:
-        courses = (
-            filter_moves.Course(early, (), results, answers[0]),
-            filter_moves.Course(late, (), results, answers[0]),
-            filter_moves.Course((1.0, 1.0), tuple(range(moves)), results, answers[-1]),
-        )
-        return dict(zip(filter_moves.WAYS, courses, strict=True))
-
-    return Doctored(
-        found((1.0, 2.0), (3.0, 1.0), 2, 10, "x"),
-        (found((3.0, 1.0), (0.5, 1.0), 4, 0, "x", "y"),),
-    )
 
 
 # --- migration -------------------------------------------------------------------------------------------------------

@@ -14,14 +14,12 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query, declared_results
 from anabranch.engine.batch import RelationBatch
-from anabranch.expr import conjuncts
 from anabranch.host import filters
-from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filters
+from anabranch.host.filters import bytes_of_columns, seen_filters
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, dear_filters, place_filters
-from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
@@ -98,40 +96,21 @@ def test_a_filter_is_placed_where_it_costs_least(share: float, seconds: float, p
     assert f"is checked {'by' if is_late else 'before'} the joins: {1e9 * seconds:.0f} ns a row" in reason
 
 
-def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs_each_of_them() -> None:
-    seen = SeenFilter("a", DEAR, 0.9, 1e-7, BUILT_IN.of(conjuncts(compiled([DEAR]).graph.thetas[-1].predicate)[0]))
-    assert seen.early > 1.5
-    assert seen.checked_by(None) == seen
-    assert seen.checked_by(3).early == 3.0
-    known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0), filters={"a": 1.0})
-
-    def early(each: SeenFilter) -> float:
-        return priced([each], known).price([]).cores.early
-
-    assert early(seen) == pytest.approx(1_000 * 1e-7 * seen.early)
-    assert early(seen.checked_by(2)) == pytest.approx(1_000 * 1e-7 * 2)
-
-
 @pytest.mark.parametrize(("ratio", "is_late"), [(2.0, False), (50.0, True)])
-def test_a_measured_ratio_decides_where_a_filter_is(
-    ratio: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same rows and the same seconds in the engine; only what Spark takes for a check differs."""
-    monkeypatch.setattr(filters, "timed", lambda condition, batch: (0.9 * ROWS, 1e-7 * ROWS))
+def test_what_a_check_costs_before_the_joins_decides_where_a_filter_is(ratio: float, is_late: bool) -> None:
+    """The same rows and the same seconds in the engine; only what Spark, or slots that read files, take differs."""
     known = FixedStatistics(
         rates={"a": 100_000.0, "b": 1_000.0, "c": 1_000.0},
         filters={"a": 1.0},
         selectivities={"a b": 0.01 / 10_000, "b c": 1 / 10_000},
         provenance="sampled",
     )
-    rows, ratios = rows_before(), CheckRatios.from_names({"rlike_any": ratio})
-    seen = seen_filters(compiled([DEAR]), rows, ratios)
-    assert [each.early for each in seen] == [ratio]
-    found = place_filters(priced(seen, known, bytes_of_columns(rows)))
+    seen = [SeenFilter("a", DEAR, 0.9, 1e-7, ratio)]
+    pricing = priced(seen, known, bytes_of_columns(rows_before()))
+    assert pricing.price([]).early == pytest.approx(100_000 * 1e-7 * ratio)
+    found = place_filters(pricing)
     assert found.late == ((DEAR,) if is_late else ()), found.reasons
     assert f"100 ns a row, 90% pass, {ratio:.2g} times as dear before the joins; " in found.reasons[0]
-    (guessed,) = guessed_filters(compiled([DEAR]), [], ratios)
-    assert guessed.early == ratio
 
 
 def test_a_trickle_of_rows_moves_no_filter() -> None:
@@ -178,26 +157,25 @@ def together(**texts: str) -> Pricing:
 
 def test_a_filter_that_all_readers_have_is_checked_once_and_spares_them_the_rows() -> None:
     alone, both = together(one=TEXT), together(one=TEXT, two=TEXT.replace("a.k AS k", "b.k AS k"))
-    assert both.price([]).cores.early == alone.price([]).cores.early == pytest.approx(100_000 * 3e-6)
-    assert both.price([]).cores.sending == pytest.approx(alone.price([]).cores.sending, rel=0.01)
-    assert both.price([DEAR]).cores.early == 0
-    assert both.price([DEAR]).cores.sending > 1.1 * both.price([]).cores.sending
-    assert both.price([DEAR]).plans.keys() == {"one", "two"}
+    assert both.price([]).early == alone.price([]).early == pytest.approx(100_000 * 3e-6)
+    assert both.price([]).sending == pytest.approx(alone.price([]).sending, rel=0.01)
+    assert both.price([DEAR]).early == 0
+    assert both.price([DEAR]).sending > 1.1 * both.price([]).sending
 
 
 def test_rows_that_another_query_wants_travel_wherever_the_filter_is() -> None:
     """There the engine checks it, for its own query, at what the engine takes."""
     pair = together(one=TEXT, plain=PLAIN)
-    assert pair.price([]).cores.sending == pytest.approx(pair.price([DEAR]).cores.sending)
-    assert pair.price([]).cores.early == pytest.approx(100_000 * 1e-6)
+    assert pair.price([]).sending == pytest.approx(pair.price([DEAR]).sending)
+    assert pair.price([]).early == pytest.approx(100_000 * 1e-6)
 
 
 def test_filters_that_queries_do_not_have_in_common_spare_no_row() -> None:
     """Each rejects nine rows of ten for its own query; one of both may want any row."""
     pair = together(one=TEXT, two=TEXT.replace(".*lot [0-9]+ was.*", "x.*y"))
-    everything = pair.price([DEAR, OTHER]).cores.sending
-    assert pair.price([]).cores.sending == pytest.approx(everything)
-    assert pair.price([DEAR]).cores.sending == pytest.approx(everything)
+    everything = pair.price([DEAR, OTHER]).sending
+    assert pair.price([]).sending == pytest.approx(everything)
+    assert pair.price([DEAR]).sending == pytest.approx(everything)
 
 
 def test_places_that_queries_cannot_have_together_cost_too_much() -> None:
@@ -212,8 +190,7 @@ def test_places_that_queries_cannot_have_together_cost_too_much() -> None:
 
     known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0))
     pricing = Pricing(SEEN[:1], {}, {"one": known, "over": known}, queries, decided)
-    assert pricing.price([DEAR]).cores.all == float("inf")
-    assert not pricing.price([DEAR]).plans
+    assert pricing.price([DEAR]).all == float("inf")
     places = place_filters(pricing)
     assert places.late == ()
     assert places.reasons[0].endswith("; the queries cannot run with it by them")

@@ -225,7 +225,6 @@
       case "move": if (!record.moves.length && (record.split || record.united)) return `a key was ${record.split ? "split over slots" : "united"} by ${record.by}`;
         return `${record.moves.reduce((n, move) => n + move.groups.length, 0)} partition groups moved by ${record.by}, ${count(record.rows)} rows taken over`;
       case "balance": return (record.action === "move" ? "move groups" : "leave the groups") + `: ${record.reason}`;
-      case "filters": return (record.action === "move" ? "move filters" : record.action === "moved" ? "filters moved" : "leave the filters") + `: ${record.reason}`;
       default: return record.reason || JSON.stringify(record);
     }
   }

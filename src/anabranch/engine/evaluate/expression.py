@@ -8,7 +8,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,19 +40,13 @@ def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
 
 
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
-    """True for the rows where the predicate is true; NULL is not true."""
-    *_, mask = evaluate_parts(conjuncts(expr), columns, length)
-    return mask
+    """True for the rows where the predicate is true; NULL is not true.
 
-
-def evaluate_parts(parts: Sequence[Expr], columns: ColumnLookup, length: int) -> Iterator[Mask]:
-    """True for the rows that pass the parts of a conjunction so far, after each of them; the array is one and the same.
-
-    Each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL there guards as well
-    as what is false.
+    Of a conjunction each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL
+    there guards as well as what is false.
     """
     mask: Mask = np.ones(length, dtype=np.bool_)
-    for part in parts:
+    for part in conjuncts(expr):
         left = int(np.count_nonzero(mask))
         # To gather the rows that are left costs as much as a few ordinary checks.
         if can_fail(part) or not left or (2 * left < length and is_dear(part)):
@@ -60,7 +54,7 @@ def evaluate_parts(parts: Sequence[Expr], columns: ColumnLookup, length: int) ->
         else:
             value = _value(part, columns, length)
             mask &= np.bool_(value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
-        yield mask
+    return mask
 
 
 def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:

@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -32,7 +32,6 @@ from anabranch.host.file_rows import MOST_READERS, SlotFiles, columns_to_read
 from anabranch.host.files.csv import Csv
 from anabranch.host.files.form import Columns, FileForm, Footer, Reading
 from anabranch.host.files.parquet import Parquet
-from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.expressions import to_column
 from anabranch.host.spark.failure import query_id
@@ -103,11 +102,6 @@ class FileStreams:
         found = [frames[relation.stream].select(f.lit(place).alias(RELATION)) for place, relation in self.scans]
         return reduce(DataFrame.unionAll, found)
 
-    def carrying(self, cells: Cells) -> FileStreams | None:
-        """The same streams, with rows that come with other classes; None where only Spark can make those."""
-        readings = _readings(self.whole, cells)
-        return None if readings is None else replace(self, cells=cells, readings=readings)
-
     def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
         """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
         execution, relations, of_stream = self._found(frame)
@@ -120,11 +114,6 @@ class FileStreams:
         if self._can_read(files, footers) and not any(map(_is_partitioned, relations)):
             return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
         return self._read_by_spark(frame.sparkSession, of_stream)
-
-    def wide(self, frame: DataFrame, wide: WideLayout) -> DataFrame | None:
-        """The rows of a micro-batch with wide columns, read by Spark; None of a batch without any."""
-        _, _, of_stream = self._found(frame)
-        return self._read_by_spark(frame.sparkSession, of_stream, wide) if any(of_stream.values()) else None
 
     def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
         """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
@@ -140,16 +129,14 @@ class FileStreams:
         is_readable = all(footer.is_readable for several in footers.values() for footer in several)
         return len(paths) <= MOST_FILES and is_local and is_readable
 
-    def _read_by_spark(
-        self, session: SparkSession, relations: Mapping[str, Any], wide: WideLayout | None = None
-    ) -> DataFrame:
+    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
         java = session._jsparkSession
         frames = {
             stream: _made(self.whole[stream], DataFrame(java.baseRelationToDataFrame(found), session))
             for stream, found in relations.items()
             if found is not None
         }
-        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames], wide)
+        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames])
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:

@@ -417,11 +417,6 @@ class QueryHandle:
         """Takes in that the run has ended because nothing could follow."""
         self._failure = error
 
-    @property
-    def parts(self) -> tuple[StreamingQuery, Runner]:
-        """Spark's query and the driver's side of it, as of now."""
-        return self._query, self._runner
-
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
         with self._in_force() as runner:

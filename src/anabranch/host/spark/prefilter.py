@@ -1,4 +1,4 @@
-"""Keys of small tables and states filter the streams before the shuffle.
+"""Keys of small tables filter the streams before the shuffle.
 
 A row of a stream whose key no row of a table has is part of no result of an inner join with the table. Such rows move
 the clock of their stream and go no further, as rows that a filter rejects. Rows are compared by the codes of their
@@ -7,24 +7,24 @@ keys, so a row that passes by a shared hash is only sent in vain.
 Law: a row is left out only if no version of the table that could complete a result with it has its key. So this is
 done where a row meets the version of its own batch (a query of one stream) or where the first version stays for ever.
 
-Rows that come after all their partners are filtered by the keys of a small state in the same way (`host/partners`).
-
 Limit: at most `MOST_KEYS` keys, which are part of the plan of a micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from anabranch.host.partners import MOST_KEYS, Partners
 from anabranch.host.tables import ReadTable, table_batch
-from anabranch.host.wire import RELATION, TIME, WireLayout
+from anabranch.host.wire import RELATION, WireLayout
 from anabranch.plan.query_set import ALONE, QuerySet
+
+MOST_KEYS = 1_000
+"""A table with more keys filters nothing: the keys are part of the plan of a micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,6 @@ def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
         for table in sorted(key.relations)
         if relations[table].is_table and not relations[stream].is_table and not relations[stream].window.is_counted
     )
-
-
-def with_partners(layout: WireLayout, several: Iterable[Partners], floors: Mapping[str, int]) -> Column | None:
-    """The condition that leaves rows out which have no partner; late rows pass, to be counted."""
-    found: Column | None = None
-    for each in several:
-        has_key = _has_key(layout, each.relation, each.code, each.keys)
-        passes = has_key | (f.col(TIME) >= each.before) | (f.col(TIME) < floors[each.relation])
-        found = passes if found is None else found & passes
-    return found
 
 
 def _has_key(layout: WireLayout, relation: str, code: str, keys: Sequence[int]) -> Column:

@@ -21,12 +21,12 @@ from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.records import ColumnsTravel, Record
+from anabranch.adapt.records import Record
 from anabranch.errors import CorruptCheckpoint, HostError, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
@@ -42,14 +42,13 @@ from anabranch.host.commit import (
 )
 from anabranch.host.diverted import ceilings
 from anabranch.host.file_rows import SlotFiles
-from anabranch.host.first_rows import FirstBatches
 from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
-from anabranch.host.spark import checking, newest
+from anabranch.host.spark import newest
 from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
@@ -61,13 +60,13 @@ from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.new_files import find_new_files
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
-from anabranch.host.spark.prefilter import Prefilter, with_partners
+from anabranch.host.spark.prefilter import Prefilter
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.spark.source import (
-    REJECTED,
+    PASSES,
     Cells,
     Routing,
     below_ceilings,
@@ -76,19 +75,16 @@ from anabranch.host.spark.source import (
     tagged_union,
 )
 from anabranch.host.spark.tables import SparkTables, TableSource
-from anabranch.host.spark.wide import Wide
 from anabranch.host.spark.worker import merge_function, step_function
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, wire_layout
 from anabranch.host.work import Work
 from anabranch.logs import say
-from anabranch.plan.classes import ClassColumn
-from anabranch.plan.classing import carried, classes_of
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, merged_statistics, whole, with_checks
+from anabranch.stats.report import SlotReports, merged_statistics, whole
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -131,8 +127,6 @@ class RunOptions:
     """Where the rows of tables come from, by table."""
     spark_checkpoint: str | None = None
     """Where Spark keeps its part of the checkpoint; None for beside ours."""
-    first: FirstBatches | None = None
-    """The queries that learn from their first batches which columns are to travel; None where none does."""
     announce: Announce = _announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
@@ -161,17 +155,13 @@ class SparkRunner:
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
         self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
         self._routing: tuple[Partitioning, Routing] | None = None
-        self._wide: Wide | None = None
-        self._waits = any(rules.waits for rules in work.rules.values())
         self.steering = work.steering(table)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.streams, _now())
         self._is_filtered = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
         self._prefilter = Prefilter(self.cells.layout, self._tables.read)
-        self._is_observed = self._is_filtered or self._prefilter.may_filter or bool(self.setup.lags)
-        self._last_reports: SlotReports = {}
-        """Of the batch of the last manifest, where this run has made it."""
+        self._is_observed = self._is_filtered or self._prefilter.may_filter
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
         self._began: float | None = None
@@ -182,7 +172,7 @@ class SparkRunner:
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
-        self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
     def plan(self) -> Plan | Plans:
@@ -254,8 +244,6 @@ class SparkRunner:
         batch = self.manifest.batch if self.manifest else None
         say("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
         self.steering.close()
-        if self._wide is not None:
-            self._wide.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
             hot.forget(self.identity)
@@ -269,25 +257,18 @@ class SparkRunner:
     def is_calling(self) -> bool:
         return self._batch_thread == get_ident()
 
-    def leave(self, *, if_idle: bool = False) -> bool:
-        """Waits for the batch at hand; after it this runner takes no other.
-
-        Only if no plan and no partition group is changing, where that is asked for; returns whether it leaves.
-        """
+    def leave(self) -> None:
+        """Waits for the batch at hand; after it this runner takes no other."""
         with self._at_work:
-            self._is_leaving = not (if_idle and self.steering.is_under_way)
-            return self._is_leaving
+            self._is_leaving = True
 
     def go_on_from(self, earlier: SparkRunner, record: Record) -> None:
-        """Remembers the batches of the run before a change, and records the change."""
-        self._progress = OrderedDict(earlier._progress)
-        if self.steering.filters is not None and earlier.steering.filters is not None:
-            self.steering.filters.go_on_from(earlier.steering.filters)
-        self.note_between(record)
+        """Remembers the batches of the run before a change, and records the change.
 
-    def note_between(self, record: Record) -> None:
-        """Records something that happened between two batches; the progress of the next one shows it, too."""
-        self.note([record])
+        The progress of the next batch shows the record, too.
+        """
+        self._progress = OrderedDict(earlier._progress)
+        self._note([record])
         self._between.append(record)
 
     @property
@@ -335,10 +316,6 @@ class SparkRunner:
             self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
         self.options.announce("begin", batch_id)
-        if self._wide is not None and self._wide.is_drawing:
-            seen = frame if self._files is None else self._files.wide(frame, self._wide.layout)
-            if seen is not None:
-                self._wide.look(seen)
         files = None
         if self._files is not None:
             found = self._files.of_batch(frame)
@@ -358,34 +335,26 @@ class SparkRunner:
                 times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
                 clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
-        watched = self._observed(moving, with_times=clocks is None) if files is None and self._is_observed else []
-        if watched:
-            frame = frame.observe(observation, *watched)
+        is_observed = self._is_observed and clocks is None and files is None
+        if is_observed:
+            frame = frame.observe(observation, *newest.maxima(self.queries, moving))
         if self._is_filtered and files is None:
-            frame = frame.where(f.col(REJECTED) == 0).drop(REJECTED)
-        if self._wide is not None and self._files is None:
-            frame = self._wide.classed(frame, self.cells.layout)
+            frame = frame.where(PASSES).drop(PASSES)
         self._places.meet(frame.sparkSession)
         orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
         versions = self._tables.in_force(batch_id)
         if (known := self._prefilter.condition(versions)) is not None:
             frame = frame.where(known)
-        task = next_task(
-            self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions, self._last_reports
-        )
-        if files is None and (known := with_partners(self.cells.layout, task.partners, task.floors)) is not None:
-            frame = frame.where(known)
+        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
         late = self.options.late
         if late is not None:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=bool(watched))
+        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=is_observed)
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
-        if watched and self._watches_filters:
-            reports = with_checks(reports, checking.checks(self.cells, observation.get))
         if late is not None:
             session, is_first = frame.sparkSession, not self._progress
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
@@ -393,7 +362,7 @@ class SparkRunner:
         if clocks is None:
             times = (
                 newest.by_stream(self.queries, observation.get)
-                if watched
+                if is_observed
                 else {**newest_by_stream(self.queries, reports)}
             )
             clocks = self._clocks_after(times, now, ticks_by_stream(self.queries, reports))
@@ -403,7 +372,6 @@ class SparkRunner:
         self.options.announce("committed", batch_id)
         seconds = clocks.seconds_since(self._clocks)
         before, self.manifest, self._clocks = self.manifest, manifest, clocks
-        self._last_reports = reports
         self.store.collect((manifest, before) if before else (manifest,))
         self.options.announce("collected", batch_id)
         collected = time.perf_counter()
@@ -420,8 +388,7 @@ class SparkRunner:
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
-        records += self._carry(batch_id, reports)
-        self.note(records)
+        self._note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
@@ -429,35 +396,6 @@ class SparkRunner:
         if not self._lists_new_files and self._running is not None:
             find_new_files(frame.sparkSession, self._running)
             self._lists_new_files = True
-
-    def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
-        """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""
-        times = newest.maxima(self.queries, moving) if with_times else []
-        return [*times, *(checking.counts(self.queries) if self._watches_filters else [])]
-
-    @property
-    def _watches_filters(self) -> bool:
-        return self._is_filtered and self.steering.filters is not None
-
-    def _carry(self, batch_id: int, reports: SlotReports) -> list[Record]:
-        """Lets rows travel with further classes from the next batch on, where the first batches showed any."""
-        found = None if self._wide is None else self._wide.after(reports, self.steering.most_plans)
-        known = classes_of(self.queries.graph)
-        further = {
-            relation: tuple(each.attribute for each in several if each.attribute not in _attributes(known[relation]))
-            for relation, several in (found or {}).items()
-        }
-        if found is None or not any(further.values()):
-            return []
-        queries = carried(self.queries, found)
-        cells = replace(self.cells, layout=replace(self.cells.layout, queries=queries))
-        files = None if self._files is None else self._files.carrying(cells)
-        if files is None and self._files is not None:
-            return []
-        self.queries, self.cells, self._files = queries, cells, files
-        self.setup = replace(self.setup, queries=queries)
-        self.steering.carry(queries)
-        return [ColumnsTravel(batch_id + 1, {name: each for name, each in further.items() if each})]
 
     def follow(self, running: StreamingQuery) -> None:
         """Takes Spark's side of the run, which tells what waits in the sources."""
@@ -473,7 +411,7 @@ class SparkRunner:
 
     def _catch_up(self) -> int:
         """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
-        self.manifest, self._last_reports = self.store.latest(), {}
+        self.manifest = self.store.latest()
         if self.manifest is None:
             return -1
         self._clocks = self.manifest.clocks.resumed(_now())
@@ -491,18 +429,11 @@ class SparkRunner:
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
-        first = self.options.first
-        if first is not None and (first.is_asked or self._files is not None):
-            self._wide = Wide(first, self.cells, is_read_by_slots=self._files is not None, waits=self._waits)
-        if self.steering.filters is not None:
-            slots = len(self.steering.table.table.working)
-            self.steering.filters.readers = None if self._files is None else slots
         if self._files is not None:
             union = self._files.frame(frames)
         else:
             late = None if self.options.late is None else self.options.late.layout
-            wide = None if self._wide is None else self._wide.layout
-            union = tagged_union(self.cells, frames, late, scans, wide)
+            union = tagged_union(self.cells, frames, late, scans)
         return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
 
     def _results(
@@ -554,7 +485,7 @@ class SparkRunner:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def note(self, records: list[Record]) -> None:
+    def _note(self, records: list[Record]) -> None:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
@@ -660,10 +591,6 @@ def start_query(
         outputs={name: sink.place or sink.title for name, sink in sinks.items()},
     )
     return started, runner
-
-
-def _attributes(classes: Iterable[ClassColumn]) -> set[str]:
-    return {each.attribute for each in classes}
 
 
 def _refuse_name_in_use(spark: SparkSession, name: str | None) -> None:

@@ -5,11 +5,10 @@ of all relations. The cell of a row is its place in the grid; the table of the b
 that partition groups can move while the query runs. Cells of heavy keys are found batch by batch, from the columns that
 travel; the streaming plan does not know them.
 
-A row that the relation's filter rejects still advances the clock of its stream. Where the user wrote a filter, rows
-travel with the number of the part of it that rejects them, until the largest event times have been observed. A filter
-that only keeps NULL keys out (most queries have no other) rejects few rows, and observing costs more than carrying
-those: they go to a slot under the complement of their relation's number, as bare times
-(`WireLayout.without_rejected`).
+A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
+travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
+(most queries have no other) rejects few rows, and observing costs more than carrying those: they go to a slot under
+the complement of their relation's number, as bare times (`WireLayout.without_rejected`).
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructType, TimestampType, VariantType
 
 from anabranch.engine.evaluate.rows import key_names, spread_columns
-from anabranch.expr import Call, Expr, conjunction, conjuncts
+from anabranch.expr import Call, Expr, conjuncts
 from anabranch.host.diverted import DivertedLayout
-from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column, value_code
@@ -35,11 +33,11 @@ from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classifier import case_expression
-from anabranch.plan.dearness import dearest_last, is_dear
+from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, row_code
 
-PASSES, REJECTED, CELL = "_passes", "_rejected", "_cell"
+PASSES, CELL = "_passes", "_cell"
 _MOST_RUNS = 8
 _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 
@@ -99,36 +97,33 @@ def tagged_union(
     frames: Mapping[str, DataFrame],
     diverted: DivertedLayout | None = None,
     scans: Sequence[tuple[int, Relation] | str] | None = None,
-    wide: WideLayout | None = None,
 ) -> DataFrame:
-    """All relations in the wire layout, with the cell of each row, and what rejects it where that is to be observed.
+    """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
 
     With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
-    With wide columns, these come along instead of classes, which each batch computes from them (`host/spark/wide`).
 
     Each relation is one projection, because Spark plans it anew for every micro-batch. Expressions that the user did
     not write are built without SQL text: the first text of a session takes Spark's parser a second.
     """
-    layout = cells.layout if wide is None else cells.layout.without_classes
+    layout = cells.layout
     relations = layout.queries.graph.relations
     is_observed = has_observed_filters(each for each in relations if not each.is_result)
     parts = []
     for scan in in_scan_order(layout.queries, None) if scans is None else scans:
         if isinstance(scan, str):
-            parts.append(_nothing(layout, frames[scan], is_observed, wide))
+            parts.append(_nothing(layout, frames[scan], is_observed))
             continue
         position, relation = scan[0], relations[scan[0]]
         columns = wire_columns(position, relation, layout, frames[relation.stream])
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
             columns[RELATION] = f.when(passes, position).otherwise(~position).cast(ByteType())
+            passes = f.lit(True)
         columns[CELL] = cells.column(relation.name, columns)
         if is_observed:
-            columns[REJECTED] = _rejecting(relation)
+            columns[PASSES] = passes
         if diverted is not None:
             columns |= _whole_rows(relation, diverted)
-        if wide is not None:
-            columns |= _wide_columns(relation, wide)
         parts.append(_selected(relation, frames[relation.stream], columns))
     return reduce(DataFrame.unionAll, parts)
 
@@ -142,15 +137,6 @@ def _whole_rows(relation: Relation, diverted: DivertedLayout) -> dict[str, Colum
     return columns
 
 
-def _wide_columns(relation: Relation, wide: WideLayout) -> dict[str, Column]:
-    """Every wide column of a relation, and NULL in the places of other relations."""
-    named = {wire: column for column, wire in wide.places[relation.name].items()}
-    return {
-        wire: _named(named[wire]) if wire in named else f.lit(None).cast(nulls_of(kind, wire))
-        for wire, kind in wide.columns.items()
-    }
-
-
 def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     """The event time of a row, or NULL if it lies beyond the ceiling of its relation."""
     time = f.col(TIME)
@@ -161,13 +147,11 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     return time
 
 
-def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool, wide: WideLayout | None = None) -> DataFrame:
+def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFrame:
     """A scan of a stream that no query reads: no rows, in the wire layout."""
     columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.sent}
     columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
-    columns |= {REJECTED: f.lit(0).cast(ByteType())} if is_observed else {}
-    further = {} if wide is None else wide.columns
-    columns |= {name: f.lit(None).cast(nulls_of(kind, name)) for name, kind in further.items()}
+    columns |= {PASSES: f.lit(True)} if is_observed else {}
     return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
 
 
@@ -180,26 +164,6 @@ def has_observed_filters(relations: Iterable[Relation]) -> bool:
 def keeps_null_keys_out(condition: Expr) -> bool:
     """True of a conjunction of IS NOT NULL tests."""
     return all(isinstance(part, Call) and part.function == "is_not_null" for part in conjuncts(condition))
-
-
-def checked_parts(relation: Relation) -> tuple[tuple[Expr, ...], ...]:
-    """The filter of a relation in the parts that are told apart: each dear condition is one, others go together."""
-    if relation.filter is None or keeps_null_keys_out(relation.filter):
-        return ()
-    parts = enumerate(conjuncts(dearest_last(relation.filter)))
-    grouped = itertools.groupby(parts, lambda each: each[0] if is_dear(each[1]) else -1)
-    return tuple(tuple(part for _, part in several) for _, several in grouped)
-
-
-def _rejecting(relation: Relation) -> Column:
-    """The number of the part of the filter that rejects a row, from 1 on; 0 where none does."""
-    found: Column | None = None
-    for number, several in enumerate(checked_parts(relation), 1):
-        condition = conjunction(several)
-        assert condition is not None
-        fails = ~f.coalesce(to_column(condition), f.lit(False))
-        found = f.when(fails, number) if found is None else found.when(fails, number)
-    return (f.lit(0) if found is None else found.otherwise(0)).cast(ByteType())
 
 
 def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:

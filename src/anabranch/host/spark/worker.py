@@ -18,7 +18,6 @@ from anabranch.host.spark.exchange import PARTS, ROWS, OpenOutlet, Outlet, recei
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.store import Store
 from anabranch.host.wire import TIME, WHOLE, WireLayout, wire_layout
-from anabranch.stats.step import CheckStatistics
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -41,12 +40,11 @@ def step_function(
         assert context is not None
         slot = task.partitioning.working[context.partitionId()]
         started, cpu = perf_counter(), thread_time()
-        checked: tuple[CheckStatistics, ...] = ()
         layout = wire_layout(task.queries, task.partitioning)
         with outlet.open() as out:
             if files is not None and not task.stage:
                 list(batches)
-                rows, rejected, checked = files.rows(task, slot)
+                rows, rejected = files.rows(task, slot)
             else:
                 if task.stage:
                     table = yield from _packed_rows(batches, layout, out)
@@ -62,8 +60,7 @@ def step_function(
                 _keep_diverted(passed, diverted, layout, task, slot, store)
             opened = open_engine(task, slot, identity, store)
             seconds = {"transfer": transfer, "open": perf_counter() - started}
-            spent = thread_time() - cpu
-            opening = Opening(opened.changes, opened.was_hot, rejected, seconds, spent, opened.taken, checked)
+            opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
             stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
             for stage in stages:
                 for query, found in advance(opened.engine, task.at(stage), slot, rows, store, opening):
