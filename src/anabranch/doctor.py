@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anabranch.calibrate.file import calibration_file, load_host, load_units
 from anabranch.errors import HostError, StatisticsError
-from anabranch.host.spark.archive import archive_file
+from anabranch.host.spark.archive import archive_file, is_trusted
 from anabranch.sizes import size_text
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -61,6 +61,8 @@ def _java() -> Finding:
 def _archive() -> Finding:
     try:
         size = archive_file().stat().st_size
+        if not is_trusted(archive_file()):
+            return Finding("class archive", "not used: another user can write it; 'anabranch prepare' replaces it")
     except (ModuleNotFoundError, OSError):
         return Finding("class archive", "none; 'anabranch prepare' creates one, and Spark then starts faster")
     return Finding("class archive", size_text(size))

@@ -184,6 +184,10 @@ class StorageFull(HostError):
     """No space is left for state; nothing of the batch was committed."""
 
 
+class UnsafeFolder(HostError):
+    """A folder for rows that another user of the machine could read or change."""
+
+
 class LinkError(HostError):
     """A link between two operators cannot be opened, written or read."""
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine import slices
+from anabranch.host.links.feed import BEFORE_ALL
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.planner import _commit
 from anabranch.place.problem import problem_of
@@ -98,9 +99,10 @@ def older(rows: Arrivals, end: int) -> Arrivals:
 
 @given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
 def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crashes: float) -> None:
-    """A query that runs from the beginning has the batch answer whatever changes around it, and under it.
+    """Queries join, leave and come back under their names in any order, also those whose operators others read.
 
-    One that joins has all results whose newest row is from its event time on, of rows that are not too old.
+    A query that runs from the beginning has the batch answer whatever changes around it, and under it. One that joins
+    has all results whose newest row is from its event time on, of rows that are not too old.
     """
     streams = data.draw(st.integers(2, 3), "streams")
     rows = data.draw(arrivals(streams, most_rows=14), "rows")
@@ -108,47 +110,55 @@ def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crash
         data.draw(join_queries(streams, data.draw(st.integers(2, 3), "relations"), one_column=True), f"query {number}")
         for number in range(2)
     )
-    bound = [compile_query(drawn.cql, rows.catalog) for drawn in (first, second)]
+    # The third is the first once more: it may read all that the first has started.
+    drawn = {"q0": first, "q1": second, "q2": first}
+    bound = {name: compile_query(each.cql, rows.catalog) for name, each in drawn.items()}
     random = Random(data.draw(st.integers(0, 2**32 - 1), "scheduler"))
-    one, other = (SinkQuery(f"q{number}", query, random.choice(SITES)) for number, query in enumerate(bound))
-    landscape = placed(network(rows), one, random)
+    queries = {name: SinkQuery(name, query, random.choice(SITES)) for name, query in bound.items()}
+    landscape = placed(network(rows), queries["q0"], random)
     with tempfile.TemporaryDirectory() as folder:
         world = World(
             compile_program(landscape, rows.catalog), Path(folder), rows.tables, random, crashes=crashes, most_slots=2
         )
-        for change in data.draw(st.lists(st.sampled_from(["join", "leave", "move"]), max_size=4), "changes"):
+        for change in data.draw(st.lists(st.sampled_from([*queries, "move"]), max_size=6), "changes"):
             world.run(data.draw(st.integers(0, 30), "steps"))
             if world.wanted.is_changing:
                 event("still changing")
                 continue
-            if change == "join" and "q1" not in landscape.queries:
-                landscape = placed(landscape, other, random)
-            elif change == "leave" and "q1" in landscape.queries:
-                landscape = removed(landscape, "q1")
-            elif change == "move":
-                queries = list(landscape.queries.values())
+            if change == "move":
+                placing = list(landscape.queries.values())
                 landscape = network(rows)
-                for query in queries:
+                for query in placing:
                     landscape = placed(landscape, query, random)
+            elif change not in landscape.queries:
+                landscape = placed(landscape, queries[change], random)
             else:
-                continue
+                landscape = removed(landscape, change)
+                if any(name.startswith(f"{change}/") for name in landscape.operators):
+                    event("leave: others use its operators")
             before = set(world.wanted.operators)
             world.change(compile_program(landscape, rows.catalog))
             event(f"{change}: {len(set(world.wanted.operators) - before)} new operators")
         world.run()
         event("settled" if not world.wanted.is_changing else "not settled")
-        expected = rows_as_multiset(select(first.duckdb, rows.tables))
-        assert not describe_difference(expected, rows_as_multiset(world.answer("q0", bound[0].schema.to_arrow())))
-        if "q1" in world.wanted.since:
-            start, oldest = world.wanted.since["q1"], world.wanted.rows_from["q1"]
+        for name, start in world.wanted.since.items():
+            oldest = world.wanted.rows_from[name]
             assert oldest <= start
-            event("joined a running join" if oldest < start else "joined with joins of its own")
+            event(
+                "runs from the beginning"
+                if start == BEFORE_ALL
+                else "joined a running join"
+                if oldest < start
+                else "joined with joins of its own"
+            )
             # A combination has its newest row from `start` on unless all its rows are older.
             known = since(rows, oldest)
-            expected = rows_as_multiset(select(second.duckdb, known.tables))
-            expected -= rows_as_multiset(select(second.duckdb, older(known, start).tables))
-            event(f"results after joining: {min(expected.total(), 5)}")
-            assert not describe_difference(expected, rows_as_multiset(world.answer("q1", bound[1].schema.to_arrow())))
+            expected = rows_as_multiset(select(drawn[name].duckdb, known.tables))
+            expected -= rows_as_multiset(select(drawn[name].duckdb, older(known, start).tables))
+            event(f"results: {min(expected.total(), 5)}")
+            assert not describe_difference(
+                expected, rows_as_multiset(world.answer(name, bound[name].schema.to_arrow()))
+            )
         assert not any(count for each in world.running.values() for count in each.host.late.values())
 
 

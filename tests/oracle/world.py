@@ -95,6 +95,8 @@ class World(LocalDeployment):
         """Any operators in any order, for some steps or until none has anything left."""
         while steps is None or steps > 0:
             names = list(self.running)
+            if not names:
+                return
             self.random.shuffle(names)
             moved = False
             for name in names[: self.random.randint(1, len(names))]:

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 from anabranch.checkpoint.examine import opened
 from anabranch.errors import CheckpointError, CheckpointInUse
 from anabranch.host.lease import Holder
+from anabranch.host.private import make_private
 from anabranch.host.store import TABLES, Store
 
 
@@ -29,6 +30,7 @@ def copy(source: str, target: str) -> int:
     root, into = store.root.removesuffix("/anabranch"), there.root.removesuffix("/anabranch")
     if there.files.get_file_info(pafs.FileSelector(into, allow_not_found=True)):
         raise CheckpointError(f"'{target}' is not empty", hint="name a new folder for the copy")
+    make_private(target)
     manifest = store.latest(is_used=False)
     names = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
     names += [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]

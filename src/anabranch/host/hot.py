@@ -1,7 +1,10 @@
 """Hot state: the arrays of a slot's engine, kept between steps where any worker of the machine can map them.
 
-    <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
-    <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
+    <hot folder>/anabranch-<uid>/<checkpoint identity>/slot-<n>.json     the stamp
+    <hot folder>/anabranch-<uid>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
+
+Every process looks for the folder of the user that it runs as, so executors may run as another user than the driver.
+The folder is that user's own (`host/private`), which is checked before anything in it is read or written.
 
 The stamp names the attempt that left the arrays, and their folder; its layout names the plans that they serve, or the
 two plans of a migration under way. A step removes the stamp before it changes the arrays and writes it afterwards, so a
@@ -17,7 +20,6 @@ that ends removes its own. A query that loses its hot state in this way rebuilds
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import shutil
@@ -33,6 +35,7 @@ from typing import Any
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import HostError, PlanError
+from anabranch.host.private import PRIVATE, own_folder
 from anabranch.host.rebuilding import Rows, durable_holdings, follow, rebuild
 from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.host.store import Store
@@ -49,7 +52,7 @@ def hot_root() -> Path:
     chosen = os.environ.get("ANABRANCH_HOT_FOLDER")
     shared = Path("/dev/shm")
     base = Path(chosen) if chosen else shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"anabranch-{getpass.getuser()}"
+    return base / f"anabranch-{os.geteuid()}"
 
 
 def hot_folder(identity: str) -> Path:
@@ -73,7 +76,7 @@ class OpenEngine:
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
     """Finds the slot's engine or rebuilds it; the stamp is gone until `keep_engine`."""
-    folder = hot_folder(identity)
+    folder = own_folder(hot_root()) / identity
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
@@ -147,8 +150,8 @@ def forget(identity: str) -> None:
 
 
 def _note_owner(identity: str, location: str) -> None:
-    folder = hot_folder(identity)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = own_folder(hot_root()) / identity
+    folder.mkdir(PRIVATE, exist_ok=True)
     owner = folder / "owner.json"
     partial = owner.with_suffix(f".{uuid.uuid4().hex}.partial")
     partial.write_text(json.dumps({"checkpoint": location}))

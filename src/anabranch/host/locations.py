@@ -23,9 +23,16 @@ def locate(path: str) -> tuple[fs.FileSystem, str, str]:
 
     Raises an error of Arrow's (see `UNKNOWN`) where Arrow does not know the location.
     """
-    found = SCHEME.match(path)
-    if found is None or found.group(1).lower() == "file":
-        local = os.path.abspath(path if found is None else "/" + path[found.end() :].lstrip("/"))
+    local = local_path(path)
+    if local is not None:
         return fs.LocalFileSystem(), local, f"file://{local}"
     files, root = fs.FileSystem.from_uri("s3" + path[3:] if path.startswith("s3a:") else path)
     return files, root, path
+
+
+def local_path(path: str) -> str | None:
+    """The path of a local location; None of any other."""
+    found = SCHEME.match(path)
+    if found is not None and found.group(1).lower() != "file":
+        return None
+    return os.path.abspath(path if found is None else "/" + path[found.end() :].lstrip("/"))

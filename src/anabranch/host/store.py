@@ -35,6 +35,7 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoi
 from anabranch.host.folder import Folder
 from anabranch.host.identity import columns_read, what_differs
 from anabranch.host.manifest import Manifest, manifest_to_json, read_manifest
+from anabranch.host.private import make_private
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
 from anabranch.plan.query_set import QuerySet
 from anabranch.stats.report import SlotReport
@@ -52,6 +53,9 @@ LETTERS = "letters"
 _LEASE = "lease.json"
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
+
+
+_IDENTITY = re.compile(r"[0-9A-Za-z-]+")
 
 
 class Writable(Protocol):
@@ -94,6 +98,7 @@ class Store(Folder):
                 "streams": list(queries.streams),
                 "columns": columns_read(queries),
             }
+            make_private(self.location)
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
             self.write_json(path, metadata)
@@ -126,7 +131,9 @@ class Store(Folder):
             self._refuse_foreign(found, queries, execution)
 
     def _refuse_version(self, found: Mapping[str, Any]) -> None:
-        if not {"version", "identity", "fingerprint", "query"} <= found.keys():
+        # The identity names a folder of hot state, which is removed when the query ends.
+        is_named = _IDENTITY.fullmatch(str(found.get("identity"))) is not None
+        if not {"version", "identity", "fingerprint", "query"} <= found.keys() or not is_named:
             raise CorruptCheckpoint(
                 f"checkpoint '{self.location}' has a damaged metadata file",
                 detail=f"found the entries {', '.join(sorted(found)) or 'none'}",

@@ -1,10 +1,12 @@
 """Everything that runs in the network: base sources, joins and deliveries, and the streams between them.
 
 A landscape is immutable; deploying a query returns a new one, so a refused query changes nothing. An operator without
-input is a base source, with two inputs a join, with one a delivery to a sink. An input names its producer and the view
-that it takes; a telescoping filter at the producer removes the rest. The cost of a landscape is the sum over all inputs
-of bytes per second times distance. The free capacity of sites and links (`free`, `room`) follows from the running
-operators.
+input is a base source, with two inputs a join. With one input it is the delivery of the query of its name, or a relay:
+it offers to others what a query's sink receives. An input names its producer and the view that it takes; a telescoping
+filter at the producer removes the rest. The cost of a landscape is the sum over all inputs of bytes per second times
+distance. The free capacity of sites and links (`free`, `room`) follows from the running operators.
+
+Invariant: no operator reads a delivery, so a query can be removed whoever uses what it has started.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -65,10 +68,6 @@ class Operator:
     def is_join(self) -> bool:
         return len(self.inputs) > 1
 
-    @property
-    def is_delivery(self) -> bool:
-        return len(self.inputs) == 1
-
 
 @dataclass(frozen=True)
 class Widening:
@@ -106,7 +105,7 @@ class Landscape:
         """The operators that offer a view, by its signature: the stream advertisements."""
         found: dict[str, list[Operator]] = {}
         for operator in self.operators.values():
-            query = self.queries.get(operator.name) if operator.is_delivery else None
+            query = self.queries.get(operator.name)
             if query is None or query.query.grouping is None:
                 # A sink may get groups instead of the view that they are of.
                 found.setdefault(operator.view.signature, []).append(operator)
@@ -210,11 +209,43 @@ class Landscape:
         changed[name] = replace(operator, view=view, inputs=tuple(inputs))
         return True
 
+    def relaying(self, name: str) -> tuple[Landscape, str]:
+        """Return the landscape in which others can read what an operator offers, and the operator to read.
+
+        Of a delivery that is its producer if both are at one site, else a new relay at the sink.
+        """
+        if name not in self.queries:
+            return self, name
+        delivery = self.operators[name]
+        (taken,) = delivery.inputs
+        if self.operators[taken.producer].site == delivery.site:
+            return self, taken.producer
+        relay = replace(delivery, name=self.free_name(name))
+        passed = replace(taken, producer=relay.name)
+        return self.with_operators([relay, replace(delivery, inputs=(passed,))]), relay.name
+
+    def reading(self, producers: Mapping[str, str]) -> Landscape:
+        """Return the landscape without some operators; their readers read the given producers instead."""
+
+        def producer(name: str) -> str:
+            return producer(producers[name]) if name in producers else name
+
+        operators = {
+            name: replace(one, inputs=tuple(replace(taken, producer=producer(taken.producer)) for taken in one.inputs))
+            for name, one in self.operators.items()
+            if name not in producers
+        }
+        return replace(self, operators=operators)
+
+    def free_name(self, query: str) -> str:
+        """Return a name for another operator that a query starts."""
+        return next(name for n in count(1) if (name := f"{query}/{n}") not in self.operators)
+
     def under(self, statistics: Statistics, topology: Topology | None = None) -> Landscape:
         """Return the same operators under other statistics, or with other costs and capacities of the same sites."""
 
         def volume(operator: Operator, taken: Input) -> float:
-            if operator.is_delivery and operator.name in self.queries:
+            if operator.name in self.queries:
                 return delivered_bytes(self.queries[operator.name].query, statistics)
             return view_bytes(taken.view, statistics)
 

@@ -72,7 +72,7 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     sinks = Counter(
         operator.site
         for name, operator in landscape.operators.items()
-        if operator.is_delivery and (name in landscape.queries or not readers[name])
+        if len(operator.inputs) == 1 and not readers[name]
     )
     for site, count in sinks.items():
         labels[site].append("sink" if count == 1 else f"{count} sinks")

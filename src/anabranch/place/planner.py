@@ -220,10 +220,10 @@ def _commit(problem: Problem, planner: str, found: Found) -> Placement:
         if isinstance(plan, Take):
             wider = after.relaxed(plan.producer.operator, problem.needs[plan.mask].view)
             assert wider is not None
-            after = after.with_operators(wider.operators.values())
-            return plan.producer.operator
+            after, producer = after.with_operators(wider.operators.values()).relaying(plan.producer.operator)
+            return producer
         producers = [(place(child), child.mask) for child in (plan.left, plan.right)]
-        name = next(name for n in count(1) if (name := f"{query.name}/{n}") not in after.operators)
+        name = after.free_name(query.name)
         inputs = tuple(_input(problem, producer, mask, plan.mask) for producer, mask in producers)
         operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs)
         texts[name] = plan_text(problem, plan)
@@ -239,8 +239,8 @@ def _commit(problem: Problem, planner: str, found: Found) -> Placement:
     reused = [
         leaf.producer.operator for leaf in leaves_of(found.plan) if not before.operators[leaf.producer.operator].is_base
     ]
-    widened = [name for name, operator in before.operators.items() if after.operators[name] is not operator]
-    changed = [*widened, *(operator.name for operator in started), query.name]
+    changed = [name for name, operator in after.operators.items() if before.operators.get(name) is not operator]
+    widened = [name for name in changed if name in before.operators and name not in before.queries]
     cost = after.cost_into(changed) - before.cost_into(changed)
     deployment = Deployment(
         query=query.name,

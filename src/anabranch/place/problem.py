@@ -137,6 +137,8 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
     """Return the problem of placing a query; without `relaxing`, running operators are used only as they are."""
     if query.name in landscape.queries:
         raise TopologyError(f"query '{query.name}' is already deployed", hint="give the new one another name")
+    if query.name in landscape.operators:
+        raise TopologyError(f"an operator is called '{query.name}'", hint="give the query another name")
     if query.sink not in landscape.topology.positions:
         raise TopologyError(f"query '{query.name}' has its sink at unknown site '{query.sink}'")
     for relation in query.query.graph.relations:

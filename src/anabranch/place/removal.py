@@ -2,7 +2,8 @@
 
 Visits readers before producers. Each operator then offers the union of the views that its readers take, and takes from
 its producers only that: those filters and windows, its columns, and the columns of its join predicates. Sources always
-offer everything, and a delivery always keeps its query's view.
+offer everything, and a delivery always keeps its query's view. A relay goes with the last of its readers at other
+sites.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from anabranch.place.view import View
 
 
 def removed(landscape: Landscape, query: str) -> Landscape:
-    """Remove a query; a delivery that others read stays until they are removed too."""
+    """Remove a query; joins and relays that others read stay until they are removed too."""
     queries = {name: one for name, one in landscape.queries.items() if name != query}
     return tightened(replace(landscape, queries=queries))
 
@@ -34,7 +35,24 @@ def tightened(landscape: Landscape) -> Landscape:
         for taken in operator.inputs:
             asked[taken.producer].append(taken.view)
         kept[name] = operator
-    return replace(landscape, operators={name: kept[name] for name in landscape.operators if name in kept})
+    operators = {name: kept[name] for name in landscape.operators if name in kept}
+    return _without_idle_relays(replace(landscape, operators=operators))
+
+
+def _without_idle_relays(landscape: Landscape) -> Landscape:
+    """Remove relays that one operator reads, at their site: it reads their producer instead, over the same path."""
+    readers: dict[str, list[Operator]] = defaultdict(list)
+    for operator in landscape.operators.values():
+        for taken in operator.inputs:
+            readers[taken.producer].append(operator)
+    idle = {
+        name: operator.inputs[0].producer
+        for name, operator in landscape.operators.items()
+        if len(operator.inputs) == 1
+        and name not in landscape.queries
+        and [reader.site for reader in readers[name]] == [operator.site]
+    }
+    return landscape.reading(idle) if idle else landscape
 
 
 def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:

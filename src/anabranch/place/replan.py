@@ -6,7 +6,6 @@ queries on an empty network, in the order of arrival. The first keeps operators,
 finds sharing that no single move leads to. `double_work` is what a hand-over costs while it lasts.
 
 Law: all queries of the landscape are deployed in the result, and no site or link is overloaded.
-Limit: a query whose delivery another query reads moves only together with its readers.
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ def beside(landscape: Landscape, planner: Planner) -> Landscape:
     for _ in range(MOST_ROUNDS):
         moved = False
         for name, query in landscape.queries.items():
-            without = removed(current, name)
-            if name in without.operators:
-                # Another query reads its delivery.
-                continue
-            offered = tightened(planner.plan(without, query).landscape)
+            offered = tightened(planner.plan(removed(current, name), query).landscape)
             if offered.cost < current.cost * (1 - LEAST_GAIN):
                 current, moved = offered, True
         if not moved:
@@ -61,11 +56,9 @@ def _fitting(landscape: Landscape, planner: Planner) -> Landscape:
         users = [name for name in current.queries if _is_in_trouble(current, name)]
         if not users:
             break
-        # The last to come is the first to move. Readers of its delivery arrived later still.
-        gone = {name for name in current.queries if users[-1] in _used(current, name)}
-        for name in gone:
-            current = removed(current, name)
-        out |= gone
+        # The last to come is the first to move.
+        current = removed(current, users[-1])
+        out.add(users[-1])
     return _with_queries(current, landscape, (name for name in landscape.queries if name in out), planner)
 
 
@@ -106,7 +99,7 @@ def _contents(landscape: Landscape) -> dict[str, Hashable]:
     for name in in_order(landscape):
         operator = landscape.operators[name]
         inputs = tuple((found[taken.producer], taken.view) for taken in operator.inputs)
-        found[name] = hash((operator.site, operator.view, inputs, name if operator.is_delivery else ""))
+        found[name] = hash((operator.site, operator.view, inputs, name if name in landscape.queries else ""))
     return found
 
 

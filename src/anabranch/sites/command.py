@@ -16,16 +16,16 @@ from rich.live import Live
 
 from anabranch.commands import add_command, writing
 from anabranch.errors import SiteError, SpecError
+from anabranch.host.private import make_private
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import PLANNERS
 from anabranch.place.spec import load_network
 from anabranch.sites.asking import ask
 from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files, require_sources
-from anabranch.sites.observed import silent_sites
 from anabranch.sites.plan_state import Planned
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.view import measured_landscape, plain_status, status_table
+from anabranch.sites.view import measured_landscape, plain_status, status_table, troubles
 from anabranch.sites.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
         interval=arguments.interval,
         limit=arguments.limit,
     )
+    make_private(settings.place)
     options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
@@ -168,15 +169,19 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while arguments.seconds is None or time.monotonic() - started < arguments.seconds:
                 if arguments.local:
-                    controller.keep_sites(command, Path(root.location) / "logs")
+                    with controller.surviving("start the sites"):
+                        controller.keep_sites(command, Path(root.location) / "logs")
                 controller.step()
+                is_stopped = False
+                with controller.surviving("show the deployment"):
+                    orders = controller.orders
+                    is_stopped = orders.wanted.is_stopped
+                    if console.is_terminal:
+                        live.update(status_table(root, orders), refresh=True)
                 for line in controller.log[shown:]:
                     live.console.print(line, highlight=False)
                 shown = len(controller.log)
-                orders = controller.orders
-                if console.is_terminal:
-                    live.update(status_table(root, orders), refresh=True)
-                if orders.wanted.is_stopped:
+                if is_stopped:
                     if not controller.await_sites():
                         raise SiteError("a site did not stop within a minute", hint="see its log in the root folder")
                     break
@@ -219,14 +224,10 @@ def _status(root: Root, arguments: argparse.Namespace) -> int:
         Console().print(status_table(root, orders))
     if arguments.picture is not None:
         _draw(root, orders, arguments.picture)
-    silent = silent_sites(root, orders)
-    for site in silent:
-        Console(stderr=True, soft_wrap=True).print(
-            f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
-            f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'",
-            highlight=False,
-        )
-    return 1 if silent else 0
+    found = troubles(root, orders)
+    for trouble in found:
+        Console(stderr=True, soft_wrap=True).print(trouble, highlight=False, markup=False)
+    return 1 if found else 0
 
 
 def _draw(root: Root, orders: Orders, path: Path) -> None:

@@ -26,7 +26,7 @@ from anabranch.host.links.feed import NEWEST
 from anabranch.host.links.shape import Shape
 from anabranch.place.check import complaints
 from anabranch.place.grouping import is_grouped_early
-from anabranch.place.landscape import Input, Landscape, Operator
+from anabranch.place.landscape import Landscape, Operator
 from anabranch.place.removal import in_order, tightened
 from anabranch.place.selection import to_filter
 from anabranch.place.view import Slot, View, needs
@@ -73,7 +73,7 @@ class _Compiler:
         self.readers: dict[str, list[Operator]] = {name: [] for name in landscape.operators}
         for operator in landscape.operators.values():
             for taken in operator.inputs:
-                self.readers[self._producer(taken)].append(operator)
+                self.readers[taken.producer].append(operator)
         self.names: dict[str, str] = {}
         """The operator that offers the view of an operator of the landscape."""
         self.made: dict[str, OperatorSpec] = {}
@@ -87,26 +87,23 @@ class _Compiler:
             elif operator.is_join:
                 if not self._is_fused(operator):
                     self._add(name, self._join(operator, JOIN))
+            elif name in self.landscape.queries:
+                self._add(name, self._delivery(operator))
             else:
-                if self.readers[name]:
-                    self._add(name, self._join(operator, RELAY))
-                self._add("", self._delivery(operator))
+                self._add(name, self._join(operator, RELAY))
         return Program(self.made)
 
     def _add(self, name: str, spec: OperatorSpec) -> None:
-        if name:
-            self.names[name] = spec.name
-        self.made[spec.name] = spec
+        self._make(spec)
+        self.names[name] = spec.name
 
-    def _producer(self, taken: Input) -> str:
-        """The operator that an input reads: where a delivery has its rows from the same site, what it has them from."""
-        name = taken.producer
-        while (operator := self.landscape.operators[name]).is_delivery:
-            (below,) = operator.inputs
-            if self.landscape.operators[below.producer].site != operator.site:
-                break
-            name = below.producer
-        return name
+    def _make(self, spec: OperatorSpec) -> None:
+        if spec.name in self.made:
+            raise TopologyError(
+                f"two queries have operators with the name '{spec.name}' in files",
+                hint="give one of them a name that differs in its letters or digits",
+            )
+        self.made[spec.name] = spec
 
     def _is_fused(self, operator: Operator) -> bool:
         """True if one join at the same site reads the operator, and nothing else does."""
@@ -152,12 +149,7 @@ class _Compiler:
     def _delivery(self, operator: Operator) -> OperatorSpec:
         wanted = self.landscape.queries[operator.name]
         need = needs(wanted.query)[-1]
-        if self.readers[operator.name]:
-            # Others read the view; it is relayed as it comes.
-            inputs = [_Taken(operator.name, need.view, tuple(range(len(need.view.slots))))]
-        else:
-            (taken,) = operator.inputs
-            inputs = [_Taken(self._producer(taken), taken.view, taken.slots)]
+        inputs = self._inputs(operator)
         graph = wanted.query.graph
         ranges = {slot: _range(each) for slot, each in enumerate(need.view.slots)}
         placed, relations, specs = self._relations(inputs, ranges)
@@ -192,7 +184,7 @@ class _Compiler:
             named.append(Output(_time(0), BOUNDARY))
             query = self._query(wanted.query.text, need.view, inputs, placed, relations, named, grouping)
             name = operator_name(f"groups {operator.name}", site, query.fingerprint, [spec.shape for spec in specs])
-            self.made[name] = OperatorSpec(name, site, GROUPS, query, specs)
+            self._make(OperatorSpec(name, site, GROUPS, query, specs))
             return self._delivery_of_groups(operator, wanted.query, name)
         query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, None)
         return self._delivering(operator, query, specs)
@@ -222,7 +214,7 @@ class _Compiler:
         """The inputs of an operator, with those of the joins that are fused into it."""
         found = []
         for taken in operator.inputs:
-            producer = self.landscape.operators[self._producer(taken)]
+            producer = self.landscape.operators[taken.producer]
             if producer.is_join and operator.is_join and self._is_fused(producer):
                 found += [
                     _Taken(below.producer, below.view, tuple(taken.slots[slot] for slot in below.slots))

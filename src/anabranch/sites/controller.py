@@ -3,6 +3,9 @@
 It holds no state of its own: what is wanted and what is planned are files, so a controller that dies is replaced by
 another, and operators run on meanwhile. Requests of other commands (`add`, `remove`, …) are files as well; the
 controller answers each in a file beside it.
+
+Invariant: an error ends neither the controller nor the sites that it has started. It is written to `controller.json`,
+where `status` finds it, and what failed is tried again. Only a controller that has lost its lease ends.
 """
 
 from __future__ import annotations
@@ -10,20 +13,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anabranch.errors import AnabranchError, SiteError
 from anabranch.place.spec import Network, load_network
+from anabranch.secrets import without_secrets
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
 from anabranch.sites.measured import stream_rates, take_sample
 from anabranch.sites.observed import Observed, silent_sites
 from anabranch.sites.operators import GATE, control_link
 from anabranch.sites.plan_state import Planned, judged
-from anabranch.sites.root import LEASE, Orders, Root, now
+from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
 from anabranch.window import FOREVER, parse_duration
@@ -37,10 +43,13 @@ class Controller:
         self._file = file
         self._lease = root.lease("controller")
         self.log: list[str] = []
+        self._errors: dict[str, str] = {}
+        """By what the controller was doing: the error that it met last, until that succeeds."""
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Controller:
         self._lease.take()
+        self.root.remove(ERRORS)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,9 +109,41 @@ class Controller:
     def _keep(self, planned: Planned) -> None:
         self.root.write("plan.json", {"network": self._file, **planned.to_json()})
 
+    @contextmanager
+    def surviving(self, doing: str) -> Iterator[None]:
+        """Reports an error instead of raising it; the report ends when the same succeeds."""
+        try:
+            yield
+        except Exception as error:
+            self._note(doing, self._told(error))
+        else:
+            self._note(doing, None)
+
+    def _told(self, error: Exception) -> str:
+        """An error as users see it; of one that is not ours, the log also gets the traceback."""
+        if isinstance(error, AnabranchError):
+            return without_secrets(str(error))
+        self.log.append(without_secrets("".join(traceback.format_exception(error)).rstrip()))
+        return without_secrets(f"{type(error).__name__}: {error}")
+
+    def _note(self, doing: str, error: str | None) -> None:
+        if self._errors.get(doing) == error:
+            return
+        self._errors = {name: text for name, text in self._errors.items() if name != doing}
+        if error is not None:
+            self._errors[doing] = error
+            self.log.append(f"cannot {doing}: {error}")
+        with suppress(SiteError):  # the root may be what cannot be written
+            self.root.write(ERRORS, self._errors)
+
     def step(self) -> bool:
         """One look at the sites: answers requests, and takes a change further; True if anything moved."""
         self._lease.renew()
+        with self.surviving("follow the sites"):
+            return self._look()
+        return False
+
+    def _look(self) -> bool:
         orders = self.orders
         wanted = progressed(orders.wanted, Observed(self.root, orders))
         moved = wanted is not orders.wanted
@@ -221,8 +262,8 @@ class Controller:
             self.root.remove(f"requests/{name}")
             try:
                 answer = {"done": self._obey(request)}
-            except AnabranchError as error:
-                answer = {"error": str(error)}
+            except Exception as error:
+                answer = {"error": self._told(error)}
             self.root.write(f"answers/{name}", answer)
             return True
         return False

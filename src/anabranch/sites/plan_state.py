@@ -180,6 +180,11 @@ class Planned:
             operators={name: replace(one, site=at[one.site]) for name, one in operators.items()},
             queries={name: query.query for name, query in queries.items()},
         )
+        read = {taken.producer for one in operators.values() for taken in one.inputs}
+        for name in sorted(read & set(queries)):
+            # In plans of earlier releases operators read deliveries.
+            landscape, producer = landscape.relaying(name)
+            landscape = landscape.reading({name: producer}).with_operators([landscape.operators[name]])
         state = cls(
             landscape,
             queries,

@@ -2,6 +2,7 @@
 
     <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
     <root>/plan.json                the landscape behind it, for the next change; the controller's own
+    <root>/controller.json          the errors of the controller, by what it was doing
     <root>/leases/<owner>.json      one for each site and for the controller, renewed while its owner lives
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
@@ -28,10 +29,12 @@ from anabranch.errors import SiteError
 from anabranch.host.links.feed import Inlet
 from anabranch.host.links.outlet import Reader
 from anabranch.host.locations import UNKNOWN, locate
+from anabranch.host.private import make_private
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.wanted import Wanted
 from anabranch.spec.model import SinkSpec, StreamSpec
 
+ERRORS = "controller.json"
 LEASE = 15.0
 """Seconds after which a lease that was not renewed is free."""
 
@@ -144,6 +147,7 @@ class Root:
     def write(self, path: str, value: Mapping[str, Any]) -> None:
         target = f"{self._path}/{path}"
         partial = f"{target}.{uuid.uuid4().hex}.partial"
+        make_private(self.location)
         try:
             self._files.create_dir(target.rpartition("/")[0], recursive=True)
             with self._files.open_output_stream(partial) as stream:

@@ -31,7 +31,7 @@ from anabranch.host.spark.source import Cells, tagged_union
 from anabranch.host.work import Work
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
-from anabranch.secrets import from_environment
+from anabranch.secrets import from_environment, without_secrets
 from anabranch.sites.controller import timeout_of
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
@@ -247,7 +247,8 @@ class Site:
     def _failed(self, running: Running, error: BaseException | None) -> None:
         if running.handle is not None:
             _stop(running)
-        running.error = str(error).partition("\n\nJVM")[0][:2000] if error is not None else "it ended by itself"
+        told = str(error).partition("\n\nJVM")[0][:2000] if error is not None else "it ended by itself"
+        running.error = without_secrets(told)
         running.again = time.monotonic() + running.pause
         running.pause = min(2 * running.pause, LONGEST_PAUSE)
 

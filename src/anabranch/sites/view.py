@@ -15,7 +15,7 @@ from anabranch.place.view import View
 from anabranch.sites.measured import flow_rates
 from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
-from anabranch.sites.root import LEASE, Orders, Root, now
+from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 from anabranch.sizes import size_text
 
 
@@ -35,6 +35,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         "version": wanted.version,
         "changing": wanted.is_changing,
         "stopped": wanted.is_stopped,
+        "controller": {"alive": root.holder("controller") is not None, "errors": root.read(ERRORS) or {}},
         "sites": {site: "silent" if site in silent else "alive" for site in reports},
         "clusters": _clusters(root, silent),
         "queries": {
@@ -49,6 +50,36 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         "operators": operators,
         "links": {name: status.to_json() for name, status in flows(orders).items()},
     }
+
+
+def troubles(root: Root, orders: Orders) -> list[str]:
+    """What is wrong with a deployment, and what to do; nothing if it was stopped."""
+    status = plain_status(root, orders)
+    if status["stopped"]:
+        return []
+    found = []
+    if not status["controller"]["alive"]:
+        found.append(
+            "no controller is at work: start 'anabranch deploy' with the same files and root; operators run on"
+        )
+    found += [f"the controller cannot {doing}: {error}" for doing, error in status["controller"]["errors"].items()]
+    found += [
+        f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
+        f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'"
+        for site, state in status["sites"].items()
+        if state == "silent"
+    ]
+    found += [
+        f"operator '{name}' at '{one['site']}' failed and is started again: {one['error']}"
+        for name, one in status["operators"].items()
+        if one.get("error")
+    ]
+    found += [
+        f"link '{name}' is closed: {link['closed']}; remove the query of its reader and add it again"
+        for name, link in status["links"].items()
+        if link["closed"]
+    ]
+    return found
 
 
 def _clusters(root: Root, silent: set[str]) -> list[list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.cql import compile_query
-from anabranch.errors import HostError
+from anabranch.errors import HostError, UnsafeFolder
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
@@ -191,6 +191,15 @@ def test_state_that_is_swept_away_during_a_step_is_built_again(tmp_path: Path) -
     forget(worker.identity)
     keep_engine(opened, worker.task, 0, worker.identity)
     assert worker.step("b 2 1 p") == (("x p",), False)
+
+
+def test_nothing_is_read_from_a_folder_that_is_not_ours(tmp_path: Path, hot: Path) -> None:
+    worker = Worker(tmp_path / "checkpoint")
+    worker.step("a 1 1 x")
+    hot.rename(tmp_path / "theirs")
+    hot.symlink_to(tmp_path / "theirs")
+    with pytest.raises(UnsafeFolder):
+        worker.step("b 2 1 p")
 
 
 def test_hot_state_of_checkpoints_that_are_gone_is_removed(tmp_path: Path, hot: Path) -> None:

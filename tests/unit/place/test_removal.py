@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.errors import TopologyError
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
@@ -24,10 +25,31 @@ def _start() -> Landscape:
 
 def test_what_others_use_stays_and_the_last_reader_takes_it_along() -> None:
     both = deploy(Exhaustive(), _start(), [join("q", "ab", "n5"), join("other", "ab", "n5")]).landscape
-    assert both.operators["other"].inputs[0].producer == "q"
+    assert both.operators["other"].inputs == both.operators["q"].inputs
     without = removed(both, "q")
     assert complaints(without, join("other", "ab", "n5")) == ()
     assert removed(without, "other").operators == _start().operators
+
+
+def test_a_query_that_comes_back_reads_what_it_left_to_others() -> None:
+    first, elsewhere = join("q", "ab", "n4"), join("other", "ab", "n5")
+    both = deploy(Exhaustive(), _start(), [first, elsewhere]).landscape
+    (relay,) = (name for name, one in both.operators.items() if len(one.inputs) == 1 and name not in both.queries)
+    without = removed(both, "q")
+    assert relay in without.operators
+    again = Exhaustive().plan(without, first)
+    assert again.deployment.reused == (relay,)
+    assert again.deployment.operators == ()
+    assert complaints(again.landscape, first) == complaints(again.landscape, elsewhere) == ()
+    # The last reader at another site takes the relay along.
+    assert relay not in removed(again.landscape, "other").operators
+    assert removed(again.landscape, "other").cost == pytest.approx(Exhaustive().plan(_start(), first).landscape.cost)
+
+
+def test_a_query_with_the_name_of_an_operator_is_refused() -> None:
+    running = Exhaustive().plan(_start(), join("q", "ab", "n5")).landscape
+    with pytest.raises(TopologyError, match="an operator is called 'q/1'"):
+        Exhaustive().plan(running, join("q/1", "ab", "n5"))
 
 
 def test_a_filter_that_was_relaxed_for_a_query_is_tightened_when_it_leaves() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from anabranch import cli
-from anabranch.errors import AnabranchError, SiteError, SpecError
+from anabranch.errors import AnabranchError, SiteError, SpecError, TopologyError
 from anabranch.host.links.feed import BEFORE_ALL
 from anabranch.host.links.link import Link
 from anabranch.host.links.place import open_link
 from anabranch.place.hierarchy import to_names
+from anabranch.place.removal import removed, tightened
 from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 from anabranch.sites import controller as controller_module
@@ -27,8 +33,10 @@ from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
+from anabranch.sites.site import Running, Site
 from anabranch.sites.view import plain_status
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
+from anabranch.sites.wiring import Wiring
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETWORK = """
@@ -78,6 +86,87 @@ def test_every_planner_leads_to_operators_that_can_run(planner: str) -> None:
         for taken in spec.inputs:
             made = program.operators[taken.producer].query.schema
             assert all(made.find(field.name) == field or made.find(field.name) for field in taken.schema)
+
+
+@pytest.mark.parametrize("planner", [*COMPARED])
+@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=3, deadline=None)
+def test_queries_are_removed_and_come_back_in_any_order(planner: str, random: Random) -> None:
+    network = load_network(EXAMPLES / "network.yaml")
+    queries = load_queries(EXAMPLES / "airline-queries.yaml", network)[:4]
+    # The same query at the same sink reads what the first one is delivered.
+    queries += tuple(replace(query, name=f"{query.name} twice") for query in queries)
+    chosen = planner_named(planner, network.landscape.topology, Options(max_cs=4, iterations=200))
+    landscape = deploy(chosen, network.landscape, queries).landscape
+    for _ in range(12):
+        query = random.choice(queries)
+        if query.name in landscape.queries:
+            landscape = removed(landscape, query.name)
+        else:
+            landscape = tightened(chosen.plan(landscape, query).landscape)
+        program = compile_program(landscape, network.catalog)
+        deliveries = {spec.serves: spec.site for spec in program.operators.values() if spec.kind == DELIVERY}
+        assert deliveries == {one.name: one.sink for one in landscape.queries.values()}
+    for name in list(landscape.queries):
+        landscape = removed(landscape, name)
+    assert landscape.operators == network.landscape.operators
+
+
+def through(wanted: Wanted) -> Wanted:
+    """The state in which a change is through, as if its operators had run."""
+    wires = {key: replace(wire, since=0, stretches=wire.stretches[-1:]) for key, wire in wanted.wiring.wires.items()}
+    kept = {name: wanted.operators[name] for name in wanted.target}
+    wiring = Wiring(wires).without(set(wanted.operators) - set(kept))
+    return replace(wanted, operators=kept, waiting=frozenset(), wiring=wiring)
+
+
+@pytest.mark.parametrize("planner", [*COMPARED])
+def test_a_query_that_another_one_reads_is_removed_while_that_one_stays(tmp_path: Path, planner: str) -> None:
+    """The shipped example, with the result of `display` at the sink of `gate`."""
+    example = EXAMPLES / "sites"
+    files = load_files(example / "network.yaml", example / "queries.yaml")
+    root = Root(str(tmp_path / "root"))
+    options = Options(max_cs=4, iterations=200)
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner=planner, options=options)
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+
+        def asked(kind: str, **details: str) -> None:
+            orders = controller.orders
+            root.order(replace(orders, wanted=through(orders.wanted)))
+            assert ask(root, kind, wait=lambda: (controller.step(), None)[1], **details)
+
+        asked("add", file=str(example / "more.yaml"))
+        assert set(controller.planned.queries) == {"display", "gate"}
+        asked("remove", query="display")
+        deliveries = [spec.serves for spec in controller.orders.wanted.operators.values() if spec.kind == DELIVERY]
+        assert deliveries == ["gate"]
+        assert set(controller.planned.queries) == {"gate"}
+        asked("add", file=str(example / "queries.yaml"))
+        assert set(controller.planned.queries) == {"display", "gate"}
+
+
+def test_a_plan_in_which_an_operator_reads_a_delivery_is_still_read(tmp_path: Path) -> None:
+    """Earlier releases wrote such plans."""
+    one = "SELECT a.x FROM a [RANGE 10 SECONDS]"
+    files = load_files(*written(tmp_path, ("q", "east", one), ("r", "east", one)))
+    planned = Planned(files.network.landscape, planner="exhaustive")
+    for query in files.queries:
+        planned = planned.with_query(query)
+    operators = dict(planned.landscape.operators)
+    (relay,) = (name for name, one in operators.items() if len(one.inputs) == 1 and name not in "qr")
+    operators["q"] = replace(operators["q"], inputs=operators.pop(relay).inputs)
+    (taken,) = operators["r"].inputs
+    operators["r"] = replace(operators["r"], inputs=(replace(taken, producer="q"),))
+    old = {**planned.to_json(), "operators": encode(operators)}
+    again = Planned.from_json(json.loads(json.dumps(old)), files.network)
+    assert again.landscape.operators == planned.landscape.operators
+    assert compile_program(again.without_query("q").landscape, files.network.catalog).sites
+
+
+def test_queries_whose_names_are_one_in_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="two queries have operators with the name 'query-gate-1"):
+        program_of(tmp_path, ("gate 1", "west", PAIR), ("gate-1", "west", PAIR))
 
 
 def test_joins_of_one_site_that_nobody_else_reads_are_one_operator(tmp_path: Path) -> None:
@@ -494,6 +583,87 @@ def test_a_site_that_does_not_answer_is_named_with_what_to_do(
     assert "site 'east' does not answer: start it with 'anabranch site east --root …'" in said
     assert "anabranch deploy replan --without east" in said
     assert "site 'west'" not in said
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Controller, Root]]:
+    """A controller of one query whose sites report."""
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        for site in {spec.site for spec in controller.orders.wanted.operators.values()}:
+            root.report(site, {"at": root_module.now(), "stopped": False, "operators": {}})
+        yield controller, root
+
+
+def status_of(root: Root, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = cli.main(["deploy", "status", "--root", root.location])
+    return code, " ".join(capsys.readouterr().err.split())
+
+
+def test_an_unexpected_error_is_reported_and_ends_neither_the_controller_nor_the_deployment(
+    watched: tuple[Controller, Root], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller, root = watched
+    before = controller.orders
+    assert status_of(root, capsys) == (0, "")
+
+    def fails(*_: object) -> None:
+        raise KeyError("password=hunter2")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(controller_module, "take_sample", fails)
+        assert not controller.step()
+        assert not controller.step()
+        code, said = status_of(root, capsys)
+        assert code == 1
+        assert "the controller cannot follow the sites: KeyError: 'password=***" in said
+        assert sum("cannot follow" in line for line in controller.log) == 1
+        assert "hunter2" not in "".join(controller.log)
+    with monkeypatch.context() as patched:
+        patched.setattr(controller_module, "compile_program", fails)
+        with pytest.raises(SiteError, match="refused to remove") as refused:
+            ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="q")
+        assert "KeyError" in refused.value.detail
+    assert controller.orders == before
+    assert set(controller.planned.queries) == {"q"}
+    assert status_of(root, capsys) == (0, "")
+
+
+def test_status_names_all_that_is_wrong_and_exits_with_1(
+    watched: tuple[Controller, Root], capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller, root = watched
+    delivery = next(spec for spec in controller.orders.wanted.operators.values() if spec.kind == DELIVERY)
+    failed = {"active": False, "error": "no space left"}
+    root.report(delivery.site, {"at": root_module.now(), "stopped": False, "operators": {delivery.name: failed}})
+    code, said = status_of(root, capsys)
+    assert code == 1
+    assert f"operator '{delivery.name}' at '{delivery.site}' failed and is started again: no space left" in said
+    root.report(delivery.site, {"at": root_module.now(), "stopped": False, "operators": {}})
+    (wire,) = (each for each in controller.orders.wanted.wiring.wires.values() if each.reader == delivery.name)
+    link = open_link(root.default_place, wire.link(wire.stretches[0]), limit=4)
+    link.append(0, [link.write(0, "x", 0, _rows(), 5)], 0)
+    code, said = status_of(root, capsys)
+    assert code == 1
+    assert f"link '{link.name}' is closed" in said
+    link.remove()
+    root.remove("leases/controller.json")
+    code, said = status_of(root, capsys)
+    assert code == 1
+    assert "no controller is at work" in said
+    root.stop(controller.orders)
+    assert status_of(root, capsys) == (0, "")
+
+
+def test_the_error_of_an_operator_is_reported_without_secrets(tmp_path: Path) -> None:
+    spec = next(iter(program_of(tmp_path, ("q", "west", PAIR)).operators.values()))
+    running = Running(spec, "")
+    no_spark: Any = None
+    Site(Root(str(tmp_path / "root")), "west", no_spark)._failed(running, ValueError("jdbc://h?password=hunter2"))
+    assert running.report()["error"] == "jdbc://h?password=***"
 
 
 def test_an_operator_whose_link_was_full_says_so_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from anabranch.host.links.link import (
     following,
     overrun,
 )
+from anabranch.secrets import from_environment
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 PREFIX = "anabranch"
@@ -35,14 +36,14 @@ PREFIX = "anabranch"
 
 @lru_cache(maxsize=32)
 def client(location: str) -> Any:
-    """The connections of this process to a server."""
+    """The connections of this process to a server; `${NAME}` in its location is a variable of the environment."""
     try:
         import redis
     except ModuleNotFoundError as error:
         raise HostError(
             "redis is not installed", hint="install the package with its extra: pip install 'anabranch[redis]'"
         ) from error
-    return redis.Redis.from_url(location)
+    return redis.Redis.from_url(from_environment([("links", location)])["links"])
 
 
 class RedisLink:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -35,9 +36,19 @@ def archive_file() -> Path:
 def mapping_options() -> tuple[str, ...]:
     """The options by which the driver's JVM maps the archive; none where there is no archive."""
     file = archive_file()
-    if OFF in os.environ or not file.is_file() or " " in str(file):
+    if OFF in os.environ or not file.is_file() or " " in str(file) or not is_trusted(file):
         return ()
     return (f"-XX:SharedArchiveFile={file}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
+
+def is_trusted(file: Path) -> bool:
+    """True if nobody can have written the archive who could not change the Python environment or be this user.
+
+    A JVM runs what it maps.
+    """
+    found = file.stat()
+    trusted = {0, os.geteuid(), os.stat(sys.prefix).st_uid}
+    return found.st_uid in trusted and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def writing_options(file: Path) -> tuple[str, ...]:
