@@ -1,6 +1,6 @@
 """Late rows, rows from the future and idle streams: the answer is the batch answer of the rows that count.
 
-Which rows count, and how far the watermark is, is reckoned here once more from ADR 7 and ADR 44 alone. All other rows
+Which rows count, and how far the watermark is, is computed here once more from ADR 2 alone. All other rows
 are diverted, each once.
 """
 
@@ -33,7 +33,7 @@ BEFORE_ALL = -(2**62)
 
 
 class Reckoning:
-    """Streams by ADR 7: their floors, the rows that were on time, and how many were not."""
+    """Streams by ADR 2: their floors, the rows that were on time, and how many were not."""
 
     def __init__(self, rows: Arrivals, timeouts: Mapping[str, int | None], max_ahead: Mapping[str, int]) -> None:
         self.disorder = rows.disorder
