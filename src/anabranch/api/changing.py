@@ -156,7 +156,7 @@ class RunningSet:
         """
         with handle.leaving() as (query, runner):
             assert isinstance(runner, SparkRunner)
-            refuse_change(self.run.queries, wanted.queries, wanted.examples)
+            refuse_change(self.run.queries, wanted.queries, wanted.examples, runner.manifest)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)
