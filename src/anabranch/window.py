@@ -11,6 +11,7 @@ of its own; `range` is then an upper bound on the distance from a row to its dea
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -58,6 +59,14 @@ class Window:
     def deadline(self, time: Any) -> Any:
         """The deadline of a row by its event time, or of an array of rows; not later than `reach` after the time."""
         return time + self.reach
+
+    def earliest(self, deadline: int) -> int:
+        """The earliest event time of a row whose deadline is not before the given one."""
+        if self.span is not None:
+            return deadline - self.span
+        # A deadline is not before its row, and later rows have no earlier deadlines.
+        start = deadline - self.reach
+        return start + bisect_left(range(start, deadline), deadline, key=self.deadline)
 
     def __str__(self) -> str:
         if self.range is None:

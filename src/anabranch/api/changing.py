@@ -93,7 +93,7 @@ class RunningSet:
         """Ends Spark's query, changes the checkpoint and starts again."""
         with handle.leaving() as (query, runner):
             assert isinstance(runner, SparkRunner)
-            refuse_change(self.run.queries, wanted.queries)
+            refuse_change(self.run.queries, wanted.queries, runner.manifest)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)

@@ -31,13 +31,19 @@ def expiry(
     Where rows wait for the watermark, the rows that they may meet wait as well.
     """
     streams = [relation.name for relation in queries.graph.streamed]
+    lone = _LATEST
     if execution.rows_wait:
-        least = min(floors[name] for name in streams)
-        several = [{name: least + spare for name, spare in _spares(member.query).items()} for member in queries.members]
-    else:
-        several = [_expiry(member.query, floors) for member in queries.members]
+        lone = min(floors[name] for name in streams)
+        floors = dict.fromkeys(streams, lone)
+    several = [_expiry(member.query, floors, lone) for member in queries.members]
     lows = {name: min(_LATEST, *(lows[name] for lows in several if name in lows)) for name in streams}
     return {**dict.fromkeys(queries.graph.names, BEFORE_ALL), **lows}
+
+
+def kept_from(queries: QuerySet, floors: Mapping[str, int]) -> dict[str, int]:
+    """For each relation of a stream the event time from which on no row has been dropped, whatever the execution."""
+    lows = expiry(queries, floors)
+    return {each.name: each.window.earliest(lows[each.name]) for each in queries.graph.streamed}
 
 
 def early_leavers(queries: QuerySet) -> frozenset[str]:
@@ -67,31 +73,29 @@ def watermarks(
     return {member.name: min(floors[each.name] for each in member.query.whole.streamed) for member in queries.members}
 
 
-def _expiry(query: Query, floors: Mapping[str, int]) -> dict[str, int]:
+def _expiry(query: Query, floors: Mapping[str, int], lone: int) -> dict[str, int]:
+    """As `expiry`, for one query; `lone` is the time for a stream whose rows meet no row still to come."""
     names = [relation.name for relation in query.whole.streamed]
-    spares = _spares(query)
-    least = min(floors[name] for name in names)
-    if query.waits:
-        kept = _kept_after_deadline(query)
-        return {name: least - kept[name] + spares[name] for name in names}
-    if query.grouping is not None:
-        return {name: least + spares[name] for name in names}
+    if query.grouping is not None or query.waits:
+        least, kept, early = min(floors[name] for name in names), _kept_after_deadline(query), spares(query)
+        return {name: least - kept[name] + early[name] for name in names}
     # Sides that nothing waits at have tables only, so these are the relations of the core.
     spare = query.pairwise.spare
     return {
-        name: min((floors[other] + spare(name, other) for other in names if other != name), default=_LATEST)
+        name: min((floors[other] + spare(name, other) for other in names if other != name), default=lone)
         for name in names
     }
 
 
-def _spares(query: Query) -> dict[str, int]:
-    """For each relation, how much sooner than by its deadline a row may go, once all floors have passed it."""
-    windows, spares = query.pairwise, dict.fromkeys((relation.name for relation in query.whole.streamed), 0)
-    for name in leaving_early(query):
-        at_end = query.grouping is not None or query.waits
-        others = [windows.spare(name, other) for other in spares if other != name]
-        spares[name] = windows.spare_at_end(name) if at_end else min(others)
-    return spares
+def spares(query: Query) -> dict[str, int]:
+    """For each relation, how much sooner than its deadline a row is of no use to results that are newer still."""
+    windows, names = query.pairwise, [relation.name for relation in query.whole.streamed]
+    if query.grouping is not None or query.waits:
+        early = leaving_early(query)
+        return {name: windows.spare_at_end(name) if name in early else 0 for name in names}
+    return {
+        name: min((windows.spare(name, other) for other in names if other != name), default=_LATEST) for name in names
+    }
 
 
 def _kept_after_deadline(query: Query) -> dict[str, int]:

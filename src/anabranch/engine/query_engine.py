@@ -103,7 +103,8 @@ class QueryEngine:
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
         self._since = since
         if self.groups is not None and since is not None:
-            self.groups.pass_watermark(since)
+            # Answers have the time of their boundary, also where that is after the last instant that it counts.
+            self.groups.pass_watermark(since - self.groups.grouping.lag)
 
     @property
     def plan(self) -> Plan:
@@ -282,7 +283,8 @@ class QueryEngine:
             self.group(found)
             return
         if self._since is not None:
-            wanted = known >= self._since
+            # By the rows of a result; one that met nothing becomes known later.
+            wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
         if len(found):
             yield known, self._project(found, known)

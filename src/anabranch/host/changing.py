@@ -6,11 +6,12 @@ holds, after it the new one. Nothing of a query that stays depends on the change
 rebuilt from them, and the next batch is the next batch.
 
 A query that joins answers from an event time on (`since`): it gives exactly those of its results that are not older. No
-row of that time or newer has arrived before the change. Where the state has all rows that such results need, `since` is
-the first moment after the newest row; where rows or columns of a relation are lacking, it is that plus the range of the
-relation, because then no row from before the change can be part of a result. Rows from before the change get stand-ins
-for columns that they were not kept with (`host/stand_ins`); the manifest says from which event time on such a column is
-real (`lacking`), so that a query of a later change does not take them for values.
+row of that time or newer has arrived before the change. The manifest says from which event time on each relation is
+*complete*: all its rows are there, with the values of all columns. It follows from the rows that the old set may have
+dropped (`engine.expiry`), and from what earlier changes left. `since` is the first moment after the newest row at which
+no row from before the relation is complete is in its window any more. Rows from before the change get stand-ins for
+columns that they were not kept with (`host/stand_ins`); no query that joins takes them for values, because a relation
+is complete only after them.
 
 Limit: all live rows pass through the driver. A query that joins can read streams of the set only; Spark cannot add a
 source to a query that has a checkpoint.
@@ -28,12 +29,14 @@ import pyarrow as pa
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.evaluate.expression import ColumnLookup, evaluate, evaluate_mask
+from anabranch.engine.expiry import kept_from, spares
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BundleError
 from anabranch.expr import Column, Expr, columns, conjunction, conjuncts
 from anabranch.functions import below_casts, bind_call
 from anabranch.host.clock import Clocks
+from anabranch.host.commit import relation_floors
 from anabranch.host.holdings import first_slots, kept_rows
 from anabranch.host.manifest import Manifest, RowFile
 from anabranch.host.stand_ins import stand_ins
@@ -41,11 +44,10 @@ from anabranch.host.store import Store, new_attempt, rows_name
 from anabranch.host.tables import read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import Member, QuerySet
 from anabranch.stats.report import SlotReport
-from anabranch.window import FOREVER
+from anabranch.window import BEFORE_ALL, FOREVER
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class SetChange:
     left: tuple[str, ...] = ()
 
 
-def refuse_change(old: QuerySet, new: QuerySet) -> None:
-    """Refuses what a running set cannot become; nothing has been touched."""
+def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None) -> None:
+    """Refuses what a running set cannot become; nothing has been touched.
+
+    `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
+    """
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
@@ -91,8 +96,8 @@ def refuse_change(old: QuerySet, new: QuerySet) -> None:
                 detail=f"all of them ask for {tests}, and the query that joins does not",
                 hint=f"give '{relation.name}' another alias in the query that joins, or the same filter",
             )
-    for name, time in _since(old, new, [each for each in new.members if each.name not in before], 0, {}).items():
-        if time >= FOREVER:
+    for name, time in _promised(old, new, manifest)[0].items():
+        if name not in before and time >= FOREVER:
             raise BundleError(
                 f"query '{name}' has an unbounded window over rows that the running queries have not kept",
                 detail="its answer would never be complete",
@@ -102,23 +107,17 @@ def refuse_change(old: QuerySet, new: QuerySet) -> None:
 
 def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
     """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
-    refuse_change(old, new)
-    names = {each.name for each in old.members}
-    arrivals = [each for each in new.members if each.name not in names]
-    left = tuple(each.name for each in old.members if each.name not in new.names)
     manifest = store.latest()
+    refuse_change(old, new, manifest)
+    arrivals = [each for each in new.members if each.name not in old.names]
+    left = tuple(each.name for each in old.members if each.name not in new.names)
     if manifest is None:
         store.belong_to(new)
         return SetChange({each.name: None for each in arrivals}, left)
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
-    carried = {each.name: _carried(each, old, layout, rows, manifest.lacking) for each in new.graph.streamed}
-    since = {name: time for name, time in manifest.since.items() if name in new.names}
-    newest = manifest.clocks.newest
-    lacking: dict[str, dict[str, int]] = {}
-    if newest is not None:
-        since |= _since(old, new, arrivals, newest + 1, manifest.lacking)
-        lacking = _lacking(old, new, newest + 1, manifest.lacking)
+    carried = {each.name: _carried(each, old, layout, rows, manifest.complete) for each in new.graph.streamed}
+    since, complete = ({}, {}) if manifest.clocks.newest is None else _promised(old, new, manifest)
     attempt = new_attempt()
     files = []
     for slot in table.working:
@@ -135,7 +134,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     plans = {name: text for name, text in plans.items() if name not in renumbered or "#" not in text}
     versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
     changed = Manifest(
-        manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, lacking
+        manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, complete
     )
     store.commit(changed)
     store.belong_to(new)
@@ -152,26 +151,6 @@ def renumbered_predicates(old: QuerySet, new: QuerySet) -> frozenset[str]:
     return frozenset(
         each.name for each in new.members if before.get(each.name, each.query.late_filters) != each.query.late_filters
     )
-
-
-Lacking: TypeAlias = Mapping[str, Mapping[str, int]]
-"""By relation and column: the event time from which on rows have a value of their own."""
-
-
-def _lacking(old: QuerySet, new: QuerySet, first: int, before: Lacking) -> dict[str, dict[str, int]]:
-    """The columns of the new set that rows from before the change, or from before an earlier one, have no value for."""
-    found: dict[str, dict[str, int]] = {}
-    for relation in new.graph.streamed:
-        known = _same(old.graph, relation)
-        if known is None:
-            continue
-        kept = {field.name for field in known.schema}
-        earlier = before.get(relation.name, {})
-        times = {field.name: first if field.name not in kept else earlier.get(field.name) for field in relation.schema}
-        late = {name: time for name, time in times.items() if time is not None}
-        if late:
-            found[relation.name] = late
-    return found
 
 
 def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> list[Expr]:
@@ -208,13 +187,11 @@ def _read_by(part: Expr) -> set[str]:
     return {column.name for column in columns(part)}
 
 
-def _refuse_stand_ins(
-    part: Expr, relation: Relation, lacking: Mapping[str, int], batch: RelationBatch, read: ColumnLookup
-) -> None:
-    """Refuses to test what rows have passed when they came, where an earlier change left them values that do not."""
-    first = max((lacking[name] for name in _read_by(part) if name in lacking), default=None)
-    if first is None:
-        return
+def _refuse_stand_ins(part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup) -> None:
+    """Refuses to test what rows have passed when they came, where an earlier change left them values that do not.
+
+    Rows from `first` on have values of their own.
+    """
     if not evaluate_mask(part, read, len(batch))[batch.times < first].all():
         raise BundleError(
             f"rows of '{relation.name}' have stand-ins that {part} rejects, and have passed it themselves",
@@ -223,29 +200,38 @@ def _refuse_stand_ins(
         )
 
 
-def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int, lacking: Lacking) -> dict[str, int]:
-    """From when on each query that joins answers; a query after those that it reads."""
-    since: dict[str, int] = {}
-    kept = lifetimes(each.query for each in old.members)
+def _promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[dict[str, int], dict[str, int]]:
+    """From when on each query of the new set answers, if not from the first row on, and each relation is complete.
+
+    Without a manifest, and before the first row, as of the event time 0.
+    """
+    newest = None if manifest is None else manifest.clocks.newest
+    if manifest is None or newest is None:
+        first, since, kept = 0, dict[str, int](), kept_from(old, dict.fromkeys(old.graph.names, 0))
+    else:
+        first, since = newest + 1, {name: time for name, time in manifest.since.items() if name in new.names}
+        kept = kept_from(old, relation_floors(old, manifest.clocks))
+        kept = {name: max(time, manifest.complete.get(name, BEFORE_ALL)) for name, time in kept.items()}
+
+    def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
+        """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
+        found = min(kept[relation.name], first) if _is_there(old.graph, new.graph, relation, asked) else first
+        return max(found, since.get(relation.stream, found)) if relation.is_result else found
+
+    arrivals = [each for each in new.members if each.name not in old.names]
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
-        own = {terms.relation: terms for terms in member.terms}
-        needed = lifetimes([member.query])
-        latest, longest = first, 0
+        own, early = {terms.relation: terms for terms in member.terms}, spares(member.query)
+        lag = 0 if member.query.grouping is None else member.query.grouping.lag
+        latest = first
         for shared in member.query.whole.streamed:
             terms = own.get(shared.name)
-            window = terms.window if terms is not None else shared.window
-            longest = max(longest, window.reach)
-            reach = min(window.reach, needed[shared.name])
-            begins = since.get(shared.stream, first) if shared.is_result else first
-            asked = _filter(shared, terms.filter if terms is not None else None)
-            is_late = any(time > first - reach for time in lacking.get(shared.name, {}).values())
-            if begins > first or is_late or not _is_there(old.graph, kept, new.graph, shared, asked, reach):
-                latest = max(latest, begins + reach)
-        if member.query.waits and latest > first:
-            # A combination that meets nothing is known at its deadline; what it may have met is older than its rows.
-            latest += longest
+            window, asked = (shared.window, None) if terms is None else (terms.window, terms.filter)
+            lost = complete(shared, _filter(shared, asked)) - 1
+            # The last event time at which a row that may be lacking could be part of a result.
+            until = min(window.deadline(lost), shared.window.deadline(lost) - early[shared.name])
+            latest = max(latest, max(lost, until) + lag + 1)
         since[member.name] = min(latest, FOREVER)
-    return since
+    return since, {each.name: complete(each, _filter(each, None)) for each in new.graph.streamed}
 
 
 def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
@@ -253,15 +239,10 @@ def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
     return found if own is None else (*found, *conjuncts(own))
 
 
-def _is_there(
-    old: JoinGraph, kept: Mapping[str, int], new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...], reach: int
-) -> bool:
-    """True when the old set has kept all rows, columns and keys of a relation that a query asks for.
-
-    `kept` says how long rows stay in the old set: by their windows, or for less where bands let them go.
-    """
+def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...]) -> bool:
+    """True when the old set has taken in all rows, columns and keys of a relation that a query asks for."""
     known = _same(old, wanted)
-    if known is None or kept[wanted.name] < reach:
+    if known is None:
         return False
     if known.filter is not None and any(part not in asked for part in conjuncts(known.filter)):
         return False
@@ -314,7 +295,7 @@ def _carried(
     old: QuerySet,
     layout: WireLayout,
     rows: Mapping[str, RelationBatch],
-    lacking: Lacking,
+    complete: Mapping[str, int],
 ) -> RelationBatch:
     """The rows of a relation of the new set, as far as the old set has them."""
     known = _same(old.graph, relation)
@@ -339,7 +320,7 @@ def _carried(
 
     for part in _passed_before(relation, known, old, layout.queries):
         if _read_by(part) <= carried.keys():
-            _refuse_stand_ins(part, relation, lacking.get(relation.name, {}), batch, read)
+            _refuse_stand_ins(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
     times = batch.times
     codes = dict(batch.codes)
     if (condition := conjunction(rest)) is not None:

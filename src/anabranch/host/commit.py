@@ -142,7 +142,7 @@ def next_task(
         ceilings=ceilings,
         versions=versions or {},
         since=manifest.since if manifest else {},
-        lacking=manifest.lacking if manifest else {},
+        complete=manifest.complete if manifest else {},
     )
 
 
@@ -175,7 +175,7 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         task.versions,
         task.since,
         task.queries.fingerprint,
-        task.lacking,
+        task.complete,
     )
 
 

@@ -49,8 +49,10 @@ class Manifest:
     """For queries that joined a running set: the event time from which on they answer."""
     fingerprint: str | None = None
     """That of the queries; None in manifests of releases in which a set could not change."""
-    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By relation and column: the event time before which rows may have a stand-in for a value (`host/changing`)."""
+    complete: Mapping[str, int] = field(default_factory=dict)
+    """For relations of a set that has changed: the event time from which on all rows are there, with all their values.
+
+    Relations that are not named have lacked nothing since the start (`host/changing`)."""
 
 
 SHAPE = {
@@ -72,6 +74,8 @@ SHAPE = {
     "tables?": {ANY_NAME: str},
     "since?": {ANY_NAME: int},
     "fingerprint?": (str, None),
+    "complete?": {ANY_NAME: int},
+    "lacking?": {ANY_NAME: {ANY_NAME: int}},
 }
 """The shape of a manifest."""
 
@@ -123,7 +127,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         **({"tables": dict(manifest.tables)} if manifest.tables else {}),
         "since": dict(manifest.since),
         "fingerprint": manifest.fingerprint,
-        **({"lacking": {name: dict(each) for name, each in manifest.lacking.items()}} if manifest.lacking else {}),
+        **({"complete": dict(manifest.complete)} if manifest.complete else {}),
     }
 
 
@@ -138,8 +142,13 @@ def _from_json(value: Mapping[str, Any]) -> Manifest:
         tables=dict(value.get("tables", {})),
         since=dict(value.get("since", {})),
         fingerprint=value.get("fingerprint"),
-        lacking={name: dict(each) for name, each in value.get("lacking", {}).items()},
+        complete=dict(value["complete"]) if "complete" in value else _lacking_nothing(value.get("lacking", {})),
     )
+
+
+def _lacking_nothing(lacking: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Reads the entry of older manifests: by relation and column, from when on rows have values of their own."""
+    return {name: max(columns.values()) for name, columns in lacking.items() if columns}
 
 
 def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:

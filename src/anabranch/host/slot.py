@@ -89,7 +89,7 @@ class SlotTask:
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
     """For queries that joined a running set: the event time from which on they answer."""
-    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    complete: Mapping[str, int] = field(default_factory=dict)
     """As the manifest has it; the next one has it too."""
 
     def at(self, stage: int) -> SlotTask:

@@ -52,8 +52,6 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
     idle streams.
     """
     tables = {name.lower(): table for name, table in rows.items()}
-    if query.sides:
-        return _answer_around(query, tables, watermark)
     return Counter(tuple(map(comparable, values)) for _, values in timed_results(query, tables, watermark))
 
 
@@ -62,30 +60,20 @@ def timed_results(
 ) -> Iterator[tuple[int, list[Value]]]:
     """The results of the query with their event times; `tables` by stream name, in lower case.
 
-    Results of a query that this one reads are rows like any other: their event time is that of the newest row of the
-    combination, of a grouped query the boundary.
+    The event time of a result is that of the newest row of its combination, of a grouped query the boundary; also
+    where a combination that meets nothing is known later. Results of a query that this one reads are rows like any
+    other.
     """
-    given = _given(query, query.graph.relations, tables)
-    combinations = _combinations(query.graph, given)
-    if query.grouping is None:
-        for combination in combinations:
-            values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
-            yield max(row[_TIME] for row in combination.values()), values
-    else:
-        passed = _watermark(query, tables) if watermark is None else watermark
-        yield from _grouped_answer(query, query.grouping, combinations, passed)
-
-
-def _answer_around(query: Query, tables: Mapping[str, pa.Table], watermark: int | None) -> Answer:
-    """All results of a query with outer, semi or anti joins."""
     given = _given(query, query.whole.relations, tables)
     until: float = _watermark(query, tables) if watermark is None else watermark
-    if query.grouping is not None:
-        return _grouped_around(query, query.grouping, given, until)
-    return Counter(
-        tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
-        for combination in _around(query, _combinations(query.graph, given), given, until)
-    )
+    if query.grouping is None:
+        for combination in _around(query, _combinations(query.graph, given), given, until):
+            values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
+            yield max(row[_TIME] for row in combination.values() if row is not None), values
+    elif query.sides:
+        yield from _grouped_around(query, query.grouping, given, until)
+    else:
+        yield from _grouped_answer(query, query.grouping, _combinations(query.graph, given), until)
 
 
 def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
@@ -346,12 +334,13 @@ def _deadline(combination: Combination, windows: Mapping[str, Window]) -> float:
     return min(_leaves(windows[name], row) for name, row in combination.items() if row is not None)
 
 
-def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float) -> Answer:
+def _grouped_around(
+    query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float
+) -> Iterator[tuple[int, list[Value]]]:
     """The answer at each boundary is that of the query over the rows that are in their windows there."""
-    answer: Answer = Counter()
     times = [row[_TIME] for relation in query.whole.streamed for row in rows[relation.name]]
     if not times or watermark == -math.inf:
-        return answer
+        return
     windows = {relation.name: relation.window for relation in query.whole.relations}
     boundary = min(times) // grouping.slide * grouping.slide
     last = max(times) + max(window.reach for window in windows.values()) + grouping.lag
@@ -363,9 +352,8 @@ def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Ro
             for name, several in rows.items()
         }
         here = list(_around(query, _combinations(query.graph, inside), inside, math.inf))
-        answer += _grouped_at(query, grouping, here, boundary)
+        yield from _grouped_at(query, grouping, here, boundary)
         boundary += grouping.slide
-    return answer
 
 
 # --- grouping --------------------------------------------------------------------------------------------------------
@@ -384,7 +372,9 @@ def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
     return min(marks)
 
 
-def _grouped_at(query: Query, grouping: Grouping, combinations: list[Combination], boundary: int) -> Answer:
+def _grouped_at(
+    query: Query, grouping: Grouping, combinations: list[Combination], boundary: int
+) -> Iterator[tuple[int, list[Value]]]:
     """The groups of combinations at one boundary."""
     groups: dict[tuple[Value, ...], list[Combination]] = defaultdict(list)
     values: dict[tuple[Value, ...], tuple[Value, ...]] = {}
@@ -393,24 +383,21 @@ def _grouped_at(query: Query, grouping: Grouping, combinations: list[Combination
         place = tuple(_group_key(value) for value in key)
         groups[place].append(combination)
         values.setdefault(place, key)
-    answer: Answer = Counter()
     for place, members in groups.items():
-        answer += _answer_of(query, grouping, boundary, values[place], members)
-    return answer
+        yield from _answer_of(query, grouping, boundary, values[place], members)
 
 
 def _answer_of(
     query: Query, grouping: Grouping, boundary: int, key: tuple[Value, ...], members: list[Combination]
-) -> Answer:
+) -> Iterator[tuple[int, list[Value]]]:
     """The answer row of one group, unless HAVING rejects it."""
     row: Row = {"boundary": boundary}
     row |= {f"key{index}": value for index, value in enumerate(key)}
     row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
     lookup = _lookup({GROUPED: row})
     tests = () if grouping.having is None else conjuncts(grouping.having)
-    if not all(interpret(test, lookup) is True for test in tests):
-        return Counter()
-    return Counter([tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)])
+    if all(interpret(test, lookup) is True for test in tests):
+        yield boundary, [interpret(output.expression, lookup) for output in query.outputs]
 
 
 def _grouped_answer(
@@ -426,13 +413,7 @@ def _grouped_answer(
             groups[place].append(combination)
             values.setdefault(place, key)
     for place, members in groups.items():
-        row: Row = {"boundary": place[0]}
-        row |= {f"key{index}": value for index, value in enumerate(values[place])}
-        row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
-        lookup = _lookup({GROUPED: row})
-        tests = () if grouping.having is None else conjuncts(grouping.having)
-        if all(interpret(test, lookup) is True for test in tests):
-            yield place[0], [interpret(output.expression, lookup) for output in query.outputs]
+        yield from _answer_of(query, grouping, place[0], values[place], members)
 
 
 def _boundaries(
