@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import MigrationError
 from anabranch.host import commit
 from anabranch.host.local import LocalHost
-from anabranch.plan.execution import EXECUTION_MODELS
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
@@ -30,6 +31,7 @@ from anabranch.testing.oracle import Answer, batch_answer, describe_difference, 
 from anabranch.testing.outer_queries import outer_queries, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
+NOTHING_WAITS = st.sampled_from([EXECUTION_MODELS[0], EXECUTION_MODELS[0], EXECUTION_MODELS[1]])
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "spread"])
 
 
@@ -40,7 +42,7 @@ def test_an_outer_join_gives_the_batch_answer(data: st.DataObject, streams: int)
     drawn = data.draw(outer_queries(streams), "query")
     query = compile_query(drawn.cql, rows.catalog)
     expected = _duckdb(query, drawn.duckdb, rows)
-    answer = _run(data, query, rows)
+    answer, _ = _run(data, query, rows)
     event(f"results: {'some' if expected else 'none'}")
     assert not describe_difference(expected, answer)
 
@@ -53,7 +55,24 @@ def test_a_grouped_outer_join_gives_the_batch_answer(data: st.DataObject, stream
     query = compile_query(drawn.cql, rows.catalog)
     expected = batch_answer(query, _read(query, rows).tables)
     event(f"results: {'some' if expected else 'none'}")
-    assert not describe_difference(expected, _run(data, query, rows))
+    assert not describe_difference(expected, _run(data, query, rows)[0])
+
+
+@given(data=st.data(), streams=st.integers(1, 3))
+def test_an_outer_join_whose_rows_wait_for_the_watermark_gives_the_answer_over_those_before_it(
+    data: st.DataObject, streams: int
+) -> None:
+    """What a combination has met stays as long as the combination, in every execution model."""
+    rows = data.draw(arrivals(streams, most_rows=12, mostly_dense=True), "rows")
+    query = compile_query(data.draw(outer_queries(streams), "query").cql, rows.catalog)
+    answer, watermark = _run(data, query, rows, st.sampled_from(EXECUTION_MODELS[2:]))
+    passed = {
+        name: table.filter(pc.less(table["ts"].cast(pa.timestamp("us")).cast(pa.int64()), watermark))
+        for name, table in _read(query, rows).tables.items()
+    }
+    expected = batch_answer(query, passed, watermark)
+    event(f"results: {'some' if expected else 'none'}")
+    assert not describe_difference(expected, answer)
 
 
 @given(data=st.data(), streams=st.integers(1, 4))
@@ -78,13 +97,15 @@ def _duckdb(query: Query, sql: str, rows: Arrivals) -> Answer:
     return rows_as_multiset(select(with_watermark(sql, _read(query, rows)), rows.tables))
 
 
-def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
-    """The query on the in-process host, with whatever may happen to it."""
+def _run(
+    data: st.DataObject, query: Query, rows: Arrivals, models: st.SearchStrategy[ExecutionModel] = NOTHING_WAITS
+) -> tuple[Answer, int]:
+    """The query on the in-process host, with whatever may happen to it; its results, and the watermark after them."""
     rows = _read(query, rows)
     batches = data.draw(batch_cuts(rows), "batches")
     crashes = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "crashes")
     few = data.draw(st.sampled_from([2, commit.COMPACT_FILES]), "files to compact")
-    execution = data.draw(st.sampled_from([EXECUTION_MODELS[0], EXECUTION_MODELS[0], EXECUTION_MODELS[1]]), "execution")
+    execution = data.draw(models, "execution")
     results: list[pa.Table] = []
 
     def start() -> LocalHost:
@@ -102,7 +123,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
                 host._engines[0] = _found_again(host._engines[0], Path(folder) / f"hot{number}")
             results.append(host.step(batch))
     assert not any(host.late.values())
-    return rows_as_multiset(pa.concat_tables(results))
+    return rows_as_multiset(pa.concat_tables(results)), host.clocks.watermark
 
 
 def _ask(data: st.DataObject, host: LocalHost) -> None:
@@ -122,7 +143,7 @@ def _ask(data: st.DataObject, host: LocalHost) -> None:
 def _found_again(engine: Engine, folder: Path) -> Engine:
     """The engine as another worker of the machine finds it: rebuilt in mapped memory, and opened from there."""
     folder.mkdir()
-    if engine.is_migrating or engine.only.sides is None:
+    if engine.is_migrating or engine.only.sides is None or engine.entrance is not None:
         return engine
     codes = {name: base.codes for name, base in engine.bases.items()}
     arena = MappedArena(folder)

@@ -129,3 +129,42 @@ def test_what_cannot_join_or_leave_is_refused_and_the_set_goes_on(spark: SparkSe
             alone.add("more", pairs.writeStream.format("memory"))
     finally:
         alone.stop()
+
+
+def test_a_query_that_joins_gives_all_results_from_the_time_that_it_was_promised(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A query over one stream keeps no row, and a relation that joins with a query has no older ones."""
+    tables = PAIRS.tables()
+    session = register(spark, PAIRS, tmp_path)
+    running = {
+        "both": session.sql("SELECT v.p AS p FROM s0 [NOW] AS v, s1 [NOW] AS w WHERE v.x = w.x"),
+        "one": session.sql("SELECT a.p AS p FROM s0 [RANGE 5 SECONDS] AS a"),
+    }
+    anti = "SELECT a.ts AS ts, a.p AS p FROM s0 [RANGE 3 SECONDS] AS a LEFT ANTI JOIN s1 [RANGE 2 SECONDS] AS c"
+    joining = {
+        "counts": session.sql(COUNTS),
+        "again": session.sql(COUNTS),
+        "tumbles": session.sql("SELECT WINDOW_END() AS at, COUNT(*) AS n FROM s0 [TUMBLE 2 SECONDS] AS a"),
+        "anti": session.sql(f"{anti} ON a.x = c.x"),
+    }
+    writers = {name: query.writeStream.option("path", str(tmp_path / name)) for name, query in joining.items()}
+    together = session.together(**{name: query.writeStream.format("memory") for name, query in running.items()})
+    handle = together.option("checkpointLocation", str(tmp_path / "checkpoint")).slots(2).start()
+    since = {}
+    try:
+        for number, batch in enumerate(cut(tables, 9)):
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+            if 2 <= number < 6:
+                name = list(joining)[number - 2]
+                since[name] = handle.add(name, writers[name])
+    finally:
+        handle.stop()
+    for name, query in joining.items():
+        first = int(since[name].timestamp() * 1e6)
+        results = timed_results(query.compiled.query, tables)
+        expected: Answer = Counter(tuple(map(comparable, values)) for time, values in results if time >= first)
+        assert expected, name
+        found = rows_as_multiset(parquet.read_table(tmp_path / name))
+        assert not describe_difference(expected, found), name

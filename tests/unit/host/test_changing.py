@@ -25,6 +25,8 @@ SCRIPT = "stream a (k bigint, v bigint, w bigint)\nstream b (k bigint, v bigint)
 CATALOG = read_script(SCRIPT).catalog
 PAIRS = "SELECT a.v AS x, b.v AS y FROM a [RANGE 9 SECONDS] AS a, b [RANGE 6 SECONDS] AS b WHERE a.k = b.k AND a.v >= 0"
 
+COUNTED = "SELECT COUNT(*) AS n FROM b [RANGE 7 SECONDS SLIDE 1 SECOND]"
+
 
 def sets(**texts: str) -> QuerySet:
     return together({name: compile_query(text, CATALOG, allow_unbounded=True) for name, text in texts.items()})
@@ -64,12 +66,8 @@ def rows(stream: str, *times: int) -> pa.Table:
         # Rows of a without a key were not kept; of b, all that a row from then on may have met.
         ("SELECT a.v AS x FROM a [RANGE 2 SECONDS] LEFT JOIN b [RANGE 6 SECONDS] ON a.k = b.k WHERE a.v >= 0", 2),
         # A query begins as late as one inside it.
-        ("SELECT n FROM (SELECT COUNT(*) AS n FROM b [RANGE 4 SECONDS SLIDE 2 SECONDS]) [RANGE 5 SECONDS] AS t", 4),
-        (
-            "SELECT n FROM (SELECT COUNT(*) AS n FROM b [RANGE 7 SECONDS SLIDE 1 SECOND]) [RANGE 5 SECONDS] AS t,"
-            " b [NOW] AS z",
-            7 + 5,
-        ),
+        (f"SELECT n FROM ({COUNTED}) [RANGE 5 SECONDS] AS t", 7),
+        (f"SELECT n FROM ({COUNTED}) [RANGE 5 SECONDS] AS t, b [NOW] AS z", 7 + 5),
     ],
 )
 def test_a_query_that_joins_answers_from_the_moment_that_the_rows_allow(

@@ -10,6 +10,7 @@ import pytest
 from anabranch.cql import compile_query
 from anabranch.errors import BatchError, ExpressionError, HostError, PlanError
 from anabranch.host.local import LocalHost
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.physical import mjoin
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
@@ -79,3 +80,15 @@ def test_an_event_time_to_which_no_window_can_be_added_is_refused(time: int) -> 
     times = pa.array([time]).cast(pa.timestamp("us")).cast(TIMESTAMP)
     with pytest.raises(HostError, match="a row of relation 'b' has an event time that no window can be added to"):
         host.step({**rows, "b": rows["b"].set_column(0, "ts", times)})
+
+
+@pytest.mark.parametrize("model", EXECUTION_MODELS, ids=str)
+def test_what_a_combination_has_met_stays_as_long_as_the_combination(model: ExecutionModel, tmp_path: Path) -> None:
+    """The row of b leaves its window at second 6; the row of a that it met waits until second 12."""
+    text = "SELECT a.v AS v FROM a [RANGE 9 SECONDS] AS a LEFT ANTI JOIN b [RANGE 5 SECONDS] AS b ON a.k = b.k"
+    query = compile_query(text, CATALOG)
+    found = []
+    for lines in (["b 1 1 1", "a 1 2 1"], ["a 3 1 3", "b 3 9 9"], ["a 8 2 8", "b 8 9 9"], ["a 30 2 30", "b 30 9 9"]):
+        host = LocalHost(query, mjoin(("a",)), checkpoint=str(tmp_path), execution=model)
+        found += answer_lines(host.step(read_rows(CATALOG, lines)))
+    assert sorted(found) == ["1", "8"]
