@@ -115,7 +115,9 @@ def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crash
     bound = {name: compile_query(each.cql, rows.catalog) for name, each in drawn.items()}
     random = Random(data.draw(st.integers(0, 2**32 - 1), "scheduler"))
     queries = {name: SinkQuery(name, query, random.choice(SITES)) for name, query in bound.items()}
-    landscape = placed(network(rows), queries["q0"], random)
+    landscape = network(rows)
+    for name in data.draw(st.sampled_from([["q0"], ["q0", "q2"], ["q0", "q1"]]), "from the beginning"):
+        landscape = placed(landscape, queries[name], random)
     with tempfile.TemporaryDirectory() as folder:
         world = World(
             compile_program(landscape, rows.catalog), Path(folder), rows.tables, random, crashes=crashes, most_slots=2

@@ -112,51 +112,43 @@ class Controller:
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
         """Reports an error instead of raising it; the report ends when the same succeeds."""
+        told = None
         try:
             yield
         except Exception as error:
-            self._note(doing, self._told(error))
-        else:
-            self._note(doing, None)
-
-    def _told(self, error: Exception) -> str:
-        """An error as users see it; of one that is not ours, the log also gets the traceback."""
-        if isinstance(error, AnabranchError):
-            return without_secrets(str(error))
-        self.log.append(without_secrets("".join(traceback.format_exception(error)).rstrip()))
-        return without_secrets(f"{type(error).__name__}: {error}")
-
-    def _note(self, doing: str, error: str | None) -> None:
-        if self._errors.get(doing) == error:
+            told = _told(error)
+            if told != self._errors.get(doing):
+                self._log_error(f"cannot {doing}", error)
+        if told == self._errors.get(doing):
             return
-        self._errors = {name: text for name, text in self._errors.items() if name != doing}
-        if error is not None:
-            self._errors[doing] = error
-            self.log.append(f"cannot {doing}: {error}")
+        others = {name: text for name, text in self._errors.items() if name != doing}
+        self._errors = others if told is None else {**others, doing: told}
         with suppress(SiteError):  # the root may be what cannot be written
             self.root.write(ERRORS, self._errors)
 
-    def step(self) -> bool:
-        """One look at the sites: answers requests, and takes a change further; True if anything moved."""
-        self._lease.renew()
-        with self.surviving("follow the sites"):
-            return self._look()
-        return False
+    def _log_error(self, what: str, error: Exception) -> None:
+        """Logs an error; of one that is not ours, also the traceback."""
+        self.log.append(f"{what}: {_told(error)}")
+        if not isinstance(error, AnabranchError):
+            self.log.append(without_secrets("".join(traceback.format_exception(error)).rstrip()))
 
-    def _look(self) -> bool:
-        orders = self.orders
-        wanted = progressed(orders.wanted, Observed(self.root, orders))
-        moved = wanted is not orders.wanted
-        if moved:
-            self.root.order(replace(orders, wanted=wanted))
-            self._retire(orders.wanted, wanted, Observed(self.root, orders))
-        self._adopt_lost()
-        moved |= self._answer_one(self.orders.wanted.is_changing)
-        orders = self.orders
-        self._wake_silent_gates(orders)
-        self._remove_retired(orders)
-        take_sample(self.root, orders)
-        return moved
+    def step(self) -> None:
+        """One look at the sites: takes a change further, and answers requests."""
+        self._lease.renew()
+        with self.surviving("take the change further"):
+            orders = self.orders
+            wanted = progressed(orders.wanted, Observed(self.root, orders))
+            if wanted is not orders.wanted:
+                self.root.order(replace(orders, wanted=wanted))
+                self._retire(orders.wanted, wanted, Observed(self.root, orders))
+        with self.surviving("answer requests"):
+            self._adopt_lost()
+            self._answer_one(self.orders.wanted.is_changing)
+        with self.surviving("follow the sites"):
+            orders = self.orders
+            self._wake_silent_gates(orders)
+            self._remove_retired(orders)
+            take_sample(self.root, orders)
 
     def _wake_silent_gates(self, orders: Orders) -> None:
         """Tells each gate that has been silent for its idle timeout how far the others are.
@@ -254,7 +246,7 @@ class Controller:
         names = sorted(name for name in self.root.names("requests") if name.endswith(".json"))
         return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
 
-    def _answer_one(self, is_changing: bool) -> bool:
+    def _answer_one(self, is_changing: bool) -> None:
         """Obeys one request; while a change is under way, only that to stop."""
         for name, request in self._requests().items():
             if is_changing and request["kind"] != "stop":
@@ -263,10 +255,10 @@ class Controller:
             try:
                 answer = {"done": self._obey(request)}
             except Exception as error:
-                answer = {"error": self._told(error)}
+                answer = {"error": _told(error)}
+                self._log_error(f"cannot {request['kind']}", error)
             self.root.write(f"answers/{name}", answer)
-            return True
-        return False
+            return
 
     def _adopt_lost(self) -> None:
         """Gives the joins of a lost site to the nearest living one, as soon as a request says that it is lost.
@@ -356,6 +348,11 @@ class Controller:
             if report is not None and report.get("rate"):
                 found[spec.serves] = float(report["rate"])
         return {**found, **stream_rates(self.root, orders)}
+
+
+def _told(error: Exception) -> str:
+    """An error as users see it."""
+    return without_secrets(str(error) if isinstance(error, AnabranchError) else f"{type(error).__name__}: {error}")
 
 
 def timeout_of(text: str | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def test_classes_that_another_user_may_have_written_are_not_loaded(
         file.chmod(open_to)
         assert archive.mapping_options() == ()
     file.chmod(0o444)
-    monkeypatch.setattr(archive.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: ME + 1)
     assert archive.mapping_options()  # the owner of the environment can change everything in it
     if ME == 0:

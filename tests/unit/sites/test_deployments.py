@@ -134,7 +134,7 @@ def test_a_query_that_another_one_reads_is_removed_while_that_one_stays(tmp_path
         def asked(kind: str, **details: str) -> None:
             orders = controller.orders
             root.order(replace(orders, wanted=through(orders.wanted)))
-            assert ask(root, kind, wait=lambda: (controller.step(), None)[1], **details)
+            assert ask(root, kind, wait=controller.step, **details)
 
         asked("add", file=str(example / "more.yaml"))
         assert set(controller.planned.queries) == {"display", "gate"}
@@ -414,7 +414,7 @@ def test_the_controller_goes_over_to_another_network_file(tmp_path: Path) -> Non
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
         before = controller.orders.wanted
         new = changed_network(tmp_path, GROWN)
-        said = ask(root, "network", wait=lambda: (controller.step(), None)[1], file=str(new))
+        said = ask(root, "network", wait=controller.step, file=str(new))
         assert said.startswith("the network is as 'new.yaml' says (came north); kept")
         assert controller.orders.wanted.operators == before.operators
         clusters = plain_status(root, controller.orders)["clusters"]
@@ -425,12 +425,12 @@ def test_the_controller_goes_over_to_another_network_file(tmp_path: Path) -> Non
         dear = GROWN.replace("{ends: [middle, east], cost: 1}", "{ends: [middle, east], cost: 100}")
         streams = NETWORK[NETWORK.index("streams:") :].replace("b: {site: east, rate: 5", "b: {site: east, rate: 50")
         new.write_text(dear + streams.replace("distinct: {k: 10}", "distinct: {k: 1000}"))
-        said = ask(root, "network", wait=lambda: (controller.step(), None)[1], file=str(new))
+        said = ask(root, "network", wait=controller.step, file=str(new))
         assert "replanned: network usage goes from" in said
         assert {s.site for s in controller.orders.wanted.operators.values() if s.kind == JOIN} == {"west", "east"}
         assert controller.orders.wanted.is_changing
         # A change is under way: further requests wait, but not that to stop.
-        assert ask(root, "stop", wait=lambda: (controller.step(), None)[1]) == "stopping"
+        assert ask(root, "stop", wait=controller.step) == "stopping"
     # A controller that is started with the file of before would take sites for others.
     with Controller(root, files.network, files.sources, str(network)) as controller:
         with pytest.raises(AnabranchError, match="has other sites than the deployment: north"):
@@ -454,11 +454,11 @@ def test_the_joins_of_a_lost_site_go_on_at_the_nearest_that_lives(tmp_path: Path
         lost.take()
         with pytest.raises(SiteError, match="fits no placement"):
             # The site answers, so it keeps its join; and no other has room.
-            ask(root, "replan", wait=lambda: (controller.step(), None)[1], without=["middle"])
+            ask(root, "replan", wait=controller.step, without=["middle"])
         assert controller.orders.wanted.operators[join.name].site == "middle"
         lost.release()
         with pytest.raises(SiteError, match="fits no placement"):
-            ask(root, "replan", wait=lambda: (controller.step(), None)[1], without=["middle"])
+            ask(root, "replan", wait=controller.step, without=["middle"])
         # No plan without it fits, but its join goes on from its checkpoint.
         after = controller.orders.wanted
         assert after.operators[join.name].site in ("west", "east")
@@ -505,16 +505,16 @@ def test_the_controller_answers_what_it_refuses(tmp_path: Path) -> None:
         planned = Planned(files.network.landscape, planner="exhaustive")
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
         with pytest.raises(SiteError, match="no query 'z' is deployed"):
-            ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="z")
+            ask(root, "remove", wait=controller.step, query="z")
         more = written(tmp_path, ("r", "north", PAIR))[1]
         with pytest.raises(SiteError, match="unknown site 'north'"):
-            ask(root, "add", wait=lambda: (controller.step(), None)[1], file=str(more))
+            ask(root, "add", wait=controller.step, file=str(more))
         assert set(controller.planned.queries) == {"q"}
-        done = ask(root, "replan", wait=lambda: (controller.step(), None)[1])
+        done = ask(root, "replan", wait=controller.step)
         assert done.startswith("kept: network usage would go")
-        assert ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="q") == "removing q"
+        assert ask(root, "remove", wait=controller.step, query="q") == "removing q"
         assert not controller.orders.wanted.operators
-        assert ask(root, "stop", wait=lambda: (controller.step(), None)[1]) == "stopping"
+        assert ask(root, "stop", wait=controller.step) == "stopping"
     assert controller.orders.wanted.is_stopped
 
 
@@ -566,7 +566,7 @@ def test_a_query_that_no_placement_can_serve_is_refused_and_others_go_on(tmp_pat
         long = PAIR.replace("RANGE 10 SECONDS", "RANGE 10 HOURS")
         more = written(tmp_path, ("r", "west", long), network=text)[1]
         with pytest.raises(SiteError, match="query 'r' fits no placement within the limits"):
-            ask(root, "add", wait=lambda: (controller.step(), None)[1], file=str(more))
+            ask(root, "add", wait=controller.step, file=str(more))
         assert controller.orders == before
         assert set(controller.planned.queries) == {"q"}
 
@@ -615,17 +615,18 @@ def test_an_unexpected_error_is_reported_and_ends_neither_the_controller_nor_the
 
     with monkeypatch.context() as patched:
         patched.setattr(controller_module, "take_sample", fails)
-        assert not controller.step()
-        assert not controller.step()
+        controller.step()
+        controller.step()
         code, said = status_of(root, capsys)
         assert code == 1
         assert "the controller cannot follow the sites: KeyError: 'password=***" in said
         assert sum("cannot follow" in line for line in controller.log) == 1
+        assert sum("Traceback" in line for line in controller.log) == 1
         assert "hunter2" not in "".join(controller.log)
     with monkeypatch.context() as patched:
         patched.setattr(controller_module, "compile_program", fails)
         with pytest.raises(SiteError, match="refused to remove") as refused:
-            ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="q")
+            ask(root, "remove", wait=controller.step, query="q")
         assert "KeyError" in refused.value.detail
     assert controller.orders == before
     assert set(controller.planned.queries) == {"q"}
