@@ -22,12 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, sqrt
 from types import MappingProxyType
 from typing import TypeAlias
 
 from anabranch.adapt.bets import Bet, weighed
-from anabranch.adapt.calm import Counts, are_alike, counts
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.gate import judge
 from anabranch.adapt.knowledge import Knowledge
@@ -62,6 +61,36 @@ FEWEST_ROWS = 1_000
 """Rows that a filter must have been checked on before the share that passes is believed."""
 MOVE, MOVE_ROW = 1.4, 4e-7
 """Seconds of a core that a move takes, and more for each row of the base states."""
+
+Counts: TypeAlias = Mapping[object, tuple[float, float]]
+"""What was counted, and out of how much: rows in so many seconds, matches of so many lookups."""
+
+
+def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:
+    """The counts of some batches that cover so much event time."""
+    rows: dict[str, int] = {}
+    found: dict[object, tuple[float, float]] = {}
+    for step in steps:
+        for name, count in step.rows_in.items():
+            rows[name] = rows.get(name, 0) + count
+        for probe in step.probes:
+            key = probe.join, probe.origin, probe.target
+            matches, probes = found.get(key, (0, 0))
+            found[key] = matches + probe.matches, probes + probe.probes
+    return {**found, **{name: (count, seconds) for name, count in rows.items()}}
+
+
+def are_alike(now: Counts, known: Counts) -> bool:
+    """True when the counts are what the known ones let expect, but for chance."""
+    if now.keys() != known.keys():
+        return False
+    for name, (count, out_of) in now.items():
+        known_count, known_out_of = known[name]
+        expected = known_count / known_out_of * out_of if known_out_of else 0.0
+        if abs(count - expected) > 0.2 * expected + 3.0 * sqrt(max(expected, count)):
+            return False
+    return True
+
 
 Decide: TypeAlias = Callable[[str, Query, FixedStatistics, float], Choice]
 

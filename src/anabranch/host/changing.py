@@ -149,8 +149,6 @@ def change_set(
     )
     store.commit(changed)
     store.belong_to(new)
-    if renumbered:
-        store.forget_memory()
     store.collect((changed,))
     store.keep_tables(new.graph.tables)
     return SetChange({each.name: since.get(each.name) for each in arrivals}, left)

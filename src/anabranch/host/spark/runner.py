@@ -45,7 +45,6 @@ from anabranch.host.file_rows import SlotFiles
 from anabranch.host.first_rows import FirstBatches
 from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
-from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
@@ -182,7 +181,7 @@ class SparkRunner:
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
-        self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self.steering.recall(self.store.history())
 
     @property
     def plan(self) -> Plan | Plans:
@@ -419,7 +418,6 @@ class SparkRunner:
         )
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
-        records += keep(self.store, self.steering, batch_id, records)
         records += self._carry(batch_id, reports)
         self.note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
