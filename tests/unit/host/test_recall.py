@@ -1,4 +1,4 @@
-"""A restart begins with the statistics that earlier runs measured and the plans that ran; a damaged record is skipped."""
+"""A restart begins with the statistics that earlier runs measured, and knows the plans that ran."""
 
 from __future__ import annotations
 
