@@ -41,7 +41,6 @@ COLUMNS = (
     "changes",
     "migrating",
     "searches",
-    "from library",
 )
 
 
@@ -190,7 +189,6 @@ def _row(each: Compared, policy: str) -> tuple[Cell, ...]:
         course.changes,
         course.migrating / course.work,
         course.searches,
-        course.remembered,
     )
 
 

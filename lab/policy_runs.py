@@ -15,14 +15,12 @@ within a few hundredths while the streams stay, and too low by up to a half righ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from time import process_time
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.adapt.library import Library
 from anabranch.adapt.policy import DataDriven, Periodic, RefinedMemoryDriven
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
@@ -67,12 +65,6 @@ class Course:
     """The fingerprint of the results."""
     searches: int = 0
     """Decisions for which an optimizer was asked."""
-    remembered: int = 0
-    """Decisions on a plan that the library had."""
-    deciding: float = 0.0
-    """Seconds of the wall clock that deciding took."""
-    cpu: float = 0.0
-    """Processor seconds of all batches."""
 
     @cached_property
     def work(self) -> float:
@@ -91,24 +83,15 @@ class Course:
 class Walk:
     """A run under way; runs of one workload take each batch in turn."""
 
-    def __init__(
-        self, query: Query, plan: PhysicalPlan, batch: float, rules: ChangeRules = NO_RULES, *, remembers: bool = True
-    ) -> None:
-        """A batch has so many seconds; without `remembers` the loop has no library."""
+    def __init__(self, query: Query, plan: PhysicalPlan, batch: float, rules: ChangeRules = NO_RULES) -> None:
+        """A batch has so many seconds."""
         self.host = LocalHost(query, plan, rules=rules)
         self._counter = Counter(query, plan, batch)
         self._counted: list[Counted] = []
         self._results = self._answer = 0
-        self._cpu = 0.0
-        loop = self.host.steering.of_query(None).loop
-        if loop is not None and not remembers:
-            # No two statistics are nearer to each other than by a factor of 1.
-            loop.recall(replace(loop.memory, library=Library(tolerance=0.0)))
 
     def step(self, rows: Mapping[str, pa.Table]) -> None:
-        started = process_time()
         found = self.host.step(rows)
-        self._cpu += process_time() - started
         self._counted.append(self._counter.after(self.host))
         self._results += found.num_rows
         self._answer = (self._answer + fingerprint(found)) % (1 << 64)
@@ -116,22 +99,14 @@ class Walk:
     @property
     def course(self) -> Course:
         origins = [record.get("origin") for record in self.host.history if record["kind"] == "decision"]
-        return Course(
-            tuple(self._counted),
-            self._results,
-            self._answer,
-            origins.count("optimizer"),
-            origins.count("library"),
-            self.host.seconds_adapting,
-            self._cpu,
-        )
+        return Course(tuple(self._counted), self._results, self._answer, origins.count("optimizer"))
 
 
 def walked(walks: Mapping[str, Walk], rows: Rows) -> dict[str, Course]:
-    """The courses of several runs, which take each batch in turn, in an order that alternates."""
-    for number, batch in enumerate(rows):
-        for name in list(walks)[:: -1 if number % 2 else 1]:
-            walks[name].step(batch)
+    """The courses of several runs, which take each batch in turn."""
+    for batch in rows:
+        for walk in walks.values():
+            walk.step(batch)
     return {name: walk.course for name, walk in walks.items()}
 
 

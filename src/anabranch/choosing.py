@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-from anabranch.adapt.basis import Basis
 from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
@@ -362,13 +361,12 @@ def change_rules(
     """Return what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
     free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
     criteria = Criteria(
-        given=Layered((wishes.given, calibrated())),
+        given=choice.statistics,
         budget=choice.budget,
         objective=wishes.objective,
         hints=_hints(query, free),
         host=None if choice.host is None else choice.host.host,
         expected=_expected(choice),
-        basis=_basis(query, choice) if free is wishes else None,
     )
     is_learning = learns(wishes, choice, adapt)
     return ChangeRules(
@@ -384,15 +382,6 @@ def _expected(choice: Choice) -> Resources:
     """What the first plan is expected to need."""
     offer = choice.mesh
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
-
-
-def _basis(query: Query, choice: Choice) -> Basis | None:
-    """What a free choice rests on; where limits were kept by estimates, they are held against measurements at once."""
-    if choice.written is not None or isinstance(choice.answer, Infeasible) or choice.budget.is_limited:
-        return None
-    seen = choice.statistics
-    is_known = all(seen.rate(each.name, each.stream) is not None for each in query.graph.streamed)
-    return Basis(first_plan(choice), seen, choice.model.batch) if is_known else None
 
 
 def _staging(wishes: Wishes, choice: Choice, adapt: Settings | None) -> Staging | None:

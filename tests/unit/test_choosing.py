@@ -20,7 +20,7 @@ from anabranch.optimize.proposals import kind
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
-from anabranch.stats.view import FixedStatistics
+from anabranch.stats.view import FixedStatistics, Known
 
 TEXT = """SELECT a.x AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS]
     WHERE a.x = b.x AND a.y = c.y"""
@@ -134,6 +134,16 @@ def test_with_the_limits_that_an_error_names_there_is_a_plan(cpu: float, memory:
     named = dict(re.findall(r"(cpu|memory): ([^,}]+)", caught.value.hint or ""))
     raised = wishes.with_limits(float(named["cpu"]) if "cpu" in named else None, named.get("memory"))
     assert proposal(decide(QUERY, raised)).plan
+
+
+def test_a_query_that_adapts_knows_what_was_sampled_before_the_start() -> None:
+    """What its plan does not measure was taken for unknown, so a guess decided against the sample."""
+    seen = FixedStatistics(rates={"a": 7.0}, selectivities={"a b": 1e-6, "a c": 0.5}, provenance="sampled")
+    wishes = Wishes(given=FixedStatistics(selectivities={"a c": 0.25}))
+    known = change_rules(QUERY, wishes, decide(QUERY, wishes, seen=seen), adapt=Settings()).criteria.given
+    assert known.rate("a", "a") == Known(7.0, "sampled")
+    assert known.pair_selectivity("a", "b") == Known(1e-6, "sampled")
+    assert known.pair_selectivity("a", "c") == Known(0.25, "given")
 
 
 def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> None:

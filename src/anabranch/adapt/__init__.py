@@ -1,7 +1,7 @@
 """Decides on the plans of running queries: when to look for a better one, whether it pays, and who may change a plan.
 
 `steering` is the door: a host gives it the reports of every batch and gets the plans of the next. `loop` adapts a query
-by its statistics (policy, library, gate); `mesh_watch` and `routing` adapt its meshes; `change` leads slots from plan
+by its statistics (policy, gate); `mesh_watch` and `routing` adapt its meshes; `change` leads slots from plan
 to plan; `searches` keeps long searches out of the batches; `records` are the history.
 
 Law: no files, no Spark, no engine. Every decision, also to keep a plan, is a `Decision` that explains itself. The

@@ -12,8 +12,8 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Plan
 
 Action: TypeAlias = Literal["migrate", "keep"]
-Origin: TypeAlias = Literal["library", "optimizer", "search", "phases"]
-"""Who proposes a plan: the library, the optimizer, the search for meshes, or the phases of restless streams."""
+Origin: TypeAlias = Literal["optimizer", "search", "phases"]
+"""Who proposes a plan: the optimizer, the search for meshes, or the phases of restless streams."""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anabranch.adapt.calm import ALIKE
-from anabranch.cost.steps import least_price, price_of_step
+from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import UnitCosts
 from anabranch.stats.step import StepStatistics
 
+ALIKE = 1.2
+"""The factor up to which what a row takes is usual."""
 IN_A_ROW = 3
 """Dear batches that are no accident."""
 REMEMBERED = 8
@@ -33,8 +34,6 @@ class Priced(NamedTuple):
     work: float
     """Seconds of a core."""
     rows: int
-    least: float = 0.0
-    """Of the work, what any plan would have done for these rows."""
 
 
 def priced(steps: Iterable[StepStatistics], units: UnitCosts) -> Priced:
@@ -43,7 +42,6 @@ def priced(steps: Iterable[StepStatistics], units: UnitCosts) -> Priced:
     return Priced(
         sum(price_of_step(step, units) for step in several),
         sum(sum(step.rows_in.values()) for step in several),
-        sum(least_price(step, units) for step in several),
     )
 
 
@@ -54,29 +52,24 @@ class Excess:
         """For so many seconds of event time windows fill."""
         self.taken = 0.0
         """Seconds of a core that all batches took."""
-        self.avoidable = 0.0
-        """Of what batches took since the last decision, what another plan might not have taken."""
         self._filling = self._window = filling
         self._lately: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
-        """Seconds of a core and rows of the latest batches that were looked at."""
+        """Seconds of a core and rows of the latest batches."""
         self._usual = self._dearest = 0.0
         """Seconds of a core for a row, when the plan was last judged; 0 until the first batch."""
-        self._latest = self._cores = self._avoidable_cores = 0.0
+        self._latest = 0.0
         self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
 
     def note(self, priced: Priced, seconds: float) -> None:
         """Takes in what slots did in a batch, and the event time that passed with it."""
-        work, rows, least = priced
+        work, rows = priced
         if not rows:
             return
         if self._filling > 0:
             self.begin()
         self._filling -= seconds
         self.taken += work
-        self.avoidable += work - least
         self._latest = work / rows
-        if seconds:
-            self._cores, self._avoidable_cores = work / seconds, (work - least) / seconds
         self._lately.append((work, rows))
         if not self._usual:
             self._usual = self._dearest = self._latest
@@ -85,20 +78,6 @@ class Excess:
             self._paid, self._in_a_row, self._lasted = self._paid + beyond, self._in_a_row + 1, self._lasted + seconds
         else:
             self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
-
-    def rest(self, seconds: float) -> None:
-        """Takes in a batch that was as usual, without looking at it."""
-        if self._filling > 0:
-            self.begin()
-        self._filling -= seconds
-        self.taken += self._cores * seconds
-        self.avoidable += self._avoidable_cores * seconds
-        self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
-
-    def decided(self) -> None:
-        """Takes in a decision on the plan: what it could have saved before is settled."""
-        self.avoidable = 0.0
-        self.judged()
 
     def judged(self) -> None:
         """Takes what the latest batches took as usual: by them the plan was judged, and stays."""
@@ -121,16 +100,6 @@ class Excess:
     def paid(self) -> float:
         """Seconds of a core that dear batches in a row took beyond what is usual."""
         return self._paid if self._in_a_row >= IN_A_ROW else 0.0
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether the latest batch was dear."""
-        return self._in_a_row > 0
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether windows fill: then nothing is dear."""
-        return self._filling > 0
 
     @property
     def is_mixed(self) -> bool:

@@ -22,8 +22,8 @@ from anabranch.adapt.excess import Excess
 from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
+from anabranch.adapt.observation import Batch
 from anabranch.adapt.records import DecisionMade
-from anabranch.adapt.resting import Batch
 from anabranch.adapt.routing import (
     Flow,
     could_pay,
@@ -105,6 +105,9 @@ class Looking:
         """Searches of some slots that led to no change, since the last that did."""
         self._looks: dict[Slots, int] = {}
         """Looks of some slots so far."""
+        rates = [criteria.given.rate(each.name, each.stream) for each in query.graph.streamed]
+        self._is_sampled = None not in rates
+        """Whether the streams were known before the start."""
         self._excess = {slots: Excess(filling) for slots in groups}
         self._passed = 0.0
         """Event time so far."""
@@ -123,16 +126,28 @@ class Looking:
         """Takes in that the loop of some slots found the streams changed, and keeps its plan."""
         self._news[slots] = reason
 
-    def is_idle(self, batch: int) -> bool:
-        """Whether no look is due after a batch, and none is under way."""
-        return not (self._triggers or self._under_way or self._news or self._staging.is_due(batch + 1))
+    def after(self, batch: Batch, plans: Mapping[int, SlotPlan], *, is_busy: bool = False) -> None:
+        """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
 
-    def bound(self, slots: Slots) -> float:
-        """Seconds of a core for a row, beyond which a batch of some slots is dear."""
-        return self._excess[slots].bound
+        `plans` are those of the next batch. While the query `is_busy` with a change of plan, none is asked.
+        """
+        drifts = self._watch(batch)
+        for slots in self._groups:
+            self._begin_search(slots, batch)
+            reason, has_turned = self._drifted(slots, drifts)
+            share = ON_EVIDENCE
+            if not any(self._watches[slot].is_cooling for slot in slots):
+                if slots in self._untested:
+                    self._may_look(slots, plans, share)
+                if reason is None:
+                    reason, share = self._occasion(slots, batch.facts.batch, is_busy=is_busy)
+            if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
+                self._triggers |= dict.fromkeys(slots, reason)
+                self._looks[slots] = self._looks.get(slots, 0) + 1
+                self._looked(slots)
 
-    def watch(self, batch: Batch, *, is_priced: bool = True) -> dict[int, str]:
-        """Takes in a batch, with its price unless it was as usual; returns why the meshes of slots may not fit."""
+    def _watch(self, batch: Batch) -> dict[int, str]:
+        """Takes in a batch; returns why the meshes of slots may not fit."""
         seconds, reports = batch.facts.seconds, batch.reports
         self._passed += seconds or 0.0
         found = {}
@@ -150,33 +165,10 @@ class Looking:
             if self._running.get(slots) != plan:
                 self._running[slots] = plan
                 excess.begin()
-            if is_priced:
-                excess.note(batch.priced(told), seconds)
-            else:
-                excess.rest(seconds)
+            excess.note(batch.priced(told), seconds)
             if not excess.paid:
                 self._early.discard(slots)
         return found
-
-    def after(self, batch: Batch, plans: Mapping[int, SlotPlan], *, is_busy: bool = False) -> None:
-        """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
-
-        `plans` are those of the next batch. While the query `is_busy` with a change of plan, none is asked.
-        """
-        drifts = self.watch(batch)
-        for slots in self._groups:
-            self._begin_search(slots, batch)
-            reason, has_turned = self._drifted(slots, drifts)
-            share = ON_EVIDENCE
-            if not any(self._watches[slot].is_cooling for slot in slots):
-                if slots in self._untested:
-                    self._may_look(slots, plans, share)
-                if reason is None:
-                    reason, share = self._occasion(slots, batch.facts.batch)
-            if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
-                self._triggers |= dict.fromkeys(slots, reason)
-                self._looks[slots] = self._looks.get(slots, 0) + 1
-                self._looked(slots)
 
     def _begin_search(self, slots: Slots, batch: Batch) -> None:
         """Searches for a mesh where slots have reported their operators."""
@@ -192,9 +184,9 @@ class Looking:
     def _occasion(self, slots: Slots, batch: int) -> tuple[str | None, float]:
         """Why slots whose routes have not drifted may look, if they may, and the share of the work that it may take."""
         reason, share = self._changed(slots) or self._overspent(slots), ON_EVIDENCE
-        if reason is None and self._staging.is_due(batch + 1):
-            is_new = self.criteria.basis is None and slots not in self._looks
-            reason, share = f"batch {batch} has passed", FIRST if is_new else BY_SCHEDULE
+        is_first = not self._is_sampled and slots not in self._looks
+        if self._staging.is_due(batch + 1) and (reason is None or is_first):
+            reason, share = reason or f"batch {batch} has passed", FIRST if is_first else BY_SCHEDULE
         return reason, share
 
     def decisions(

@@ -1,19 +1,18 @@
 """The adaptation loop of a running query: takes in the statistics of every batch, and decides now and then.
 
-A state machine over batches. A policy suggests; the library, else the optimizer, proposes; the gate judges. Policies
-compare with the situation of the last decision.
+A state machine over batches. A policy suggests; the optimizer proposes; the gate judges. Policies compare with the
+situation of the last decision.
 
 - While the streams are changing, the measured numbers are a mix of old and new. A decision waits until the later half
   of the remembered batches agrees with the earlier, but not for ever.
 - While the plan is being changed, and for the cool-down after it, the loop decides nothing. It does not learn from
   batches in which the plan was being changed: two plans at once measure neither.
-- The loop computes statistics when a policy or a decision needs them, so a batch in which nothing is due costs next to
-  nothing.
+- The loop computes statistics when a policy or a decision needs them.
+- Plans that ran, and those that an optimizer listed, are remembered. They are candidates of every later decision, and
+  are priced by its statistics (query logging, Zhu 2006, 26.1.4). A restart reads them from the history.
 - A plan that runs, or has run, is priced by what was counted of it (`cost.counted`): the model's price times the factor
   by which the counts differed from it. A plan that never ran gets the factor of the one that runs, so an error that all
   plans share decides nothing.
-- News lead to a decision once what another plan could have avoided, since the last decision, has added up to the price
-  of deciding; until then a query whose rows do not become dear is left alone.
 - A change must pay back while the streams stay as they are. How long that is, is learnt from how long they stayed so
   before (`stability`), and a plan is charged for the next change too (`weighing`).
 - A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
@@ -23,17 +22,16 @@ compare with the situation of the last decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from anabranch.adapt.calm import Calm, Counts, are_alike, counts
-from anabranch.adapt.decision import Decision, Origin, Rival
+from anabranch.adapt.decision import Decision, Rival
 from anabranch.adapt.excess import Excess
 from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.library import Library
-from anabranch.adapt.memory import LoopMemory
 from anabranch.adapt.observation import Observation, Since
 from anabranch.adapt.policy import Situation
 from anabranch.adapt.rules import Criteria
@@ -43,6 +41,7 @@ from anabranch.adapt.stability import Stability
 from anabranch.adapt.weighing import IN_LINE, Weighing
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.cost.units import unit_costs
+from anabranch.errors import AnabranchError
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
@@ -52,6 +51,7 @@ from anabranch.plan.mesh import Mesh
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.plan.text import parse
 from anabranch.stats.measured import intermediate_rows, measured
 from anabranch.stats.view import Layered, StatisticsView
 
@@ -96,10 +96,7 @@ class _Proposed:
     batch: int
     trigger: str
     known: Knowledge
-    origin: Origin
     found: Search[_Found]
-    counts: Counts
-    """What was counted when it began."""
 
 
 class Loop:
@@ -110,7 +107,6 @@ class Loop:
         self.criteria = criteria
         self._searches = searches or Searches()
         self._search: _Proposed | None = None
-        self.library = Library()
         self._query = query
         self._known = Knowledge()
         self._baseline: Knowledge | None = None
@@ -122,15 +118,8 @@ class Loop:
         self._passed = 0.0
         self._tried = Experience()
         self._seen: dict[str, PhysicalPlan] = {}
-        self._calm: Counts | None = None
-        self._distance = 1.0
         self._changed_at: float | None = None
         """Event time at which a change began that no decision has taken in yet."""
-        self._calm_for = 0
-        """Batches since which nothing was measured anew; of these, some were not compared yet, or not all together."""
-        self._uncompared, self._apart = 0, 0
-        self._is_new = True
-        """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
         self._units = unit_costs(criteria.given)[0]
@@ -151,26 +140,17 @@ class Loop:
         """The measured statistics, over those from before the run."""
         return Layered((self._known.view, self.criteria.given))
 
-    @property
-    def memory(self) -> LoopMemory:
-        """The statistics and plans that the loop has learnt, and the wishes they hold for."""
-        return LoopMemory(self._wishes, self._known, self.library)
+    def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over the measured statistics and the plans in force of earlier decisions, given as JSON.
 
-    def recall(self, memory: LoopMemory) -> None:
-        """Begins with what another loop of the query has learnt, unless that loop had other wishes."""
-        if memory.wishes != self._wishes:
-            return
+        A record that cannot be read, or whose plan does not fit the query, is skipped.
+        """
         graph, grouping = self._query.graph, self._query.merging
-        entries = tuple(
-            # A plan can be priced once it has its orders, which a plan that was written by hand may lack.
-            replace(entry, plan=with_default_orders(validate(entry.plan, graph, grouping), graph))
-            for entry in memory.library.entries
-        )
-        self._known, self.library = memory.known, replace(memory.library, entries=entries)
-
-    @property
-    def _wishes(self) -> str:
-        return f"{self.criteria.budget} {self.criteria.objective} {self.criteria.hints}"
+        for record in decisions[-MOST_SEEN:]:
+            with suppress(AnabranchError, AttributeError, KeyError, TypeError, ValueError):
+                known = Knowledge.from_json(record["statistics"])
+                plan = with_default_orders(validate(parse(record["plan"]), graph, grouping), graph)
+                self._known, self._seen[str(plan)] = known, plan
 
     @property
     def known(self) -> Knowledge:
@@ -188,70 +168,25 @@ class Loop:
         self._learn()
         return bool(self._known.rates)
 
-    @property
-    def calm(self) -> Calm:
-        """Whether the loop may be left alone for some batches."""
-        if self._search is not None or self._look_again is not None:
-            return Calm()
-        if not self._may_pay and not self._excess.is_dear and not self._excess.is_filling:
-            left = self._price - self._excess.avoidable
-            return Calm(waiting=2 * self.settings.remember, bound=self._excess.bound, allowed=left)
-        if self._is_new:
-            return Calm()
-        since = self._since.batches
-        policy = self.settings.policy
-        cooling = self.settings.gate.cool_down.surely_left(since) if self._is_cooling else 0
-        waiting = policy.silent_for(since, self._patience)
-        is_sure = policy.is_strict or self._excess.is_filling or self._calm is None
-        sure = max(cooling, waiting) if is_sure else cooling
-        if sure or self._calm is None:
-            return Calm(sure)
-        return Calm(0, self._calm_for, self._calm, waiting, self._excess.bound)
-
     def watch(self, seen: Observation) -> None:
         """Takes in a batch without deciding anything: others decide."""
         if seen.is_migrating:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
         else:
-            self.take_in([seen])
-
-    def take_in(self, several: Sequence[Observation], *, is_priced: bool = False) -> None:
-        """Takes in batches of one plan that were as usual, together, without deciding anything.
-
-        What they took is looked at only where it `is_priced` already.
-        """
-        if not several:
-            return
-        self._begin_plan(several[0].plan)
-        for seen in several:
-            self._since = self._since.after(seen)
-        self._uncompared += len(several)
-        timed = tuple(seen for seen in several if seen.seconds is not None)
-        passed = _seconds(timed)
-        if is_priced:
-            for seen in timed:
-                self._excess.note(seen.priced(self._units), seen.seconds or 0.0)
-        elif timed:
-            self._excess.rest(passed)
-        self._passed += passed
-        self._stability = self._stability.after(passed)
-        self._recent = (*self._recent, *timed)[-self.settings.remember :]
+            self._take_in(seen)
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
         if seen.is_migrating:
             # A search that still runs was begun for another plan.
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
-            self._calm_for = 0
             return None
-        self.take_in([seen], is_priced=True)
+        self._take_in(seen)
         since = self._since
         if self._is_cooling and not self.settings.gate.cool_down.has_passed(since.batches, since.seconds):
             return None
         self._is_cooling = False
         if self._search is None:
-            if self._look_again is None and not self._may_pay and not self._excess.is_dear:
-                return None
             situation = Situation(
                 since.batches,
                 since.seconds,
@@ -267,12 +202,10 @@ class Loop:
                 return None
             trigger = self._outlasted() or self._overspent()
             news = None if trigger is not None else self.settings.policy.suggestion(situation)
-            is_worth = self._is_cheap and self._may_pay
-            trigger = trigger or news or (self._owed if is_worth else None)
-            self._is_new = self._is_new and (trigger is not None or self._baseline is None)
+            trigger = trigger or news or (self._owed if self._is_cheap else None)
             if trigger is None or not self._learned_seconds or (not self._put_off and not self._is_settled()):
                 return None
-            if trigger is news and not is_worth:
+            if trigger is news and not self._is_cheap:
                 self._notice(trigger)
                 return None
             self._search = self._begin_search(seen.batch, trigger)
@@ -281,8 +214,7 @@ class Loop:
         search, self._search = self._search, None
         is_first = self._baseline is None
         self._renew(search.known)
-        self._calm, self._is_new = search.counts, False
-        self._excess.decided()
+        self._excess.judged()
         self._owed = None
         decision = self._decide(seen, search)
         if decision is not None:
@@ -292,11 +224,19 @@ class Loop:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def _begin_plan(self, plan: PhysicalPlan) -> None:
-        """What was counted of another plan says nothing of this one."""
-        if self._recent and self._recent[-1].plan != plan:
-            self._recent, self._calm, self._calm_for = (), None, 0
+    def _take_in(self, seen: Observation) -> None:
+        """Takes in a batch without deciding anything."""
+        if self._recent and self._recent[-1].plan != seen.plan:
+            # What was counted of another plan says nothing of this one.
+            self._recent = ()
             self._excess.begin()
+        self._since = self._since.after(seen)
+        if seen.seconds is None:
+            return
+        self._excess.note(seen.priced(self._units), seen.seconds)
+        self._passed += seen.seconds
+        self._stability = self._stability.after(seen.seconds)
+        self._recent = (*self._recent, seen)[-self.settings.remember :]
 
     @property
     def _learned_seconds(self) -> float:
@@ -318,9 +258,7 @@ class Loop:
         earlier, later = self._recent[: len(self._recent) // 2], self._recent[len(self._recent) // 2 :]
         if not _seconds(earlier) or not _seconds(later) or self._put_off >= self.settings.remember:
             return True
-        if self._rates_agree(earlier, later) and (
-            self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED
-        ):
+        if self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED:
             return True
         self._put_off += 1
         if self._changed_at is None:
@@ -330,60 +268,13 @@ class Loop:
         self._recent = later
         return False
 
-    def _rates_agree(self, earlier: tuple[Observation, ...], later: tuple[Observation, ...]) -> bool:
-        """Whether the rates of two stretches agree, which takes less than measuring all that there is."""
-        one, other = (counts([each.step for each in several], _seconds(several)) for several in (earlier, later))
-        for relation in self._query.graph.streamed:
-            (rows, seconds), (others, passed) = one.get(relation.name, (0, 1)), other.get(relation.name, (0, 1))
-            low, high = sorted((rows / seconds, others / passed))
-            if low and high > SETTLED * low:
-                return False
-        return True
-
     def _change(self) -> float | None:
-        if self._baseline is None and not self._rests_on_basis():
-            return None
-        assert self._baseline is not None
-        if self._is_calm():
-            self._calm_for += self._uncompared
-        else:
-            self._calm_for = 0
-            self._distance = self._learn().distance(self._baseline)
-            self._calm = counts([each.step for each in self._recent], self._learned_seconds)
-        self._uncompared = 0
-        return self._distance
-
-    def _rests_on_basis(self) -> bool:
-        """Takes what the plan was chosen by as the baseline, if it has a number for all that is measured."""
-        if self.criteria.basis is None or not self._learned_seconds:
-            return False
-        known, plan = self._learn(), self._recent[-1].plan
-        told = self.criteria.basis.told(plan, known, self._query.graph)
-        if told is None:
-            return False
-        self._baseline, self._distance = told, known.distance(told)
-        self._calm = counts([each.step for each in self._recent], self._learned_seconds)
-        self._stability = self._stability.began(known, self._passed)
-        self._since = Since()
-        if self._distance <= self.library.tolerance:
-            self.library = self.library.learn(known, with_default_orders(plan, self._query.graph))
-        return True
-
-    def _is_calm(self) -> bool:
-        """True when the latest batch is like those measured last; then nothing needs measuring again."""
-        if self._calm is None or not self._recent:
-            return False
-        # A change that hides in the noise of every batch shows in several together.
-        self._apart += self._uncompared
-        latest = self._recent[-self._uncompared :]
-        if self._apart >= self.settings.remember:
-            latest, self._apart = self._recent, 0
-        return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm)
+        return None if self._baseline is None else self._learn().distance(self._baseline)
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
         is_dear = self._excess.taken > DEAR * self._price
-        if not self._is_new or len(self._recent) < (1 if is_dear else TELLING_BATCHES):
+        if self._baseline is not None or len(self._recent) < (1 if is_dear else TELLING_BATCHES):
             return False
         steps = [each.step for each in self._recent]
         names = [relation.name for relation in self._query.graph.streamed]
@@ -396,17 +287,11 @@ class Loop:
     # --- what to do ---------------------------------------------------------------------------------------------------
 
     def _begin_search(self, batch: int, trigger: str) -> _Proposed:
-        """Looks into the library; else asks the optimizer, in line where that is quick."""
+        """Asks the optimizer, in line where that is quick."""
         known = self._learn()
-        counted = counts([each.step for each in self._recent], self._learned_seconds)
-        entry = self.library.find(known)
-        if entry is not None:
-            self.library = self.library.used(entry)
-            found = self._searches.begin("a plan", lambda: _Found(entry.plan), is_long=False)
-            return _Proposed(batch, trigger, known, "library", found, counted)
         search = partial(_best_plan, self._query, self.view, self.criteria, known.batch)
         found = self._searches.begin("a plan", search, is_long=len(self._query.graph.names) > IN_LINE)
-        return _Proposed(batch, trigger, known, "optimizer", found, counted)
+        return _Proposed(batch, trigger, known, found)
 
     def _decide(self, seen: Observation, search: _Proposed) -> Decision | None:
         """Judges the plan that a search has found; None when the search failed."""
@@ -414,8 +299,6 @@ class Loop:
         if outcome is None:
             return None
         proposed = outcome.plan
-        if search.origin == "optimizer":
-            self.library = self.library.learn(search.known, proposed)
         known = search.known if search.batch == seen.batch else self._learn()
         criteria = self.criteria
         spread = criteria.partitioning
@@ -438,7 +321,7 @@ class Loop:
             cost=weighing.price(current),
             proposed=proposed,
             proposed_cost=weighing.price(proposed),
-            origin=search.origin,
+            origin="optimizer",
             price=None,
             reason="the plan in force is the best that is known",
             statistics=known,
@@ -483,25 +366,9 @@ class Loop:
         """Seconds of a core that a decision is taken to need."""
         return DECIDING * len(self._query.graph.names)
 
-    @property
-    def _may_pay(self) -> bool:
-        """Whether another plan could have saved the price of a decision since the last one.
-
-        Until then there is nothing to notice that would be worth it, unless rows become dear. A first plan that was a
-        guess is looked at as soon as there are rows enough. Who asks for every decision gets it; so does who saves
-        memory, or has limits, of which work tells nothing.
-        """
-        settings, criteria = self.settings, self.criteria
-        if self._is_new and criteria.basis is None:
-            return True
-        is_asked = settings.policy.is_strict or not settings.foresight
-        is_other = criteria.budget.is_limited or criteria.objective.kind not in ("qualified", "cpu")
-        return is_asked or is_other or self._excess.avoidable >= self._price
-
     def _notice(self, trigger: str) -> None:
         """Takes in that the streams have changed; the decision is owed until it is cheap, or waiting has its price."""
         self._renew(self._learn())
-        self._calm = counts([each.step for each in self._recent], self._learned_seconds)
         self._owed = trigger
 
     def _renew(self, known: Knowledge) -> None:
@@ -510,7 +377,6 @@ class Loop:
         changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
         self._stability = self._stability.decided(known, max(self._learned_seconds, changed))
         self._changed_at = None
-        self._distance, self._calm_for, self._uncompared = 1.0, 0, 0
 
     def _overspent(self) -> str | None:
         """The reason not to wait for the interval: waiting has cost what deciding costs.

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
 
-from anabranch.adapt.calm import is_near
+from anabranch.adapt.excess import ALIKE
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.routing import Flow
 from anabranch.mesh.drift import MeshUse, drifted, mesh_use
@@ -36,6 +37,8 @@ BASELINE = 3
 """Batches after a change of plan that give the baseline of the routes."""
 MOST_PATIENCE = 96
 """Batches after which a drift is told, however many before it led to nothing."""
+CHANCE = 3.0
+"""Standard deviations up to which a difference of counts is chance: one count in 370 differs by more."""
 REMEMBERED = 8
 """Batches that the rates of a slot are computed from."""
 
@@ -197,7 +200,10 @@ class MeshWatch:
         for count, found in self._totals:
             known_rows += count
             known_matches += found
-        return not known_rows or is_near(matches, known_matches / known_rows * rows)
+        if not known_rows:
+            return True
+        expected = known_matches / known_rows * rows
+        return abs(matches - expected) <= (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, matches))
 
     @property
     def is_cooling(self) -> bool:

@@ -1,22 +1,44 @@
-"""One batch as the adaptation loop sees it, and the stretch of batches since the last decision.
+"""One batch of a query, the batch as the adaptation loop sees it, and the stretch of batches since the last decision.
 
-Law: statistics of slots are added up only if somebody reads them; most batches are compared by a few counts.
+Law: statistics of slots are added up only if somebody reads them; a batch is priced once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.adapt.excess import Priced, priced
-from anabranch.adapt.facts import rows_waiting
-from anabranch.cost.units import UnitCosts
+from anabranch.adapt.facts import BatchFacts, rows_waiting
+from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.slots import SlotPlan
+from anabranch.stats.report import QueryReport
 from anabranch.stats.step import StepStatistics
 
 REMEMBERED = 64
 """Batches in which a trend is looked for."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of one query, with the plans that it ran by."""
+
+    facts: BatchFacts
+    reports: Mapping[int, QueryReport]
+    plans: tuple[SlotPlan, ...]
+    units: UnitCosts = ENGINE
+
+    @cached_property
+    def prices(self) -> Mapping[int, Priced]:
+        """What each slot did; the loop and the looks ask for it."""
+        return {slot: priced([report.statistics], self.units) for slot, report in self.reports.items()}
+
+    def priced(self, slots: Iterable[int]) -> Priced:
+        """What some slots did together."""
+        several = [self.prices[slot] for slot in slots]
+        return Priced(sum(each.work for each in several), sum(each.rows for each in several))
 
 
 @dataclass(frozen=True)

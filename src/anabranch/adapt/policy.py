@@ -37,10 +37,6 @@ class Interval:
     def times(self, count: int) -> Interval:
         return Interval(self.batches * count, self.seconds * count)
 
-    def surely_left(self, batches: int) -> int:
-        """Batches that may end, after so many, without it having passed: event time may pass in any of them."""
-        return max(0, self.batches - batches - 1)
-
 
 TEN_BATCHES = Interval(batches=10)
 
@@ -108,12 +104,6 @@ class Policy(Protocol):
     def suggestion(self, seen: Situation) -> str | None:
         """The reason to look for a better plan now, or None."""
 
-    def silent_for(self, batches: int, patience: int = 1) -> int:
-        """Batches in which it suggests nothing, whatever they bring, when so many have passed since the last decision.
-
-        Asked after the first decision.
-        """
-
     @property
     def is_strict(self) -> bool:
         """Whether only its own suggestions count, not that the plan has become dear."""
@@ -127,9 +117,6 @@ class Periodic:
 
     def suggestion(self, seen: Situation) -> str | None:
         return "the interval has passed" if self.every.has_passed(seen.batches, seen.seconds) else None
-
-    def silent_for(self, batches: int, patience: int = 1) -> int:
-        return self.every.surely_left(batches)
 
 
 @dataclass(frozen=True)
@@ -154,9 +141,6 @@ class DataDriven:
             return "the first statistics are in"
         return f"statistics changed by a factor of {factor:.3g}" if factor >= self.threshold else None
 
-    def silent_for(self, batches: int, patience: int = 1) -> int:
-        return 0 if self.eager else self.every.times(patience).surely_left(batches)
-
 
 @dataclass(frozen=True)
 class MemoryDriven:
@@ -170,9 +154,6 @@ class MemoryDriven:
 
     def suggestion(self, seen: Situation) -> str | None:
         return _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
-
-    def silent_for(self, batches: int, patience: int = 1) -> int:
-        return 0
 
 
 @dataclass(frozen=True)
@@ -188,9 +169,6 @@ class RefinedMemoryDriven:
         if reason is None and self.trend.holds(between := seen.between()):
             return f"intermediate rows rose to {between[-1]:g} a batch over {self.trend.batches} batches"
         return reason
-
-    def silent_for(self, batches: int, patience: int = 1) -> int:
-        return 0
 
 
 def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:

@@ -13,16 +13,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from anabranch.adapt.calm import Calm
 from anabranch.adapt.change import Change, Wish, begin
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.looking import Looking
 from anabranch.adapt.loop import Loop
-from anabranch.adapt.memory import QueryMemory
-from anabranch.adapt.observation import Observation
+from anabranch.adapt.observation import Batch, Observation
 from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Refusal
-from anabranch.adapt.resting import Batch, Rest
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
@@ -50,13 +48,8 @@ class QuerySteering:
         partitioning: Partitioning,
         rules: ChangeRules = NO_RULES,
         check: Callable[[Plan], None] = lambda plan: None,
-        *,
-        rests: bool = True,
     ) -> None:
-        """`check` refuses a plan that does not go with those of the other queries of the set.
-
-        A query that others decide for, by what its loop has learnt, takes in every batch at once: it never `rests`.
-        """
+        """`check` refuses a plan that does not go with those of the other queries of the set."""
         self._query = query
         self._check = check
         self._settings = rules.adapt or Settings()
@@ -67,9 +60,7 @@ class QuerySteering:
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
         self._looking = self._looks(rules.staging)
-        self._rest = Rest()
         self._units = unit_costs(rules.criteria.given)[0]
-        self._rests = rests and len(self._loops) == 1
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
         self._under_way: list[Change] = []
@@ -173,16 +164,10 @@ class QuerySteering:
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 self._given_up, self._wish = self._wish, None
 
-    @property
-    def memory(self) -> QueryMemory:
-        """The statistics and plans that the loops have learnt; see `recall`."""
-        return {name: loop.memory for name, loop in self._named_loops()}
-
-    def recall(self, memory: QueryMemory) -> None:
-        """Gives the loops what those of an earlier run have learnt; raises an error when it is of another query."""
-        for name, loop in self._named_loops():
-            if name in memory:
-                loop.recall(memory[name])
+    def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
+        """Gives the loops the decisions on the same slots in an earlier run."""
+        for slots, loop in self._loops:
+            loop.recall([each for each in decisions if each.get("slots") == [*slots]])
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
         """The plans for a batch, and records of changes that could not be begun."""
@@ -224,33 +209,13 @@ class QuerySteering:
         """
         with self._lock:
             # The situation of the batch, before the change under way makes its next move.
-            batch = Batch(facts, reports, self.plans, self._units)
-            if self._rest.left and self._is_idle(facts.batch) and not is_moving and self._rest.takes(batch):
-                return []
-            if self._rest.aside:
-                self._take_in(self._rest.end())
-            return self._decided(batch, is_moving)
+            return self._decided(Batch(facts, reports, self.plans, self._units), is_moving)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _is_idle(self, batch: int) -> bool:
-        """Whether nothing is asked for or under way, and nothing is due after a batch."""
-        is_changing = self._wish is not None or self._under_way
-        return not is_changing and (self._looking is None or self._looking.is_idle(batch))
-
-    def _take_in(self, several: Sequence[Batch]) -> None:
-        """Takes in batches that were put aside."""
-        is_priced = self._rest.bound is not None
-        for slots, loop in self._loops:
-            seen = (_observation(batch, slots) for batch in several)
-            loop.take_in([each for each in seen if each is not None], is_priced=is_priced)
-        if self._looking is not None:
-            for batch in several:
-                self._looking.watch(batch, is_priced=is_priced)
-
     def _decided(self, batch: Batch, is_moving: bool) -> list[QueryRecord]:
         """The records of a batch, and of what was decided after it."""
-        changing, calm = set(self._changing), Calm()
+        changing = set(self._changing)
         records = self._progress(batch.facts.batch, batch.reports)
         for slots, loop in self._loops:
             if (seen := _observation(batch, slots)) is None:
@@ -260,7 +225,6 @@ class QuerySteering:
                 loop.watch(seen)
                 continue
             records += self._decisions(loop, seen, slots)
-            calm = loop.calm if self._rests else calm
         if self._looking is not None:
             is_busy = bool(self._under_way) or self._wish is not None
             self._looking.after(batch, self._plans, is_busy=is_busy)
@@ -268,9 +232,6 @@ class QuerySteering:
             records += decided
             if chosen:
                 self._wish = Wish(chosen, "mesh")
-            if calm.waiting:
-                calm = replace(calm, bound=min(calm.bound, self._looking.bound(self._loops[0][0])))
-        self._rest.begin(calm, 2 * self._settings.remember - 1)
         return records
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
@@ -302,9 +263,6 @@ class QuerySteering:
             return None
         together = [slots for slots, _ in self._loops] or [self._slots]
         return Looking(self._query, staging, self._settings, self._criteria, together, self._loops, self.searches)
-
-    def _named_loops(self) -> list[tuple[str, Loop]]:
-        return [("all" if slots == self._slots else f"slot {slots[0]}", loop) for slots, loop in self._loops]
 
     def _slots_of(self, switch: Switch) -> set[int]:
         return set(self._slots if switch.slots is None else switch.slots)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-from anabranch.adapt.basis import Basis
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import Host, HostNeed, host_need
 from anabranch.cost.resources import ResourceModel, Resources
@@ -36,7 +35,7 @@ class Criteria:
     """The criteria by which plans of a running query are judged; the first plan was chosen by them too."""
 
     given: StatisticsView = NOTHING_KNOWN
-    """Statistics from before the run."""
+    """Statistics from before the run: what the user gave, what was sampled, and calibrated costs."""
     budget: Budget = field(default_factory=Budget)
     objective: Objective = field(default_factory=Objective)
     hints: Hints = field(default_factory=Hints)
@@ -47,8 +46,6 @@ class Criteria:
     """What runs the query, whose needs count for the limits; None in process."""
     expected: Resources | None = None
     """What the first plan needs, by the estimates that it was chosen by."""
-    basis: Basis | None = None
-    """What the first plan was chosen by; None where it was not chosen freely."""
 
     def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
         """Tells what the host needs by these statistics; None in process."""

@@ -3,7 +3,7 @@
 For every batch the plans go out to the slots (`next`) and their reports come back (`after`). Each query is steered by
 itself (`adapt.query_steering`); what concerns several is decided here. Every event leaves a record (`adapt.records`).
 
-A query that runs alone is a set of one; its records and its memory bear no name.
+A query that runs alone is a set of one; its records bear no name.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.keeping_up import KeepingUp
-from anabranch.adapt.memory import Memory
 from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
@@ -59,7 +59,6 @@ class Steering:
                 spread,
                 rules.get(member.name, NO_RULES),
                 check=partial(self._check_sharing, member.name),
-                rests=not self._sharing.is_active,
             )
             for member in queries.members
         }
@@ -141,15 +140,11 @@ class Steering:
         for steering in self.queries.values():
             steering.searches.close()
 
-    @property
-    def memory(self) -> Memory:
-        """The statistics and plans that the loops of each query have learnt."""
-        return Memory({name: steering.memory for name, steering in self.queries.items()})
-
-    def recall(self, memory: Memory) -> None:
-        """Gives each query what it has learnt in an earlier run."""
+    def recall(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Gives each query the decisions on its trees in an earlier run, from the history of the checkpoint."""
+        decisions = [each for each in history if each.get("kind") == "decision" and "mesh" not in each]
         for name, steering in self.queries.items():
-            steering.recall(memory.queries.get(name, {}))
+            steering.recall([each for each in decisions if each.get("query") == (name or None)])
 
     def next(self, batch: int, moment: Moment = AT_START) -> tuple[Orders, list[Record]]:
         """The orders for a batch that begins at a moment, and records of changes that could not be begun."""

@@ -34,7 +34,7 @@ def copy(source: str, target: str) -> int:
     manifest = store.latest(is_used=False)
     names = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
     names += [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]
-    names += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl", "memory.json")]
+    names += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl")]
     selector = pafs.FileSelector(f"{root}/{store.sparks_name}", recursive=True, allow_not_found=True)
     names += [info.path.removeprefix(f"{root}/") for info in store.files.get_file_info(selector) if info.is_file]
     names += [f"anabranch/manifests/{manifest.batch:09d}.json"] if manifest else []

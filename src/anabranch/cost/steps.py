@@ -21,17 +21,3 @@ def price_of_step(step: StepStatistics, units: UnitCosts) -> float:
     for check in step.checks:
         cost += check.rows * units.check
     return cost + step.rows_out * units.emit + units.call * (len(step.states) + len(step.probes))
-
-
-def least_price(step: StepStatistics, units: UnitCosts) -> float:
-    """The part of the price of a step that no other plan for its rows could save, in seconds of one core.
-
-    Every plan keeps the rows and makes the results. None has fewer operators than a tree of joins of two: for each
-    relation but one, two lookups and, with the base states, two states. Nothing is certain where predicates are
-    checked: what a dear one takes, its counts do not tell.
-    """
-    if step.checks:
-        return 0.0
-    operators = 4 * (len(step.rows_in) - 1)
-    kept = sum(step.rows_in.values()) * (units.insert + units.delete + units.link)
-    return kept + step.rows_out * units.emit + units.call * max(0, min(operators, len(step.states) + len(step.probes)))

@@ -138,8 +138,6 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     )
     store.commit(changed)
     store.belong_to(new)
-    if renumbered:
-        store.forget_memory()
     store.collect((changed,))
     store.keep_tables(new.graph.tables)
     return SetChange({each.name: since.get(each.name) for each in arrivals}, left)

@@ -45,7 +45,6 @@ from anabranch.host.diverted import Bounds, DivertedLayout, ceilings
 from anabranch.host.functions import functions_named
 from anabranch.host.keys import code_of
 from anabranch.host.manifest import Manifest
-from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout, Results, finished
 from anabranch.host.rows import flat, relation_batch, result_batch, times
@@ -147,7 +146,7 @@ class LocalHost:
         self._threads = ThreadPoolExecutor(several.most)
         self._is_broken = False
         if self._store is not None:
-            self._note(recall(self._store, self.steering, self.batch))
+            self.steering.recall(self._store.history())
 
     def step(
         self,
@@ -238,8 +237,6 @@ class LocalHost:
             cores=CORES,
         )
         records = self.steering.after(facts, reports)
-        if self._store is not None:
-            records += keep(self._store, self.steering, self.batch, records)
         self._note(records)
         self.seconds_adapting += thread_time() - started
         self.batch += 1

@@ -7,8 +7,7 @@
     <checkpoint>/anabranch/lease.json               the driver that may commit; gone once the query has stopped
     <checkpoint>/anabranch/letters/<name>.json      changes that are asked of the driver, and its answers
     <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that is in force from the batch on
-    <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
-    <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
+    <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each; a restart reads statistics
 
 Law: a batch is committed when its manifest (`host/manifest`) has its final name, and not before. A reader sees whole
 files or none (`host/folder`). Every attempt at a batch has its own file names: a worker that outlives its query cannot
@@ -370,35 +369,22 @@ class Store(Folder):
     # --- history ------------------------------------------------------------------------------------------------------
 
     def note(self, record: Writable) -> None:
-        """Adds a line to the history, for people. Object stores cannot append, so they have no history."""
+        """Adds a line to the history. Object stores cannot append, so they have no history."""
         with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
             out.write(f"{json.dumps(record.to_json())}\n".encode())
 
     def history(self) -> list[dict[str, Any]]:
-        """Reads the records since the checkpoint was new, as JSON; leaves out a line that a crash cut short."""
+        """Reads the records since the checkpoint was new, as JSON; leaves out damaged lines."""
         path = f"{self.root}/history.jsonl"
-        if self.files.get_file_info(path).type == pafs.FileType.NotFound:
+        if self.files.get_file_info(path).type != pafs.FileType.File:
             return []
         with self.files.open_input_stream(path) as stream:
             lines = stream.read().decode(errors="replace").splitlines()
         records = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 records.append(json.loads(line))
-        return records
-
-    def memory(self) -> dict[str, Any] | None:
-        """The JSON of what the queries have learnt about their plans; None while there is nothing."""
-        return self.read_json(f"{self.root}/memory.json")
-
-    def forget_memory(self) -> None:
-        """Removes the memory, if there is one: what it says is in terms of other predicates."""
-        with suppress(FileNotFoundError):
-            self.files.delete_file(f"{self.root}/memory.json")
-
-    def keep_memory(self, memory: Writable) -> None:
-        """Replaces the memory as a whole."""
-        self.write_json(f"{self.root}/memory.json", memory.to_json())
+        return [record for record in records if isinstance(record, dict)]
 
     # --- lease --------------------------------------------------------------------------------------------------------
 

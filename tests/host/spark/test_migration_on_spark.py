@@ -154,7 +154,6 @@ def test_a_schedule_a_listener_and_a_loop_that_goes_on(spark: SparkSession, tmp_
     assert {record["kind"] for record in heard} == {"decision", "migration"}
     assert [record["to"] for record in heard if record.get("phase") == "began"] == ["(a (b c))", "((c a) b)"]
     assert all(record["action"] == "keep" for record in heard if record["kind"] == "decision")
-    assert (tmp_path / "checkpoint" / "anabranch" / "memory.json").exists()
     feed(tmp_path, last)
     handle = writer().start(str(tmp_path / "out"))
     handle.awaitTermination()

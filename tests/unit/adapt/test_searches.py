@@ -166,13 +166,9 @@ def test_what_was_found_is_judged_by_the_statistics_of_the_batch_that_ends(held:
     assert (decision.batch, decision.action) == (2, "keep")
     assert decision.statistics.selectivities["a b"] == pytest.approx(0.00001, rel=0.2)
     assert decision.proposed != PLAN
-    # The library has the plan for the statistics that it was searched for, not for those it was judged by.
-    (entry,) = looping.library.entries
-    assert entry.statistics.selectivities["a b"] == pytest.approx(0.05, rel=0.2)
 
 
-def test_a_drift_during_a_search_is_noticed_after_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "DECIDING", 0.0)  # so few rows would not be worth a decision
+def test_a_drift_during_a_search_is_noticed_after_it(held: Held) -> None:
     searches = Searches()
     looping = the_loop(searches, policy=DataDriven(Interval(batches=1)), remember=1)
     assert observe(looping, 0, streams(0.05, 0.00001)) is None

@@ -151,7 +151,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for batch in CHAIN.batches(5)[:3]:
         host.step(batch)
     (folder / "anabranch" / "lease.json").write_text("{}")
-    (folder / "anabranch" / "memory.json").write_text("{}")
     (folder / "anabranch" / "history.jsonl").write_text('{"kind": "warning", "batch": 0, "message": "x"}\n')
     return folder
 

@@ -72,17 +72,12 @@ def test_a_write_that_fails_leaves_no_object(location: str) -> None:
     store.open(alone(QUERY))
     before = objects(store)
     with pytest.raises(TypeError):
-        store.keep_memory(_Unwritable())
+        store.keep_lease({"set": {1}})
     assert objects(store) == before
 
 
 def objects(store: Store) -> dict[str, int | None]:
     return {info.path: info.size for info in store.files.get_file_info(pafs.FileSelector(store.root, recursive=True))}
-
-
-class _Unwritable:
-    def to_json(self) -> dict[str, object]:
-        return {"set": {1}}
 
 
 def test_a_checkpoint_is_verified_and_copied_to_a_disk(

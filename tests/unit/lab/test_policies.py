@@ -17,7 +17,7 @@ from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.plan.text import parse
 from anabranch.testing.oracle import batch_answer
-from lab import counting, migration_boxes, policies, policy_library
+from lab import counting, migration_boxes, policies
 from lab.counting import RECOMPUTED, Counted
 from lab.policy_runs import (
     CHAIN_PLANS,
@@ -213,29 +213,6 @@ def test_the_course_in_hindsight_does_the_work_it_was_chosen_for(rows: list[dict
 
 def test_some_patterns_can_be_run_by_themselves() -> None:
     assert {"never", "periodic 0.5 W", "bursts 8 W"} <= {*policies.cases()}
-
-
-# --- the library ------------------------------------------------------------------------------------------------------
-
-
-def test_without_a_library_every_plan_is_searched() -> None:
-    workload = Pattern("periodic", 3.0).workload(1, 320)
-    batches = list(workload.batches(1, Size(320, 400)))
-    walks = {
-        str(remembers): Walk(workload.query, LEFT, BATCH, adapting(Settings()), remembers=remembers)
-        for remembers in (True, False)
-    }
-    courses = walked(walks, batches)
-    assert courses["False"].remembered == 0
-    assert courses["True"].remembered > 0
-    assert courses["True"].searches < courses["False"].searches
-    assert courses["True"].answer == courses["False"].answer
-
-
-def test_the_library_is_tried_where_statistics_come_again_and_where_not() -> None:
-    several = policy_library.workloads(1, Size(80, 10))
-    assert {comes_again for _, _, comes_again in several} == {True, False}
-    assert {len(workload.streams) for workload, _, _ in several} == {policy_library.SMALL, policy_library.LARGE}
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------------

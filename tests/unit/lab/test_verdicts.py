@@ -41,7 +41,6 @@ from lab import (
     place_on_sites,
     place_scaling,
     policies,
-    policy_library,
     policy_runs,
     qualified_sets,
     qualified_sweep,
@@ -567,9 +566,9 @@ def _boxes() -> Doctored:
     return Doctored(good, (bad,))
 
 
-def _course(work: float, *, answer: int = 1, searches: int = 1, remembered: int = 1) -> Any:
+def _course(work: float, *, answer: int = 1) -> Any:
     batch = Counted("(a b c)", work, 0.0, {}, {}, 1, True, False)
-    return policy_runs.Course((batch,), 7, answer, searches, remembered, cpu=1.0)
+    return policy_runs.Course((batch,), 7, answer)
 
 
 @case("policies")
@@ -594,20 +593,6 @@ def _policies() -> Doctored:
         one("bursts 8 W", 1.0, 1.0, 1.0, 3.0),
     )
     return Doctored(policies.Found(kinds, good), (policies.Found(kinds, bad),))
-
-
-@case("policies-library")
-def _library() -> Doctored:
-    def found(again: tuple[int, int], never: tuple[int, int], work: float, answer: int) -> Any:
-        def one(name: str, streams: int, comes_again: bool) -> policy_library.Remembered:
-            searches, hits = again if comes_again else never
-            on = _course(work, answer=answer, searches=searches, remembered=hits)
-            off = _course(1.0, searches=10, remembered=0)
-            return policy_library.Remembered(name, streams, comes_again, on, off, search=0.002)
-
-        return [one("periodic", 3, True), one("random", 3, False), one("long", 8, True)]
-
-    return Doctored(found((2, 8), (9, 1), 1.01, 1), (found((8, 2), (1, 9), 1.1, 2),))
 
 
 # --- mesh ------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ from anabranch.host.diverted import ceilings
 from anabranch.host.file_rows import SlotFiles
 from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
-from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
@@ -172,7 +171,7 @@ class SparkRunner:
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
-        self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self.steering.recall(self.store.history())
 
     @property
     def plan(self) -> Plan | Plans:
@@ -387,7 +386,6 @@ class SparkRunner:
         )
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
-        records += keep(self.store, self.steering, batch_id, records)
         self._note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
