@@ -11,6 +11,7 @@ Limit: local files; columns of plain types; filters and keys without functions o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,6 +43,8 @@ class SlotRows(NamedTuple):
     rows: dict[str, RelationBatch]
     rejected: dict[str, int]
     """The newest time of rows that a filter rejects, by relation."""
+    rejected_rows: dict[str, int]
+    """The rows that a filter rejects, by relation; the first slot counts them for all."""
     checked: tuple[CheckStatistics, ...]
     """What dear parts of the filters did; every slot checks all rows."""
 
@@ -58,7 +61,8 @@ class SlotFiles:
         """The rows of each relation that a slot takes, in time order, and what their filters did."""
         layout = wire_layout(task.queries, task.partitioning)
         several = dict[str, list[RelationBatch]]()
-        rejected, checked = dict[str, int](), list[CheckStatistics]()
+        rejected, rejected_rows, checked = dict[str, int](), Counter[str](), list[CheckStatistics]()
+        is_first = slot == task.partitioning.working[0]
         for relation in _read_from_files(task.queries):
             several[relation.name] = [layout.empty(relation.name)]
         for stream, paths in self.files.items():
@@ -69,14 +73,15 @@ class SlotFiles:
                 for relation in relations:
                     batch = relation_batch(relation, layout, table, checked)
                     timed = table.column(relation.event_time)
-                    if len(batch) < len(timed) - timed.null_count:
+                    if lost := len(timed) - timed.null_count - len(batch):
                         _note_rejected(task, relation, timed, rejected)
+                        rejected_rows[relation.name] += lost if is_first else 0
                     if task.partitioning.slots > 1:
                         cells = own_cells(task.partitioning, relation.name, batch)
                         batch = _taken(batch, rows_for_slot(task.partitioning, relation.name, cells, slot))
                     several[relation.name].append(batch)
         rows = {name: _in_order(_together(batches)) for name, batches in several.items()}
-        return SlotRows(rows, rejected, merged_checks(checked))
+        return SlotRows(rows, rejected, dict(rejected_rows), merged_checks(checked))
 
     def newest(self, queries: QuerySet, ceilings: Mapping[str, int]) -> dict[str, int]:
         """The largest event time of each relation in the batch, up to its ceiling; what filters reject counts, too."""

@@ -101,6 +101,7 @@ class FakeRunner:
             migrating=(),
             records=(),
             rows_in={"s0": 2, "s1": 1},
+            rows_out=5,
             late_rows={"s0": 1, "s1": 2},
             ahead_rows={},
             watermark=None,

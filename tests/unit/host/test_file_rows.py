@@ -116,7 +116,7 @@ def test_each_row_is_in_the_slots_that_need_it(
         arrived = pa.concat_tables(tables[relation.stream]).select(list(columns[relation.stream]))
         whole = relation_batch(relation, layout, arrived)
         needed = needed_in(task.partitioning, relation.name, whole)
-        for slot, (rows, rejected, _) in enumerate(found):
+        for slot, (rows, rejected, *_) in enumerate(found):
             mine = rows[relation.name]
             assert counted(mine) == counted(whole.take(np.flatnonzero(needed[:, slot])))
             assert (np.diff(mine.times) >= 0).all()

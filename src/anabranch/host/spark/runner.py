@@ -37,7 +37,9 @@ from anabranch.host.commit import (
     newest_by_stream,
     next_manifest,
     next_task,
+    rows_by_query,
     rows_by_stream,
+    rows_out,
     ticks_by_stream,
 )
 from anabranch.host.diverted import ceilings
@@ -88,7 +90,15 @@ from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, merged_statistics, whole, with_checks
+from anabranch.stats.report import (
+    SlotReports,
+    added,
+    merged_statistics,
+    whole,
+    with_checks,
+    with_delivered,
+    with_results,
+)
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -180,6 +190,8 @@ class SparkRunner:
         self._lists_new_files = self._is_finite  # such a run lists its folders once
         self._is_released = False
         self._files: FileStreams | None = None
+        self._scanned = self.queries.streams
+        """In the order of Spark's sources."""
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
         self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
@@ -345,7 +357,7 @@ class SparkRunner:
             frame, files = (found, None) if isinstance(found, DataFrame) else (frame, found)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
-        clocks = None
+        clocks, sent = None, None
         limits = ceilings(self.queries.graph.relations, self.options.max_ahead, now)
         moving = below_ceilings(self.queries.graph.names, limits)
         if self.queries.needs_watermark or self.setup.execution.rows_wait:
@@ -354,7 +366,11 @@ class SparkRunner:
                 clocks = self._clocks_after(times, now, {})
             else:
                 with evaluating(batch_id):
-                    rows = frame.groupBy(RELATION).agg(f.max(moving).alias(newest.NEWEST)).collect()
+                    found_by = frame.groupBy(RELATION).agg(
+                        f.max(moving).alias(newest.NEWEST), f.count("*").alias(newest.ROWS)
+                    )
+                    rows = found_by.collect()
+                sent = {row[RELATION]: row[newest.ROWS] for row in rows}
                 times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
                 clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
@@ -384,6 +400,11 @@ class SparkRunner:
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
+        if watched and sent is None:
+            sent = newest.counted(observation.get)
+        if sent is not None:
+            # Rows that do not reach the slots count, too.
+            reports = with_delivered(reports, self.cells.rows(sent))
         if watched and self._watches_filters:
             reports = with_checks(reports, checking.checks(self.cells, observation.get))
         if late is not None:
@@ -431,8 +452,8 @@ class SparkRunner:
             self._lists_new_files = True
 
     def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
-        """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""
-        times = newest.maxima(self.queries, moving) if with_times else []
+        """What is to be observed of rows that Spark sends: newest times, numbers, and what dear filters did to them."""
+        times = [*newest.maxima(self.queries, moving), *newest.counts(self.queries)] if with_times else []
         return [*times, *(checking.counts(self.queries) if self._watches_filters else [])]
 
     @property
@@ -503,7 +524,9 @@ class SparkRunner:
             late = None if self.options.late is None else self.options.late.layout
             wide = None if self._wide is None else self._wide.layout
             union = tagged_union(self.cells, frames, late, scans, wide)
-        return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+        scanned = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+        self._scanned = tuple(name for name in dict.fromkeys(scanned) if name in self.queries.streams)
+        return union, scanned
 
     def _results(
         self, frame: DataFrame, files: SlotFiles | None, task: SlotTask, writers: Mapping[str, WorkerWriter]
@@ -521,7 +544,7 @@ class SparkRunner:
             is_final = number == len(course) - 1
             outlet = Outlet(task.at(stage), writers, number, is_final)
             function = (
-                merge_function(outlet)
+                merge_function(outlet, self.store.location)
                 if merges
                 else step_function(outlet, self.identity, self.store.location, diverted, files)
             )
@@ -534,12 +557,15 @@ class SparkRunner:
 
     def _reports(self, task: SlotTask) -> SlotReports:
         working = frozenset(task.partitioning.working)
-        return {
+        merged = [task.at(stage) for stage, merges in Course.of(task).work if merges]
+        reports = {
             slot: whole([self.store.read_report(task.rows_name(slot, stage)) for stage in range(self.queries.stages)])
             if slot in working
             else idle_report(task, slot)
             for slot in range(task.partitioning.slots)
         }
+        of_groups = [self.store.read_report(each.merged_name(slot)).results for each in merged for slot in working]
+        return with_results(reports, added(of_groups)) if of_groups else reports
 
     def _route(self, table: Partitioning) -> Routing:
         if self._routing is None or self._routing[0] != table:
@@ -575,14 +601,16 @@ class SparkRunner:
         records: list[Record],
     ) -> None:
         names = () if self.queries.names == (ALONE,) else self.queries.names
-        late = late_by_stream(self.queries, reports)
+        late, finished = late_by_stream(self.queries, reports), rows_by_query(self.queries, reports)
+        delivered = rows_by_stream(self.queries, reports)
         self._late_warning.note(late)
         self._progress[batch_id] = BatchProgress(
             plan=str(self.plan),
             plans=tuple(each.plan for plans in task.plans.values() for each in plans),
             migrating=migrating_slots(reports),
             records=tuple(records),
-            rows_in=rows_by_stream(self.queries, reports),
+            rows_in={name: delivered[name] for name in self._scanned},
+            rows_out=rows_out(self.queries, reports),
             late_rows=late,
             ahead_rows=ahead_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
@@ -597,7 +625,7 @@ class SparkRunner:
             heavy=tuple(map(self.steering.table.names, task.partitioning.heavy)),
             statistics=merged_statistics(reports.values()),
             queries={
-                name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})
+                name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()}, finished[name])
                 for name in names
             },
         )
