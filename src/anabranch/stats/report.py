@@ -266,7 +266,9 @@ def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _added_cells(several: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
     names = dict.fromkeys(name for each in several for name in each)
-    return {name: tuple(map(sum, zip(*(each[name] for each in several if name in each), strict=True))) for name in names}
+    return {
+        name: tuple(map(sum, zip(*(each[name] for each in several if name in each), strict=True))) for name in names
+    }
 
 
 def _newest(several: Sequence[Mapping[str, int]]) -> dict[str, int]:

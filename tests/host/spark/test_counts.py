@@ -148,6 +148,11 @@ def check(handle: anabranch.QueryHandle, streams: Sequence[str], results: Mappin
     assert [[source["numInputRows"] for source in progress["sources"]] for progress in ran] == [
         list(each.values()) for each in rows
     ]
+    if is_read_by_slots(handle):
+        # Spark's own pages and listeners have them too.
+        assert [each.numInputRows for each in handle._query.recentProgress if each.numInputRows] == [
+            sum(each.values()) for each in rows
+        ]
     assert sum(progress["adaptive"]["rowsOut"] for progress in ran) == out
     report = handle.report()
     assert [batch["rows_in"] for batch in report["batches"]] == [sum(each.values()) for each in rows]
@@ -173,15 +178,15 @@ def check(handle: anabranch.QueryHandle, streams: Sequence[str], results: Mappin
     assert sum(event.rowsOut for event in events.found) == out
     if len(results) > 1:
         assert report["queries"] == results
-        by_query = [{name: each["rowsOut"] for name, each in progress["adaptive"]["queries"].items()} for progress in ran]
+        by_query = [
+            {name: each["rowsOut"] for name, each in progress["adaptive"]["queries"].items()} for progress in ran
+        ]
         assert {name: sum(each[name] for each in by_query) for name in results} == results
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_one_query_in_several_slots(
-    name: str, kind: str, spark: SparkSession, tmp_path: Path, events: Events
-) -> None:
+def test_one_query_in_several_slots(name: str, kind: str, spark: SparkSession, tmp_path: Path, events: Events) -> None:
     """Slots read Parquet, and Spark reads JSON."""
     check_alone(name, kind, 4 if "several" in name else 2, spark, tmp_path, events)
 
@@ -205,9 +210,7 @@ def check_alone(name: str, kind: str, slots: int, spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_two_queries_and_one_that_reads_another(
-    kind: str, spark: SparkSession, tmp_path: Path, events: Events
-) -> None:
+def test_two_queries_and_one_that_reads_another(kind: str, spark: SparkSession, tmp_path: Path, events: Events) -> None:
     """The third has rows that the first finds, in a stage of their own."""
     found = session(spark, tmp_path, kind)
     first = found.sql(QUERIES["a join"].replace("a.p AS p,", "a.p AS p, a.x AS x,"))
@@ -234,7 +237,7 @@ def test_rows_that_spark_sends_to_several_slots_by_a_table_that_changed(spark: S
     hidden = [path.rename(path.with_name(f".{path.name}")) for path in tmp_path.glob("s?/*") if path.stem != "0"]
     handle = writer.slots(4).plan("tree").start(str(tmp_path / "out"))
     handle.processAllAvailable()
-    table = handle.lastProgress["adaptive"]["table"]
+    table = next(each["adaptive"]["table"] for each in handle.recentProgress if each["adaptive"])
     handle.move([table.index(1)], to=0)
     for path in hidden:
         path.rename(path.with_name(path.name.removeprefix(".")))

@@ -31,6 +31,7 @@ class FakeRunner:
 
     queries = QuerySet((), JoinGraph(()), "", "")
     is_changing = False
+    is_ending = False
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
         self.failure: BaseException | None = None
@@ -72,6 +73,9 @@ class FakeRunner:
     @property
     def is_calling(self) -> bool:
         return False
+
+    def leave(self) -> bool:
+        return True
 
     def history(self) -> list[dict[str, Any]]:
         return []

@@ -82,7 +82,12 @@ def read_again(report: SlotReport) -> SlotReport:
 def test_the_stages_of_a_batch_add_up() -> None:
     """A stage in which no row of a relation arrives does not hide those of the stage before."""
     first = SlotReport(
-        rows={"a": 3, "r": 0}, delivered={"a": 4}, results={"one": 2}, late={"a": 1}, newest={"a": 9}, cells={"a": (1, 2)}
+        rows={"a": 3, "r": 0},
+        delivered={"a": 4},
+        results={"one": 2},
+        late={"a": 1},
+        newest={"a": 9},
+        cells={"a": (1, 2)},
     )
     second = SlotReport(rows={"a": 0, "r": 5}, delivered={"a": 0}, results={"one": 1, "two": 3}, cells={"a": (0, 0)})
     found = whole([first, second])

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import ColumnsTravel, Record
-from anabranch.errors import CorruptCheckpoint, HostError, SpecError
+from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
@@ -56,7 +56,15 @@ from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
 from anabranch.host.spark.expressions import require_ansi
-from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
+from anabranch.host.spark.failure import (
+    QueryStopped,
+    evaluating,
+    for_spark,
+    is_interrupt,
+    is_spark_gone,
+    named_start,
+    query_id,
+)
 from anabranch.host.spark.file_streams import FileStreams, file_streams, slots_frame
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.local_files import ease_hadoop
@@ -101,6 +109,8 @@ from anabranch.stats.report import (
 )
 
 REMEMBERED_BATCHES = 1000
+_LOOK_SECONDS = 0.005
+"""Between two looks at a query that is being stopped."""
 BATCH_SETTINGS = {
     # Spark checks any other limit in bytes after every row, which costs more than all else on the way to a worker. So
     # the limit in rows is one that suits rows of any width.
@@ -156,6 +166,8 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self._at_work = Lock()
         self._is_leaving = False
+        self.is_ending = False
+        """Whether the run is to end: what Spark says while it ends is no failure."""
         self._batch_thread: int | None = None
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
@@ -282,7 +294,7 @@ class SparkRunner:
         return self._batch_thread == get_ident()
 
     def leave(self, *, if_idle: bool = False) -> bool:
-        """Waits for the batch at hand; after it this runner takes no other.
+        """Waits for the batch at hand; after it this runner takes no other, and Spark's query must be stopped.
 
         Only if no plan and no partition group is changing, where that is asked for; returns whether it leaves.
         """
@@ -315,16 +327,27 @@ class SparkRunner:
                     self._round(frame, batch_id)
                     return
         except BaseException as error:
-            self.failure = error
-            say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=type(error).__name__, message=str(error))
+            if not self._has_stopped(error):
+                self.failure = error
+                kind = type(error).__name__
+                say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
             short = for_spark(error)
             if short is error:
                 raise
             raise short from None
         finally:
             self._batch_thread = None
-        # Spark must not take the batch for done; the run that follows has it.
-        raise HostError("the queries of the run are changing", detail=f"batch {batch_id} comes after that")
+        self._await_end()
+        raise QueryStopped
+
+    def _has_stopped(self, error: BaseException) -> bool:
+        """True when a batch ends because the query does; a restart does the batch again."""
+        return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(error))
+
+    def _await_end(self) -> None:
+        """Waits until Spark knows that its query is to end; before that it would take the end of a batch for an error."""
+        while self._running is None or self._running.isActive:
+            time.sleep(_LOOK_SECONDS)
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
