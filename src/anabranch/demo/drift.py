@@ -299,6 +299,8 @@ def _tell(console: Console, record: Mapping[str, Any]) -> None:
         case {"phase": "began"}:
             rows, ms = record["recomputedRows"], 1000 * record["seconds"]
             text = f"to {record['to']} by {record['strategy']}, {rows:,} rows computed in {ms:.0f} ms"
+        case {"phase": "ended", "batches": 1}:
+            return  # its beginning is told
         case _:
             text = f"the plan is {record['plan']}"
     console.print(f"batch {record['batch']}: {text}", style="yellow", highlight=False)

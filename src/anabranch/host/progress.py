@@ -19,6 +19,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.report import QueryReport, SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
+from anabranch.window import instant_text
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ class BatchProgress:
     def headline(self) -> dict[str, Any]:
         """The few figures of a batch that its line in the log has."""
         shown = ("plan", "rowsIn", "rowsOut", "lateRows", "stateRows", "stateBytes", "watermark", "skew", "durationMs")
-        return {name: self._json[name] for name in shown}
+        watermark = None if self.watermark is None else instant_text(self.watermark)
+        return {name: self._json[name] for name in shown} | {"watermark": watermark}
 
     @property
     def own_seconds(self) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from anabranch.host.progress import BatchProgress
 from anabranch.stats.mesh.routes import merge_routes
+from anabranch.window import instant_text
 
 _SPARK_STEP = "addBatch"
 
@@ -44,7 +44,7 @@ def progress_of(spark: str, find: Callable[[int], BatchProgress | None]) -> Prog
     if ours is not None:
         _count_rows(progress, ours.rows_in)
         # Spark knows no operator with state here, and its watermark is of a frame that the query does not use.
-        progress["eventTime"] = {} if ours.watermark is None else {"watermark": _instant(ours.watermark)}
+        progress["eventTime"] = {} if ours.watermark is None else {"watermark": instant_text(ours.watermark)}
         progress["stateOperators"] = [_state_operator(ours)]
     return progress
 
@@ -88,15 +88,6 @@ def _count_as(entry: dict[str, Any], rows: int, milliseconds: float) -> None:
         entry["processedRowsPerSecond"] = 1000 * rows / milliseconds
     if counted and "inputRowsPerSecond" in entry:
         entry["inputRowsPerSecond"] *= rows / counted
-
-
-def _instant(micros: int) -> str:
-    """An event time as Spark's progress writes it."""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:  # before the year 1 or after 9999
-        return str(micros)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _state_operator(ours: BatchProgress) -> dict[str, Any]:
