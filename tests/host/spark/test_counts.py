@@ -68,8 +68,8 @@ QUERIES = {
         "ON a.x = b.x AND b.p < 113"
     ),
     "rows that several slots need": (
-        "SELECT a.p AS p, c.p AS q FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b, s2 [RANGE 5 SECONDS] AS c "
-        "WHERE a.x = b.x AND b.y = c.y"
+        "SELECT a.p AS p, c.p AS q FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b, "
+        "s2 [RANGE 5 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y"
     ),
 }
 

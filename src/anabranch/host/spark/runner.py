@@ -345,7 +345,7 @@ class SparkRunner:
         return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(error))
 
     def _await_end(self) -> None:
-        """Waits until Spark knows that its query is to end; before that it would take the end of a batch for an error."""
+        """Waits until Spark has been told that its query ends; before that it takes what a batch raises for an error."""
         while self._running is None or self._running.isActive:
             time.sleep(_LOOK_SECONDS)
 
