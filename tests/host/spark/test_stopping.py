@@ -117,6 +117,7 @@ def test_the_batch_at_hand_ends_before_the_query(spark: SparkSession, folder: Pa
     run.handle.stop()
     assert run.runner.manifest is not None
     assert run.runner.manifest.batch == events.last["ended"]["batch"] == 0
+    assert [batch["batch"] for batch in run.handle.report()["batches"]] == [0]
     check(run, events, spark, folder)
 
 

@@ -526,9 +526,9 @@ class QueryHandle:
         """Ends the query after the batch at hand; its checkpoint stays good for a restart."""
         self.expect_end()
         with self._turn:
-            if not self._runner.is_calling:
-                self._runner.leave()
             try:
+                if not self._runner.is_calling:
+                    self._runner.leave()
                 self._query.stop()
             finally:
                 self._runner.release()

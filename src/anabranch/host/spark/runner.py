@@ -168,6 +168,8 @@ class SparkRunner:
         self._is_leaving = False
         self.is_ending = False
         """Whether the run is to end: what Spark says while it ends is no failure."""
+        self._last_done: int | None = None
+        """The latest batch that this runner has done."""
         self._batch_thread: int | None = None
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
@@ -300,7 +302,9 @@ class SparkRunner:
         """
         with self._at_work:
             self._is_leaving = not (if_idle and self.steering.is_under_way)
-            return self._is_leaving
+        if self._is_leaving:
+            self._await_progress()
+        return self._is_leaving
 
     def go_on_from(self, earlier: SparkRunner, record: Record) -> None:
         """Remembers the batches of the run before a change, and records the change."""
@@ -344,8 +348,16 @@ class SparkRunner:
         """True when a batch ends because the query does; a restart does the batch again."""
         return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(error))
 
+    def _await_progress(self) -> None:
+        """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
+        while self._last_done is not None and self._running is not None and self._running.isActive:
+            latest = self._running._jsq.lastProgress()
+            if latest is not None and latest.batchId() >= self._last_done:
+                return
+            time.sleep(_LOOK_SECONDS)
+
     def _await_end(self) -> None:
-        """Waits until Spark has been told that its query ends; before that it takes what a batch raises for an error."""
+        """Waits until Spark has been told to end its query; before that it takes what a batch raises for an error."""
         while self._running is None or self._running.isActive:
             time.sleep(_LOOK_SECONDS)
 
@@ -627,6 +639,7 @@ class SparkRunner:
         late, finished = late_by_stream(self.queries, reports), rows_by_query(self.queries, reports)
         delivered = rows_by_stream(self.queries, reports)
         self._late_warning.note(late)
+        self._last_done = batch_id
         self._progress[batch_id] = BatchProgress(
             plan=str(self.plan),
             plans=tuple(each.plan for plans in task.plans.values() for each in plans),
