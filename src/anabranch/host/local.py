@@ -223,10 +223,9 @@ class LocalHost:
             for name, results in found.items():
                 answers.setdefault(name, []).extend(each.rows for each in results)
             opened = dict.fromkeys(working, Opening(was_hot=True))
-        reports = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
-        reports |= {slot: whole(several) for slot, several in stages.items()}
+        idle = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
         finished = {name: sum(batch.num_rows for batch in batches) for name, batches in answers.items()}
-        reports = with_results(reports, finished)
+        reports = with_results({**idle, **{slot: whole(several) for slot, several in stages.items()}}, finished)
         answer = ResultLayout(self.queries).join(answers)
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
@@ -483,8 +482,8 @@ def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Arr
 
 def _timed(table: pa.Table, relation: Relation) -> int:
     """The rows of a stream that have an event time."""
-    times_of_rows = table.column(relation.event_time)
-    return len(times_of_rows) - times_of_rows.null_count
+    column = table.column(relation.event_time)
+    return len(column) - int(column.null_count)
 
 
 def _some(rows: Rows, relations: Collection[str]) -> Rows:

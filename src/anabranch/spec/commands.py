@@ -232,7 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
             seen = view
 
         # A signal to a whole process group ends the JVM, too; the next start does its batch again.
-        quiet = partial(unless_gone, ending.is_set)
+        quiet = partial(unless_gone, prepared.spark, ending.is_set)
         try:
             with quiet():
                 _follow(handle, console, serve, note, ending)
@@ -318,7 +318,7 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     try:
         yield launch.prepare(chosen, spark)
     finally:
-        with unless_gone():
+        with unless_gone(spark):
             spark.stop()
 
 

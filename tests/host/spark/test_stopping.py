@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -18,7 +17,7 @@ from anabranch.adapt.rules import NO_RULES
 from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
 from anabranch.errors import SinkError
-from anabranch.host.spark.failure import is_interrupt, is_spark_gone
+from anabranch.host.spark.failure import is_interrupt
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
 from anabranch.host.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
@@ -180,6 +179,3 @@ def test_what_is_an_interrupt_and_what_is_not() -> None:
     assert is_interrupt(wrapped)
     assert is_interrupt(RuntimeError("Job 3 cancelled part of cancelled job group 5f6"))
     assert not is_interrupt(RuntimeError("java.io.IOException: no space left"))
-    assert is_spark_gone(Py4JNetworkError("Answer from Java side is empty"))
-    assert is_spark_gone(RuntimeError("Job 3 cancelled because SparkContext was shut down"))
-    assert not is_spark_gone(wrapped)

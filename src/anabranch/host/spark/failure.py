@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import (
     AnalysisException,
     PySparkException,
@@ -15,7 +15,7 @@ from pyspark.errors import (
     StreamingQueryException,
     UnsupportedOperationException,
 )
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
 from anabranch.errors import (
@@ -207,19 +207,21 @@ def is_interrupt(error: BaseException) -> bool:
     return any(_INTERRUPTED.search(str(each)) is not None for each in _chain(error))
 
 
-def is_spark_gone(error: BaseException) -> bool:
-    """True when a batch failed because the JVM, or the Spark context in it, has ended."""
-    lost = (Py4JNetworkError, ConnectionError)
-    return any(isinstance(each, lost) or _SHUT_DOWN in str(each) for each in _chain(error))
+def is_spark_gone(spark: SparkSession) -> bool:
+    """True when the Spark context, or the JVM that it is in, has ended or is about to."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):
+        return True
 
 
 @contextmanager
-def unless_gone(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Passes over errors that say only that Spark has ended, where that is expected."""
+def unless_gone(spark: SparkSession, is_expected: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Passes over errors where Spark has ended and that was expected."""
     try:
         yield
-    except Exception as error:
-        if not (when() and is_spark_gone(error)):
+    except Exception:
+        if not (is_expected() and is_spark_gone(spark)):
             raise
 
 
@@ -237,7 +239,6 @@ logging.getLogger("py4j.clientserver").addFilter(
 
 _INTERRUPT = "java.lang.InterruptedException"
 _INTERRUPTED = re.compile(r"java\.[\w.]+Interrupt\w*Exception|cancelled part of cancelled job group")
-_SHUT_DOWN = "SparkContext was shut down"
 _MUCH = 1000
 _IN_USE = "is already active"
 _DEAD_WORKER = "Python worker exited unexpectedly"

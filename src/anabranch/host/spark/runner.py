@@ -331,7 +331,7 @@ class SparkRunner:
                     self._round(frame, batch_id)
                     return
         except BaseException as error:
-            if not self._has_stopped(error):
+            if not self._has_stopped(error, frame.sparkSession):
                 self.failure = error
                 kind = type(error).__name__
                 say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
@@ -344,9 +344,9 @@ class SparkRunner:
         self._await_end()
         raise QueryStopped
 
-    def _has_stopped(self, error: BaseException) -> bool:
+    def _has_stopped(self, error: BaseException, spark: SparkSession) -> bool:
         """True when a batch ends because the query does; a restart does the batch again."""
-        return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(error))
+        return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(spark))
 
     def _await_progress(self) -> None:
         """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
