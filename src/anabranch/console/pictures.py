@@ -30,7 +30,7 @@ def live_picture(queries: QuerySet, name: str, progress: Mapping[str, Any]) -> s
     step = StepStatistics.from_json(entry["statistics"])
     if isinstance(plan, Mesh):
         return mesh_svg(member.query, plan, routes=_route_notes(step), notes={OUTPUT: f"{entry['rowsOut']:,} results"})
-    streams = {each.name: each.stream for each in member.query.graph.streamed if not each.is_result}
+    streams = {each.name: each.stream for each in member.query.graph.streamed if each.stream in ours["rowsIn"]}
     rows_in = {**step.rows_in, **{name: ours["rowsIn"][stream] for name, stream in streams.items()}}
     notes = {OUTPUT: f"{entry['rowsOut']:,} results in the latest batch", **_notes(plan, step, rows_in)}
     return plan_svg(member.query, plan, notes=notes, heat=_heat(plan, step))

@@ -202,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         def expect_end() -> None:
             if handle is not None:
-                handle.expect_end()
+                handle.parts[1].is_ending = True
 
         noting = noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True)
         ending = signals.enter_context(noting)

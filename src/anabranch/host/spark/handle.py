@@ -44,7 +44,7 @@ class Runner(Protocol):
     """The driver's side of a running query, as its handle sees it."""
 
     is_ending: bool
-    """Whether the run is to end; set before anything is done for it."""
+    """Whether the query, and perhaps Spark, is about to end: what that does to a batch is no failure."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -518,13 +518,9 @@ class QueryHandle:
             if not self.isActive:
                 self._runner.release()
 
-    def expect_end(self) -> None:
-        """Takes in that the query, and perhaps Spark, is about to end: what that does to its batch is no failure."""
-        self._runner.is_ending = True
-
     def stop(self) -> None:
         """Ends the query after the batch at hand; its checkpoint stays good for a restart."""
-        self.expect_end()
+        self._runner.is_ending = True
         with self._turn:
             try:
                 if not self._runner.is_calling:

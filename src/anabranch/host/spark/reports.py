@@ -64,7 +64,10 @@ def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None
         "state_bytes": latest.statistics.state_bytes if latest else None,
         "duration_ms": sum(batch["duration_ms"] for batch in batches),
         "routes": _route_report(known),
-        "queries": {name: sum(each[name].rows_out for each in by_query) for name in (by_query[-1] if by_query else ())},
+        "queries": {
+            name: sum(each[name].rows_out for each in by_query if name in each)
+            for name in (by_query[-1] if by_query else ())
+        },
         "batches": batches,
     }
 
