@@ -240,7 +240,7 @@ class Stretch:
     first: int
     last: int
     rows_in: Mapping[str, int]
-    """Rows admitted, by relation."""
+    """By stream."""
     rows_out: int
     kept: Mapping[str, int]
     """Rows of each state after the last of the batches."""
@@ -255,7 +255,7 @@ def stretches(progress: Iterable[Mapping[str, Any]]) -> list[Stretch]:
             continue
         step, number = StepStatistics.from_json(ours["statistics"]), entry["batchId"]
         kept = {state.state: state.rows for state in step.states}
-        now = Stretch(ours["plan"], number, number, dict(step.rows_in), step.rows_out, kept)
+        now = Stretch(ours["plan"], number, number, dict(ours["rowsIn"]), ours["rowsOut"], kept)
         if found and found[-1].plan == now.plan:
             before = found.pop()
             rows = {
@@ -270,6 +270,7 @@ def stretches(progress: Iterable[Mapping[str, Any]]) -> list[Stretch]:
 def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
     """The plan that ran last, then the plans it replaced, each with the counts of its own batches."""
     query = Explanation(spec.only.query, spec.catalog()).query
+    streams = {relation.name: relation.stream for relation in query.graph.streamed}
     shown = []
     for place, stretch in enumerate(reversed(ran)):
         plan = parse(stretch.plan)
@@ -283,7 +284,7 @@ def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
                 continue
             name = shape(part)
             kept = f"{stretch.kept.get(name, 0):,} rows kept at the end"
-            notes[name] = f"{stretch.rows_in[name]:,} rows in\n{kept}" if name in stretch.rows_in else kept
+            notes[name] = f"{stretch.rows_in[streams[name]]:,} rows in\n{kept}" if name in streams else kept
         shown.append(ShownPlan(plan, f"{heading}: plan {stretch.plan}", notes))
     return plans_svg(query, shown)
 
@@ -298,6 +299,8 @@ def _tell(console: Console, record: Mapping[str, Any]) -> None:
         case {"phase": "began"}:
             rows, ms = record["recomputedRows"], 1000 * record["seconds"]
             text = f"to {record['to']} by {record['strategy']}, {rows:,} rows computed in {ms:.0f} ms"
+        case {"phase": "ended", "batches": 1}:
+            return  # its beginning is told
         case _:
             text = f"the plan is {record['plan']}"
     console.print(f"batch {record['batch']}: {text}", style="yellow", highlight=False)

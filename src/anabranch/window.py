@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -160,6 +161,19 @@ class CountWindow(Window):
         parts += [f"ROWS {self.rows}"]
         parts += [f"SLIDE {duration_text(self.slide)}"] if self.slide is not None else []
         return f"[{' '.join(parts)}]"
+
+
+def instant_text(micros: int) -> str:
+    """An event time as text, as Spark's progress writes it.
+
+    >>> instant_text(1_700_000_000_250_000)
+    '2023-11-14T22:13:20.250Z'
+    """
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    except OverflowError:  # before the year 1 or after 9999
+        return str(micros)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration_text(micros: int) -> str:

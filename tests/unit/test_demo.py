@@ -103,11 +103,10 @@ def test_the_skewed_query_is_what_duckdb_is_asked(tmp_path: Path) -> None:
 
 def entry(batch: int, plan: str, rows: int, kept: int) -> dict[str, Any]:
     step = StepStatistics(
-        {"o": rows, "p": 2 * rows, "s": rows},
-        rows_out=rows // 2,
         states=(StateStatistics("o", kept, 0), StateStatistics("(o p)", 3 * kept, 0)),
     )
-    return {"batchId": batch, "adaptive": {"plan": plan, "statistics": step.to_json()}}
+    counts = {"rowsIn": {"orders": rows, "payments": 2 * rows, "shipments": rows}, "rowsOut": rows // 2}
+    return {"batchId": batch, "adaptive": {"plan": plan, **counts, "statistics": step.to_json()}}
 
 
 def test_each_plan_of_a_run_has_the_counts_of_its_own_batches() -> None:
@@ -116,10 +115,10 @@ def test_each_plan_of_a_run_has_the_counts_of_its_own_batches() -> None:
         [entry(0, "((o p) s)", 100, 50), entry(1, "((o p) s)", 10, 60), idle, entry(3, "((o s) p)", 7, 70)]
     )
     assert (first.plan, first.first, first.last, first.rows_out) == ("((o p) s)", 0, 1, 55)
-    assert first.rows_in == {"o": 110, "p": 220, "s": 110}
+    assert first.rows_in == {"orders": 110, "payments": 220, "shipments": 110}
     assert first.kept == {"o": 60, "(o p)": 180}
     assert (second.plan, second.first, second.last, second.rows_out) == ("((o s) p)", 3, 3, 3)
-    assert second.rows_in["p"] == 14
+    assert second.rows_in["payments"] == 14
 
 
 def test_the_picture_shows_the_last_plan_first_and_the_plan_it_replaced(tmp_path: Path) -> None:

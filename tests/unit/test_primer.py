@@ -139,7 +139,7 @@ def test_orders_are_in_the_groups_and_slots_of_the_page() -> None:
     orders = table("order", "group", "slot")
     rows = read_rows(CATALOG, [f"orders 0 {row['order']} lamp" for row in orders])["orders"]
     layout = wire_layout(host.queries, host.partitioning)
-    batch = relation_batch(host.queries.graph.relations[0], layout, rows, [])
+    batch = relation_batch(host.queries.graph.relations[0], layout, rows)
     groups = own_cells(host.partitioning, "o", batch).tolist()
     assert groups == [int(row["group"]) for row in orders]
     assert [host.partitioning.table[group] for group in groups] == [int(row["slot"]) for row in orders]

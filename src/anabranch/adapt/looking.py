@@ -140,7 +140,7 @@ class Looking:
                 if slots in self._untested:
                     self._may_look(slots, plans, share)
                 if reason is None:
-                    reason, share = self._occasion(slots, batch.facts.batch, is_busy=is_busy)
+                    reason, share = self._occasion(slots, batch.facts.batch)
             if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
                 self._triggers |= dict.fromkeys(slots, reason)
                 self._looks[slots] = self._looks.get(slots, 0) + 1

@@ -18,6 +18,7 @@ from anabranch.errors import AnabranchError, CheckpointError
 from anabranch.host.lease import Holder
 from anabranch.host.manifest import Manifest
 from anabranch.host.store import READABLE, Store
+from anabranch.window import instant_text
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def contents(location: str) -> Contents:
         },
         records=len(store.history()),
         spark_batch=_spark_batch(store),
-        holder=None if holder is None else str(holder),
+        holder=None if holder is None or not holder.is_alive_now() else str(holder),
     )
 
 
@@ -165,7 +166,7 @@ def _size(store: Store, name: str) -> int | None:
 
 def as_text(found: Contents) -> str:
     """The contents as lines for a terminal."""
-    newest = json.dumps(found.plans) if "" not in found.plans else found.plans[""]
+    plans = json.dumps(found.plans) if "" not in found.plans else found.plans[""]
     lines = [
         ("checkpoint", found.location),
         ("query", " ".join(found.query.split())),
@@ -175,11 +176,12 @@ def as_text(found: Contents) -> str:
             "last batch",
             "none was committed" if found.batch is None else f"{found.batch}; Spark's part {found.spark_batch}",
         ),
-        ("plan", newest or "-"),
+        ("plan", plans or "-"),
         ("slots", ", ".join(f"{slot}: {groups} groups" for slot, groups in found.slots.items()) or "-"),
         ("rows", f"{found.rows:,} in {found.files} files, {found.bytes:,} bytes"),
         ("history", f"{found.records} records"),
     ]
     for name, clock in found.clocks.items():
-        lines.append((f"stream {name}", f"newest {clock['newest']} us, late below {clock['cutoff']} us"))
+        newest, cutoff = ("-" if each is None else instant_text(each) for each in (clock["newest"], clock["cutoff"]))
+        lines.append((f"stream {name}", f"newest {newest}, late below {cutoff}"))
     return "\n".join(f"{title:12} {words}" for title, words in lines)

@@ -28,8 +28,8 @@ COUNTERS: Mapping[str, tuple[str, _OfRun]] = {
 }
 """Counters of a run."""
 LABELLED: Mapping[str, tuple[str, str, _ByLabel]] = {
-    "anabranch_rows_in": ("Rows admitted.", "stream", lambda run: run.totals.rows_in),
-    "anabranch_rows_out": ("Results.", "query", lambda run: run.totals.rows_out),
+    "anabranch_rows_in": ("Rows that the source delivered.", "stream", lambda run: run.totals.rows_in),
+    "anabranch_rows_out": ("Rows that the sink received.", "query", lambda run: run.totals.rows_out),
     "anabranch_late_rows": ("Late rows that were dropped.", "stream", lambda run: run.totals.late),
     "anabranch_slot_cpu_seconds": ("CPU time of slots.", "slot", lambda run: run.totals.slot_cpu),
     "anabranch_decisions": ("Decisions on plans.", "action", lambda run: run.totals.decisions),

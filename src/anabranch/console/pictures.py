@@ -29,8 +29,11 @@ def live_picture(queries: QuerySet, name: str, progress: Mapping[str, Any]) -> s
     plan = parse_plan(max(set(plans), key=plans.count))
     step = StepStatistics.from_json(entry["statistics"])
     if isinstance(plan, Mesh):
-        return mesh_svg(member.query, plan, routes=_route_notes(step), notes={OUTPUT: f"{step.rows_out:,} results"})
-    return plan_svg(member.query, plan, notes=_notes(plan, step), heat=_heat(plan, step))
+        return mesh_svg(member.query, plan, routes=_route_notes(step), notes={OUTPUT: f"{entry['rowsOut']:,} results"})
+    streams = {each.name: each.stream for each in member.query.graph.streamed if each.stream in ours["rowsIn"]}
+    rows_in = {**step.rows_in, **{name: ours["rowsIn"][stream] for name, stream in streams.items()}}
+    notes = {OUTPUT: f"{entry['rowsOut']:,} results in the latest batch", **_notes(plan, step, rows_in)}
+    return plan_svg(member.query, plan, notes=notes, heat=_heat(plan, step))
 
 
 def plan_picture(queries: QuerySet, name: str, text: str) -> str:
@@ -46,13 +49,14 @@ def _plain_picture(query: Query, plan: Plan) -> str:
     return mesh_svg(query, plan) if isinstance(plan, Mesh) else plan_svg(query, plan)
 
 
-def _notes(plan: PhysicalPlan, step: StepStatistics) -> dict[str, str]:
+def _notes(plan: PhysicalPlan, step: StepStatistics, rows_in: Mapping[str, int]) -> dict[str, str]:
+    """The figures of each part of a plan; `rows_in` are by relation."""
     states = {state.state: state for state in step.states}
-    notes = {OUTPUT: f"{step.rows_out:,} results in the latest batch"}
+    notes = {}
     for part in subplans(plan):
         name, lines = shape(part), []
-        if name in step.rows_in:
-            lines.append(f"{step.rows_in[name]:,} rows in")
+        if name in rows_in:
+            lines.append(f"{rows_in[name]:,} rows in")
         if isinstance(part, JoinNode):
             probes = [probe for probe in step.probes if probe.join == name]
             looked, kept = sum(probe.probes for probe in probes), sum(probe.kept for probe in probes)

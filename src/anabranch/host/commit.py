@@ -75,8 +75,19 @@ def derived_relations(queries: QuerySet) -> dict[str, Relation]:
 
 
 def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that the slots admitted."""
-    return _by_stream(queries, [report.rows for report in reports.values()])
+    """Rows in: the rows of each stream that its source delivered, each counted once and before filters."""
+    return _by_stream(queries, [report.delivered for report in reports.values()])
+
+
+def rows_by_query(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """Rows out: the finished results of each query, after merging groups and after HAVING."""
+    return {name: sum(report.results.get(name, 0) for report in reports.values()) for name in queries.names}
+
+
+def rows_out(queries: QuerySet, reports: SlotReports) -> int:
+    """The rows that all sinks together received."""
+    found = rows_by_query(queries, reports)
+    return sum(found[each.name] for each in queries.delivered)
 
 
 def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:

@@ -11,8 +11,10 @@ Limit: local files; columns of plain types; filters and keys without functions o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +36,17 @@ MOST_READERS = 8
 """With more slots, all that they read together costs more than to send each its rows."""
 
 
+class SlotRows(NamedTuple):
+    """What a slot has read."""
+
+    rows: dict[str, RelationBatch]
+    """The rows of each relation that the slot takes, in time order."""
+    rejected: dict[str, int]
+    """The newest time of rows that a filter rejects, by relation."""
+    rejected_rows: dict[str, int]
+    """The rows that a filter rejects, by relation; the first slot counts them for all."""
+
+
 @dataclass(frozen=True)
 class SlotFiles:
     """The files of a micro-batch, by stream; is pickled on its way to the workers."""
@@ -42,14 +55,12 @@ class SlotFiles:
     readings: Mapping[str, Reading]
     """How the rows of each stream are made from its files."""
 
-    def rows(self, task: SlotTask, slot: int) -> tuple[dict[str, RelationBatch], dict[str, int]]:
-        """The rows of each relation that a slot takes, in time order.
-
-        Also the newest time of rows that a filter rejects, by relation.
-        """
+    def rows(self, task: SlotTask, slot: int) -> SlotRows:
+        """Reads the rows of each relation that a slot takes."""
         layout = wire_layout(task.queries, task.partitioning)
         several = dict[str, list[RelationBatch]]()
-        rejected = dict[str, int]()
+        rejected, rejected_rows = dict[str, int](), Counter[str]()
+        is_first = slot == task.partitioning.working[0]
         for relation in _read_from_files(task.queries):
             several[relation.name] = [layout.empty(relation.name)]
         for stream, paths in self.files.items():
@@ -60,13 +71,15 @@ class SlotFiles:
                 for relation in relations:
                     batch = relation_batch(relation, layout, table)
                     timed = table.column(relation.event_time)
-                    if len(batch) < len(timed) - timed.null_count:
+                    if lost := len(timed) - timed.null_count - len(batch):
                         _note_rejected(task, relation, timed, rejected)
+                        rejected_rows[relation.name] += lost if is_first else 0
                     if task.partitioning.slots > 1:
                         cells = own_cells(task.partitioning, relation.name, batch)
                         batch = _taken(batch, rows_for_slot(task.partitioning, relation.name, cells, slot))
                     several[relation.name].append(batch)
-        return {name: _in_order(_together(batches)) for name, batches in several.items()}, rejected
+        rows = {name: _in_order(_together(batches)) for name, batches in several.items()}
+        return SlotRows(rows, rejected, dict(rejected_rows))
 
     def newest(self, queries: QuerySet, ceilings: Mapping[str, int]) -> dict[str, int]:
         """The largest event time of each relation in the batch, up to its ceiling; what filters reject counts, too."""

@@ -60,7 +60,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
-from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole
+from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole, with_results
 from anabranch.stats.step import StepStatistics
 
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
@@ -203,6 +203,11 @@ class LocalHost:
         if not (same_plans and self._is_ready(task)):
             each = self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working)
             opened = dict(zip(working, each, strict=True))
+        rejected = {
+            relation.name: _timed(rows[relation.stream], relation) - len(arrived[relation.name][0])
+            for relation in present
+        }
+        opened[working[0]] = replace(opened[working[0]], rejected_rows=rejected)
         stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
         answers: dict[str, list[pa.RecordBatch]] = {}
         for stage in range(self.queries.stages):
@@ -211,8 +216,9 @@ class LocalHost:
             for name, results in found.items():
                 answers.setdefault(name, []).extend(each.rows for each in results)
             opened = dict.fromkeys(working, Opening(was_hot=True))
-        reports = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
-        reports |= {slot: whole(several) for slot, several in stages.items()}
+        idle = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
+        finished = {name: sum(batch.num_rows for batch in batches) for name, batches in answers.items()}
+        reports = with_results({**idle, **{slot: whole(several) for slot, several in stages.items()}}, finished)
         answer = ResultLayout(self.queries).join(answers)
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
@@ -447,6 +453,12 @@ def _goes_on(engine: Engine, task: SlotTask) -> bool:
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:
     """The cells of the grid in which rows lie, where there are several slots."""
     return None if table.slots == 1 else own_cells(table, relation, batch)
+
+
+def _timed(table: pa.Table, relation: Relation) -> int:
+    """The rows of a stream that have an event time."""
+    column = table.column(relation.event_time)
+    return len(column) - int(column.null_count)
 
 
 def _some(rows: Rows, relations: Collection[str]) -> Rows:

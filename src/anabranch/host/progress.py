@@ -1,6 +1,9 @@
 """The progress entry of a batch: what `progress["adaptive"]` shows of it.
 
 `to_json` keeps the keys that users read. All numbers come from the slots' reports, so there is one account of a batch.
+*Rows in* of a stream are the rows that its source delivered: each counts once, whatever the number of relations that
+read the stream, of slots that receive it and of stages, and before filters. *Rows out* are the rows that the sinks
+received. `statistics` has what the engine counted: rows by relation and slot, and parts of groups.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.report import QueryReport, SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
+from anabranch.window import instant_text
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,9 @@ class SlotProgress:
     seconds: Mapping[str, float]
     """Wall clock by kind of work."""
     rows_in: int
+    """Rows that the slot took in; those that several slots take count in each."""
     rows_out: int
+    """Results, or parts of groups, that the slot found."""
     cpu: float = 0.0
     """Seconds of one core."""
     state_bytes: int = 0
@@ -43,7 +49,7 @@ class SlotProgress:
             slot,
             report.was_hot,
             {**report.seconds, **step.seconds},
-            sum(report.rows.values()),
+            sum(step.rows_in.values()),
             step.rows_out,
             report.cpu,
             step.state_bytes,
@@ -74,21 +80,24 @@ class QueryProgress:
     migrating: tuple[int, ...]
     """The slots whose plan was still being changed after the batch."""
     statistics: StepStatistics
+    rows_out: int = 0
+    """Rows that the sink of the query received, or the queries that read it."""
 
     @classmethod
-    def of(cls, reports: Mapping[int, QueryReport]) -> QueryProgress:
+    def of(cls, reports: Mapping[int, QueryReport], rows_out: int) -> QueryProgress:
         ordered = sorted(reports.items())
         return cls(
             tuple(report.plan for _, report in ordered),
             tuple(slot for slot, report in ordered if report.is_migrating),
             merged_statistics(reports.values()),
+            rows_out,
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "plans": [str(plan) for plan in self.plans],
             "migrating": list(self.migrating),
-            "rowsOut": self.statistics.rows_out,
+            "rowsOut": self.rows_out,
             "statistics": self.statistics.to_json(),
         }
 
@@ -105,7 +114,9 @@ class BatchProgress:
     """The slots in which some plan was still being changed after the batch."""
     records: tuple[Record, ...]
     rows_in: Mapping[str, int]
-    """By stream."""
+    """Rows that the source of each stream delivered."""
+    rows_out: int
+    """Rows that the sinks received."""
     late_rows: Mapping[str, int]
     """By stream."""
     ahead_rows: Mapping[str, int]
@@ -138,7 +149,7 @@ class BatchProgress:
             "records": [record.to_json() for record in self.records],
             "slots": len(self.slots),
             "rowsIn": dict(self.rows_in),
-            "rowsOut": self.statistics.rows_out,
+            "rowsOut": self.rows_out,
             "lateRows": dict(self.late_rows),
             "aheadRows": dict(self.ahead_rows),
             "stateRows": self.statistics.state_rows,
@@ -164,7 +175,8 @@ class BatchProgress:
     def headline(self) -> dict[str, Any]:
         """The few figures of a batch that its line in the log has."""
         shown = ("plan", "rowsIn", "rowsOut", "lateRows", "stateRows", "stateBytes", "watermark", "skew", "durationMs")
-        return {name: self._json[name] for name in shown}
+        watermark = None if self.watermark is None else instant_text(self.watermark)
+        return {name: self._json[name] for name in shown} | {"watermark": watermark}
 
     @property
     def own_seconds(self) -> float:

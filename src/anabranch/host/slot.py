@@ -17,9 +17,11 @@ needs nothing durable: whatever crashes, the restart has a plan and the rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +44,6 @@ from anabranch.host.store import Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import SHARING, shares
@@ -143,6 +144,10 @@ class SlotTask:
         """The file that the slot leaves in this stage, or in another."""
         return rows_name(self.batch, slot, self.attempt, self.stage if stage is None else stage)
 
+    def merged_name(self, slot: int) -> str:
+        """The file with the report on the groups that are merged after this stage, for the slot's share of them."""
+        return self.rows_name(slot).replace(".arrow", "-merged.arrow")
+
     def is_compacting(self, slot: int) -> bool:
         """True when the file of this stage has all live rows of the slot."""
         return self.is_last and slot in self.compacting
@@ -160,6 +165,8 @@ class Opening:
     was_hot: bool = False
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
+    rejected_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows that a filter rejected, by relation; each is counted by one slot."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu: float = 0.0
     """Seconds of one core that this took."""
@@ -168,6 +175,7 @@ class Opening:
 
 
 NOTHING_OPENED = Opening()
+NOTHING_FINISHED: Mapping[str, int] = MappingProxyType({})
 
 
 def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
@@ -253,30 +261,35 @@ def advance(
     arrived: Mapping[str, RelationBatch],
     store: Store | None,
     opening: Opening = NOTHING_OPENED,
+    finished: Mapping[str, int] = NOTHING_FINISHED,
 ) -> Generator[tuple[str, pa.RecordBatch], None, SlotReport]:
     """Yields the results of one step, each batch with its query: parts, of a grouped query.
 
-    At its end the rows are durable, and with them the report that it returns.
+    At its end the rows are durable, and with them the report that it returns. `finished` has the results of each query
+    that whoever takes the batches has made of them by then.
     """
     started, cpu = perf_counter(), thread_time()
     admitted: dict[str, RelationBatch] = {}
     rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+    delivered = Counter[str](opening.rejected_rows)
     bounds = task.bounds
     for name, batch in arrived.items():
         if name not in task.floors:
             continue  # a table, whose rows do not travel
         relation = task.queries.graph.relation(name)
+        mine = first_copies(task.partitioning, slot, name, batch)
+        delivered[name] += int(mine.sum())
         if relation.is_derived:
             # Its producer may have longer windows than this query.
-            batch = _within(relation, batch)
+            valid = batch.times <= deadlines(relation, batch)
+            if not valid.all():
+                batch, mine = batch.take(np.flatnonzero(valid)), mine[valid]
         inside = bounds.admitted(name, batch.times)
         is_inside = bool(inside.all())
         admitted[name] = batch if is_inside else batch.take(np.flatnonzero(inside))
-        rows[name] = _first_copies(task.partitioning, slot, name, admitted[name])
+        rows[name] = int(mine[inside].sum())
         if not is_inside:
-            outside = batch.take(np.flatnonzero(~inside))
-            mine = first_copies(task.partitioning, slot, name, outside)
-            is_late = outside.times[mine] < task.floors[name]
+            is_late = batch.times[mine & ~inside] < task.floors[name]
             late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
         moving = bounds.below(name, batch.times)
         if len(moving):
@@ -305,6 +318,8 @@ def advance(
         queries=queries,
         statistics=statistics.total,
         rows=rows,
+        delivered=dict(delivered),
+        results=dict(finished),
         late=late,
         ahead=ahead,
         newest=newest,
@@ -323,12 +338,6 @@ def advance(
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
     return report
-
-
-def _within(relation: Relation, batch: RelationBatch) -> RelationBatch:
-    """The combinations that are valid under the relation's own ranges."""
-    valid = batch.times <= deadlines(relation, batch)
-    return batch if bool(valid.all()) else batch.take(np.flatnonzero(valid))
 
 
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
@@ -409,16 +418,9 @@ def drain(
             return results, end.value
 
 
-def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: RelationBatch) -> int:
-    """The number of rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
-    if partitioning.is_partition or not len(batch):
-        return len(batch)
-    return int(first_copies(partitioning, slot, name, batch).sum())
-
-
 def first_copies(partitioning: Partitioning, slot: int, name: str, rows: RelationBatch) -> NDArray[np.bool_]:
-    """True for the rows of which this slot has the first copy."""
-    if partitioning.is_partition:
+    """True for the rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
+    if partitioning.is_partition or not len(rows):
         return np.ones(len(rows), dtype=np.bool_)
     first: NDArray[np.bool_] = first_cells(partitioning, name, slot).take(own_cells(partitioning, name, rows))
     return first

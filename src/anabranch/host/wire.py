@@ -91,21 +91,26 @@ class WireLayout:
         most = max((len(placed) for placed in self.classes.values()), default=0)
         return pa.schema([*self.schema, *(pa.field(f"_class{number}", pa.int8()) for number in range(most))])
 
-    def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int]]:
-        """The rows that passed their filter, and the newest time of the others, by relation.
+    def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
+        """The rows that passed their filter; of the others the newest time, and their number, by relation.
 
         A row that did not pass bears the complement of its relation's number; only its event time counts, and only
-        up to the ceiling of its stream.
+        up to the ceiling of its stream. Ticks of derived relations travel alike, and are not rows.
         """
         tags = _numpy(table, RELATION)
         if not len(tags) or tags.min() >= 0:
-            return table, {}
+            return table, {}, {}
         rejected, times = tags < 0, _numpy(table, TIME)
         moving = {
             name: bounds.below(name, times[tags == ~position]) for position, name in enumerate(self.queries.graph.names)
         }
         newest = {name: int(of_name.max()) for name, of_name in moving.items() if len(of_name)}
-        return table.filter(pa.array(~rejected)), newest
+        counts = {
+            relation.name: int((tags == ~position).sum())
+            for position, relation in enumerate(self.queries.graph.relations)
+            if not relation.is_derived
+        }
+        return table.filter(pa.array(~rejected)), newest, counts
 
     def outside(self, table: pa.Table, bounds: Bounds) -> dict[str, Int64Array]:
         """The positions of the rows that are diverted, by relation, where there are any."""

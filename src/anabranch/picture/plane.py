@@ -86,7 +86,8 @@ def plane(
     """Draw the plane of CPU and memory; an infinite limit has no line."""
     across = _axis([dot.cpu for dot in dots], cpu_limit, _LEFT, WIDTH - _RIGHT)
     upward = _axis([dot.memory for dot in dots], memory_limit, HEIGHT - _BOTTOM, _TOP)
-    parts = [svg.text(_LEFT, 24, f"{len(dots)} plans by what they need", _TITLE, anchor="start")]
+    title = "1 plan by what it needs" if len(dots) == 1 else f"{len(dots)} plans by what they need"
+    parts = [svg.text(_LEFT, 24, title, _TITLE, anchor="start")]
     for value in across.ticks():
         x = across.place(value)
         parts.append(svg.stroke((x, _TOP), (x, HEIGHT - _BOTTOM), _GRID))

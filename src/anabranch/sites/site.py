@@ -158,7 +158,7 @@ class Running:
             "watermark": None if clocks is None else clocks.known_watermark,
             "plan": None if self.runner is None else str(self.runner.plan),
             "rows_in": None if latest is None else sum(latest.rows_in.values()),
-            "rows_out": None if latest is None else latest.statistics.rows_out,
+            "rows_out": None if latest is None else latest.rows_out,
             "late": self.late,
             "state_bytes": None if latest is None else latest.statistics.state_bytes,
             "rate": self.rate,

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from anabranch.errors import SpecError
 from anabranch.explain import choice_svg, queries_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.host.store import Store
+from anabranch.interrupts import noted_signals
 from anabranch.lineage import emit_lineage
 from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.logs import JSON, VARIABLE, is_json
@@ -186,21 +187,30 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     if is_json(arguments.log):
         console = Console(quiet=True)
-    # A service manager ends a query as a person does with Ctrl-C.
+    # A service manager ends a query as a person does with Ctrl-C; before the query runs, both end the command.
     signal.signal(signal.SIGTERM, _interrupt)
     # Py4J logs the traceback of an interrupt to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     # Py4J also logs an error inside a batch; the error that ends the query reports it.
     logging.getLogger("py4j").propagate = False
-    with _lineage(arguments.lineage), _prepared(chosen, console) as prepared:
+    with _lineage(arguments.lineage), ExitStack() as signals, _prepared(chosen, console) as prepared:
         with console.status(_SAMPLING):
             headlines = prepared.headlines()
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
+        handle: QueryHandle | None = None
+
+        def expect_end() -> None:
+            if handle is not None:
+                handle.expect_end()
+
+        noting = noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True)
+        ending = signals.enter_context(noting)
         handle = prepared.start()
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
-        # Here, because it needs pyspark, which explain and --help must not.
+        # Here, because they need pyspark, which explain and --help must not.
+        from anabranch.host.spark.failure import unless_gone
         from anabranch.spec.changes import Changes
 
         changes = Changes(chosen, handle, partial(_with_options, arguments))
@@ -215,28 +225,33 @@ def run(arguments: argparse.Namespace) -> int:
                 said += changes.reload(arguments.spec)
             for line in said:
                 console.print(line, highlight=False, soft_wrap=True)
-            return False
+            return ending.is_set()
 
         def note(view: View) -> None:
             nonlocal seen
             seen = view
 
+        # A signal to a whole process group ends the JVM, too; the next start does its batch again.
+        quiet = partial(unless_gone, prepared.spark, ending.is_set)
         try:
-            _follow(handle, console, serve, note)
+            with quiet():
+                _follow(handle, console, serve, note, ending)
         finally:
             if page is not None:
                 page.close()
-            seen = advance(seen, handle.progressAfter(seen.batch))
+            with quiet():
+                seen = advance(seen, handle.progressAfter(seen.batch))
             sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
             places = [str(sink.path or sink.format) for sink in sinks]
             for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
                 if words:
                     console.print(words, highlight=False, soft_wrap=True)
             if arguments.report is not None:
-                report = handle.report()
-                if (measured := prepared.measured(handle)) is not None:
-                    report["statistics"] = measured
-                _write(arguments.report, json.dumps(report, indent=2) + "\n")
+                with quiet():
+                    report = handle.report()
+                    if (measured := prepared.measured(handle)) is not None:
+                        report["statistics"] = measured
+                    _write(arguments.report, json.dumps(report, indent=2) + "\n")
     return 0
 
 
@@ -273,22 +288,26 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _follow(handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None]) -> None:
+def _follow(
+    handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None], ending: Event
+) -> None:
     # Here, because it needs pyspark, which explain and --help must not.
     from anabranch.host.spark.failure import named_end
 
     try:
         with named_end():
             follow(handle, console, until=serve, note=note)
-    except KeyboardInterrupt:
-        console.print("stopping; the checkpoint stays good for a restart")
-        handle.stop()
+    finally:
+        if ending.is_set():
+            console.print("stopping; the checkpoint stays good for a restart")
+            handle.stop()
 
 
 @contextmanager
 def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
     # Here, because it needs pyspark, which explain and --help must not.
+    from anabranch.host.spark.failure import unless_gone
     from anabranch.spec import launch
 
     # A line and not a spinner: output while Spark starts goes through a pipe that waits for whole lines.
@@ -299,7 +318,8 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     try:
         yield launch.prepare(chosen, spark)
     finally:
-        spark.stop()
+        with unless_gone(spark):
+            spark.stop()
 
 
 def explain_spec(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ values. The report lives as long as one batch, so its JSON may change between re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -77,6 +78,10 @@ class SlotReport:
     """All queries together; base states, which they share, are counted once."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows admitted, by relation."""
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    """Rows that came from the source, by relation: those admitted, diverted, and rejected by a filter."""
+    results: Mapping[str, int] = field(default_factory=dict)
+    """Finished results, by query: rows that its sink, or the queries that read it, received."""
     late: Mapping[str, int] = field(default_factory=dict)
     """Late rows, by relation, where there were any."""
     ahead: Mapping[str, int] = field(default_factory=dict)
@@ -116,6 +121,8 @@ class SlotReport:
             "queries": {name: self._query_to_json(query) for name, query in self.queries.items()},
             "statistics": self.statistics.to_json(),
             "rows": dict(self.rows),
+            "delivered": dict(self.delivered),
+            "results": dict(self.results),
             "late": dict(self.late),
             "ahead": dict(self.ahead),
             "newest": dict(self.newest),
@@ -151,6 +158,8 @@ class SlotReport:
             queries={name: _query_from_json(query, statistics) for name, query in value["queries"].items()},
             statistics=statistics,
             rows=value["rows"],
+            delivered=value["delivered"],
+            results=value["results"],
             late=value["late"],
             ahead=value["ahead"],
             newest=value["newest"],
@@ -198,10 +207,12 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
     return SlotReport(
         queries={name: _whole_query([stage.queries[name] for stage in stages]) for name in last.queries},
         statistics=statistics,
-        rows={name: count for stage in stages for name, count in stage.rows.items()},
-        late={name: count for stage in stages for name, count in stage.late.items()},
-        ahead={name: count for stage in stages for name, count in stage.ahead.items()},
-        newest={name: time for stage in stages for name, time in stage.newest.items()},
+        rows=added(stage.rows for stage in stages),
+        delivered=added(stage.delivered for stage in stages),
+        results=added(stage.results for stage in stages),
+        late=added(stage.late for stage in stages),
+        ahead=added(stage.ahead for stage in stages),
+        newest=_newest([stage.newest for stage in stages]),
         rejected=first.rejected,
         seconds=_sums([stage.seconds for stage in stages]),
         was_hot=all(stage.was_hot for stage in stages),
@@ -210,9 +221,7 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         taken=first.taken,
         has_leftovers=last.has_leftovers,
         left=last.left,
-        cells=None
-        if first.cells is None
-        else {name: counts for stage in stages for name, counts in (stage.cells or {}).items()},
+        cells=None if first.cells is None else _added_cells([stage.cells or {} for stage in stages]),
         held=last.held,
         keys=None if first.keys is None else merge_keys(stage.keys or {} for stage in stages),
     )
@@ -222,9 +231,41 @@ def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
     return replace(stages[-1], statistics=in_turn(each.statistics for each in stages), change=stages[0].change)
 
 
+def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Adds counts up, by name."""
+    found = Counter[str]()
+    for counts in several:
+        found.update(counts)
+    return dict(found)
+
+
+def _added_cells(several: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    names = dict.fromkeys(name for each in several for name in each)
+    return {
+        name: tuple(map(sum, zip(*(each[name] for each in several if name in each), strict=True))) for name in names
+    }
+
+
+def _newest(several: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for each in several for name in each)
+    return {name: max(each[name] for each in several if name in each) for name in names}
+
+
 def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for each in several for name in each)
     return {name: sum(each.get(name, 0.0) for each in several) for name in names}
+
+
+def with_delivered(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
+    """The reports of a batch whose rows were counted before any slot had them, by relation."""
+    first = min(reports)
+    return {slot: replace(each, delivered=counts if slot == first else {}) for slot, each in reports.items()}
+
+
+def with_results(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
+    """The reports of a batch, with results that were finished after the slots' steps, by query."""
+    first = min(reports)
+    return {**reports, first: replace(reports[first], results=added([reports[first].results, counts]))}
 
 
 def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:

@@ -31,6 +31,7 @@ class FakeRunner:
 
     queries = QuerySet((), JoinGraph(()), "", "")
     is_changing = False
+    is_ending = False
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
         self.failure: BaseException | None = None
@@ -73,6 +74,8 @@ class FakeRunner:
     def is_calling(self) -> bool:
         return False
 
+    def leave(self) -> None: ...
+
     def history(self) -> list[dict[str, Any]]:
         return []
 
@@ -101,6 +104,7 @@ class FakeRunner:
             migrating=(),
             records=(),
             rows_in={"s0": 2, "s1": 1},
+            rows_out=5,
             late_rows={"s0": 1, "s1": 2},
             ahead_rows={},
             watermark=None,

@@ -57,6 +57,38 @@ def test_sigterm_ends_a_run_with_its_report_and_without_leftovers(tmp_path: Path
     assert not [path for path in hot.rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize(
+    ("number", "is_for_all"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGTERM, True)]
+)
+def test_a_signal_ends_a_busy_run_quietly(tmp_path: Path, number: signal.Signals, *, is_for_all: bool) -> None:
+    """To the process, or to all of its group, as a terminal sends it; the JVM then ends, too."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for second in range(60):
+            times = pa.array([(1_700_000_000 + second) * 1_000_000], pa.timestamp("us", "UTC"))
+            parquet.write_table(pa.table({"ts": times, "k": [second]}), tmp_path / name / f"{second:02d}.parquet")
+            os.utime(tmp_path / name / f"{second:02d}.parquet", (1_700_000_000 + second,) * 2)
+    spec = SPEC.format(folder=tmp_path).replace(
+        "watermark: 1 second", "watermark: 1 second, options: {maxFilesPerTrigger: 1}"
+    )
+    (tmp_path / "spec.yaml").write_text(spec.replace("trigger: 1 second", "trigger: 0 seconds"))
+    command = [sys.executable, "-m", "anabranch", "run", str(tmp_path / "spec.yaml"), "--log", "json"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert running.stderr is not None
+    said: list[dict[str, object]] = []
+    for line in running.stderr:
+        said.append(json.loads(line))
+        if said[-1]["event"] == "batch" and sum(each["event"] == "batch" for each in said) == 1:
+            (os.killpg if is_for_all else os.kill)(running.pid, number)
+    assert running.wait() == 0, said
+    assert [each["event"] for each in said if each["event"] in ("failed", "error", "ended")] == ["ended"]
+    assert said[-1]["failed"] is False
+    (tmp_path / "spec.yaml").write_text(spec.replace("trigger: 1 second", "trigger: available_now"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    found = [key for file in (tmp_path / "out").glob("part-*") for key in parquet.read_table(file)["k"].to_pylist()]
+    assert sorted(found) == list(range(60))
+
+
 def test_queries_of_a_run_change_by_commands_and_by_a_signal(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

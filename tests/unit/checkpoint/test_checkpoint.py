@@ -39,8 +39,23 @@ def test_inspect_says_what_is_there_and_changes_nothing(checkpoint: Path, capsys
     assert (found["batch"], found["rows"], found["plans"]) == (1, 4, {"": "(a b)"})
     assert sum(found["slots"].values()) >= 64
     assert cli.main(["checkpoint", "inspect", str(checkpoint)]) == 0
-    assert "last batch   1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "last batch   1" in shown
+    assert "stream a     newest 1970-01-01T00:0" in shown
+    assert "in use by    nobody" in shown
     assert files_in(checkpoint) == before
+
+
+def test_a_process_that_was_killed_does_not_use_the_checkpoint(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = Holder.me(0)
+    Store(str(checkpoint)).keep_lease(asdict(mine))
+    assert cli.main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    assert f"in use by    process {mine.process}" in capsys.readouterr().out
+    Store(str(checkpoint)).keep_lease(asdict(replace(mine, began="long ago")))
+    assert cli.main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    assert "in use by    nobody" in capsys.readouterr().out
 
 
 def test_a_whole_checkpoint_is_found_whole(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

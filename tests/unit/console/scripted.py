@@ -50,8 +50,8 @@ class Recorded:
 def statistics(plan: Plan) -> StepStatistics:
     routes = (RouteStatistics("a", 0, 30, 3, (HopStatistics("b", 30, 9),)), RouteStatistics("a", 1, 10, 1))
     return StepStatistics(
-        {"a": 40, "b": 20, "c": 10},
-        12,
+        {"a": 80, "b": 20, "c": 10},  # both slots take the rows of a
+        15,  # with parts of groups
         (
             ProbeStatistics("(a b)", "a", "b", 40, 800, 10, 10, 10),
             ProbeStatistics("((a b) c)", "c", "(a b)", 10, 300, 5, 5, 5),
@@ -70,6 +70,7 @@ def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]]
         migrating=(),
         records=tuple(Recorded(record) for record in records),  # type: ignore[misc]
         rows_in={"a": 40, "b": 20, "c": 10},
+        rows_out=12,
         late_rows={"a": 1, "b": 0},
         ahead_rows={},
         watermark=(1_700_000_000 + batch) * 1_000_000,

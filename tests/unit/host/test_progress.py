@@ -34,13 +34,14 @@ REPORTS = {1: slot(2, 0.25, is_migrating=True), 0: slot(1, 0.125)}
 
 
 def progress(*, is_named: bool) -> BatchProgress:
-    queries = {"pairs": QueryProgress.of({number: report.queries["pairs"] for number, report in REPORTS.items()})}
+    queries = {"pairs": QueryProgress.of({number: report.queries["pairs"] for number, report in REPORTS.items()}, 2)}
     return BatchProgress(
         plan="pairs: (a b)" if is_named else "(a b)",
         plans=(PLAN, PLAN),
         migrating=migrating_slots(REPORTS),
         records=(Warned(3, "no space"),),
-        rows_in={"s": 3},
+        rows_in={"s": 5},
+        rows_out=2,
         late_rows={"s": 1},
         ahead_rows={},
         watermark=7,
@@ -62,8 +63,8 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "migrating": [1],
         "records": [{"kind": "warning", "batch": 3, "reason": "no space"}],
         "slots": 2,
-        "rowsIn": {"s": 3},
-        "rowsOut": 3,
+        "rowsIn": {"s": 5},
+        "rowsOut": 2,
         "lateRows": {"s": 1},
         "aheadRows": {},
         "stateRows": 3,
@@ -90,7 +91,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
 def test_queries_that_run_together_have_a_part_each() -> None:
     found = progress(is_named=True).to_json()["queries"]
     assert found == {
-        "pairs": {"plans": ["(a b)", "(a b)"], "migrating": [1], "rowsOut": 3, "statistics": step(3, 0.375).to_json()}
+        "pairs": {"plans": ["(a b)", "(a b)"], "migrating": [1], "rowsOut": 2, "statistics": step(3, 0.375).to_json()}
     }
 
 

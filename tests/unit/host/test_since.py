@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -273,5 +274,5 @@ def test_a_manifest_keeps_what_is_complete_through_batches_and_reads_older_ones(
     assert complete.keys() == {"a", "v", "w"}
 
 
-def _pairs(tables: list[pa.Table]) -> list[tuple[object, ...]]:
+def _pairs(tables: list[pa.Table]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for table in tables for row in table.to_pylist()]

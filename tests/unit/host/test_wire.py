@@ -101,18 +101,19 @@ def test_rows_keep_their_order_among_equals() -> None:
     assert len(layout.split(table)["b"]) == 0
 
 
-def test_rejected_rows_leave_only_their_newest_times() -> None:
+def test_rejected_rows_leave_only_their_newest_times_and_their_number() -> None:
     layout = LAYOUTS["nothing"]
     codes = {name: {code: np.arange(3) for code in of} for name, of in layout.codes.items()}
     empty = pa.RecordBatch.from_pydict({})
     rows = {name: RelationBatch(np.array([7, 5, 6]), codes[name], empty) for name in ("a", "b")}
     table = layout.join(rows)
-    same, nothing = layout.without_rejected(table, Bounds({}, {}))
+    same, *nothing = layout.without_rejected(table, Bounds({}, {}))
     assert same is table
-    assert nothing == {}
+    assert nothing == [{}, {}]
     tags = pa.array(np.array([0, ~0, ~0, 1, 1, ~1], dtype=np.int8))
-    passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags), Bounds({}, {}))
+    passed, newest, counts = layout.without_rejected(table.set_column(0, table.schema.field(0), tags), Bounds({}, {}))
     assert newest == {"a": 6, "b": 6}
+    assert {name: count for name, count in counts.items() if count} == {"a": 2, "b": 1}
     assert {name: batch.times.tolist() for name, batch in layout.split(passed).items()} == {"a": [7], "b": [5, 7]}
 
 

@@ -14,7 +14,7 @@ from anabranch.plan.text import parse
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
-from anabranch.stats.report import Migrated, PlanChange, QueryReport, RowsWritten, SlotReport, merged_statistics
+from anabranch.stats.report import Migrated, PlanChange, QueryReport, RowsWritten, SlotReport, merged_statistics, whole
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 
 STEP = StepStatistics(
@@ -45,6 +45,8 @@ def test_a_report_comes_back_from_its_file_as_it_was(queries: dict[str, QueryRep
         queries,
         STEP,
         rows={"a": 3},
+        delivered={"a": 4, "b": 1},
+        results={"one": 2},
         late={"b": 1},
         newest={"a": 10, "b": 2},
         rejected={"b": 3},
@@ -75,3 +77,19 @@ def test_statistics_of_slots_add_up() -> None:
 
 def read_again(report: SlotReport) -> SlotReport:
     return SlotReport.from_json(json.loads(json.dumps(report.to_json())))
+
+
+def test_the_stages_of_a_batch_add_up() -> None:
+    """A stage in which no row of a relation arrives does not hide those of the stage before."""
+    first = SlotReport(
+        rows={"a": 3, "r": 0},
+        delivered={"a": 4},
+        results={"one": 2},
+        late={"a": 1},
+        newest={"a": 9},
+        cells={"a": (1, 2)},
+    )
+    second = SlotReport(rows={"a": 0, "r": 5}, delivered={"a": 0}, results={"one": 1, "two": 3}, cells={"a": (0, 0)})
+    found = whole([first, second])
+    assert (found.rows, found.delivered, found.results) == ({"a": 3, "r": 5}, {"a": 4}, {"one": 3, "two": 3})
+    assert (found.late, found.newest, found.cells) == ({"a": 1}, {"a": 9}, {"a": (1, 2)})

@@ -12,6 +12,7 @@ again hands over the same multiset.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -119,6 +120,8 @@ class OpenOutlet:
     writers: Mapping[str, ResultWriter]
     derived: dict[str, list[RelationBatch]] = field(default_factory=dict)
     """Where one slot does all stages: the rows of its next one."""
+    results: Counter[str] = field(default_factory=Counter)
+    """Finished results of the stage, by query."""
 
     def __post_init__(self) -> None:
         task = self.outlet.task
@@ -141,6 +144,7 @@ class OpenOutlet:
         member = self._members[query]
         if not results.rows.num_rows:
             return
+        self.results[query] += results.rows.num_rows
         if member.feeds and results.times is not None:
             for relation in self._queries.readers(query):
                 yield from self._rows(relation.name, result_batch(relation, self._layout, results.rows, results.times))
@@ -162,7 +166,7 @@ class OpenOutlet:
 
     def next_rows(self) -> dict[str, RelationBatch]:
         """The rows of the next stage, where one slot does all of them."""
-        derived, self.derived = self.derived, {}
+        derived, self.derived, self.results = self.derived, {}, Counter()
         return {name: joined(several) for name, several in derived.items()}
 
     def _parts(self, query: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -14,7 +15,7 @@ from pyspark.errors import (
     StreamingQueryException,
     UnsupportedOperationException,
 )
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
 from anabranch.errors import (
@@ -181,9 +182,7 @@ def for_spark(error: BaseException) -> BaseException:
     To see whether a query was stopped, Spark searches the text behind py4j's name for an interrupt, with a pattern that
     overflows the JVM's stack on a long text. The query's thread would then end with that overflow and not as stopped.
     """
-    inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, Py4JJavaError):
-        inner = inner.__cause__ or inner.__context__
+    inner = next((each for each in _chain(error) if isinstance(each, Py4JJavaError)), None)
     if inner is None:
         return error
     causes = "\n".join(line for line in str(inner).splitlines() if line.startswith((": ", "Caused by: ")))
@@ -192,6 +191,54 @@ def for_spark(error: BaseException) -> BaseException:
     return RuntimeError(without_secrets(f"{ours}{name}: An error occurred while calling Spark\n{causes[:_MUCH]}"))
 
 
+class QueryStopped(Exception):
+    """Ends a batch that Spark began after its query was told to stop; not an error.
+
+    Spark must not take the batch for done, and takes an error in these words for the end that it was asked for.
+    """
+
+    def __init__(self) -> None:
+        name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
+        super().__init__(f"{name}: An error occurred while calling Spark\n: {_INTERRUPT}: the query was stopped")
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True when a batch failed only because its query was stopped."""
+    return any(_INTERRUPTED.search(str(each)) is not None for each in _chain(error))
+
+
+def is_spark_gone(spark: SparkSession) -> bool:
+    """True when the Spark context, or the JVM that it is in, has ended or is about to."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):
+        return True
+
+
+@contextmanager
+def unless_gone(spark: SparkSession, is_expected: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Passes over errors where Spark has ended and that was expected."""
+    try:
+        yield
+    except Exception:
+        if not (is_expected() and is_spark_gone(spark)):
+            raise
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    inner: BaseException | None = error
+    while inner is not None:
+        yield inner
+        inner = inner.__cause__ or inner.__context__
+
+
+# Py4J shows what a callback raises as an error of its own.
+logging.getLogger("py4j.clientserver").addFilter(
+    lambda record: record.exc_info is None or not isinstance(record.exc_info[1], QueryStopped)
+)
+
+_INTERRUPT = "java.lang.InterruptedException"
+_INTERRUPTED = re.compile(r"java\.[\w.]+Interrupt\w*Exception|cancelled part of cancelled job group")
 _MUCH = 1000
 _IN_USE = "is already active"
 _DEAD_WORKER = "Python worker exited unexpectedly"

@@ -109,8 +109,7 @@ class FileStreams:
         footers = {
             stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
         }
-        rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
-        _count(execution, [rows[relation.stream] for _, relation in self.scans])
+        self._count(execution, relations, footers)
         if self._can_read(files, footers) and not any(map(_is_partitioned, relations)):
             return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
         return self._read_by_spark(frame.sparkSession, of_stream)
@@ -122,6 +121,20 @@ class FileStreams:
         assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
         of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
         return execution, relations, of_stream
+
+    def _count(self, execution: Any, relations: Sequence[Any | None], footers: Mapping[str, Sequence[Footer]]) -> None:
+        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
+        rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
+        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
+        by_scan = [rows.pop(relation.stream, 0) for _, relation in self.scans]
+        found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
+        leaves = _listed(execution.executedPlan().collectLeaves())
+        counts = by_scan if len(leaves) == len(by_scan) else found
+        if len(leaves) == len(counts):
+            for leaf, count in zip(leaves, counts, strict=True):
+                metric = leaf.metrics().get("numOutputRows")
+                if count and metric.isDefined():
+                    metric.get().add(count)
 
     def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
         paths = [path for several in files.values() for path in several]
@@ -279,16 +292,6 @@ def _paths(relation: Any) -> tuple[str, ...]:
 
 def _local(path: str) -> str:
     return unquote(urlsplit(path).path)
-
-
-def _count(execution: Any, counts: Sequence[int]) -> None:
-    """Lets Spark's progress tell the rows of each scan, which Spark itself does not read."""
-    leaves = _listed(execution.executedPlan().collectLeaves())
-    if len(leaves) == len(counts):
-        for leaf, count in zip(leaves, counts, strict=True):
-            metric = leaf.metrics().get("numOutputRows")
-            if count and metric.isDefined():
-                metric.get().add(count)
 
 
 def _listed(several: Any) -> list[Any]:

@@ -9,6 +9,7 @@ at most a thousand batches. Whoever follows a run asks for `progressAfter` a bat
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,7 @@ from anabranch.errors import AnabranchError, MigrationError
 from anabranch.host.progress import BatchProgress
 from anabranch.host.spark.failure import damaged_log
 from anabranch.host.spark.reports import Progress, has_batch, progress_of, run_report
+from anabranch.interrupts import noted_signals, takes_interrupts
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.sizes import size_text
@@ -32,12 +34,17 @@ from anabranch.sizes import size_text
 T = TypeVar("T")
 _EARLIER = 100
 """As many triggers of before a change of queries are remembered as Spark remembers by itself."""
+_WAIT_SECONDS = 0.5
+"""Spark is asked at least so often, so that an interrupt is noticed."""
 _LOOK_SECONDS = 0.05
 """Between two looks at a change of plan that is awaited."""
 
 
 class Runner(Protocol):
     """The driver's side of a running query, as its handle sees it."""
+
+    is_ending: bool
+    """Whether the query, and perhaps Spark, is about to end: what that does to a batch is no failure."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -100,6 +107,9 @@ class Runner(Protocol):
     @property
     def latest_batch(self) -> int:
         """The latest batch with a progress entry; -1 before the first."""
+
+    def leave(self) -> None:
+        """Waits for the batch at hand; no other follows."""
 
     def release(self) -> None:
         """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
@@ -417,6 +427,10 @@ class QueryHandle:
         """Takes in that the run has ended because nothing could follow."""
         self._failure = error
 
+    def expect_end(self) -> None:
+        """Notes that the query is about to be ended from outside, so that an interrupted batch is not a failure."""
+        self._runner.is_ending = True
+
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
         with self._in_force() as runner:
@@ -476,28 +490,43 @@ class QueryHandle:
             self._wait(lambda query: query.processAllAvailable())
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Waits for the end and raises its error; with a timeout in seconds, returns whether the query ended."""
+        """Waits for the end and raises its error; with a timeout in seconds, returns whether the query ended.
+
+        Ctrl-C ends the query after the batch at hand, then raises `KeyboardInterrupt`; a second one does so at once.
+        """
         end = None if timeout is None else time.perf_counter() + timeout
 
         def wait(query: StreamingQuery) -> bool | None:
-            if end is None:
-                query.awaitTermination()
-                return None
-            # PySpark's own annotation says int; its code takes fractions of a second.
-            return query.awaitTermination(max(0.001, end - time.perf_counter()))  # type: ignore[arg-type]
+            while True:
+                left = _WAIT_SECONDS if end is None else min(_WAIT_SECONDS, end - time.perf_counter())
+                # PySpark's own annotation says int; its code takes fractions of a second.
+                if query.awaitTermination(max(0.001, left)):  # type: ignore[arg-type]
+                    return None if end is None else True
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
+                if end is not None and time.perf_counter() >= end:
+                    return False
 
         try:
-            with self._own_errors():
+            with self._own_errors(), noted_signals(*([signal.SIGINT] if takes_interrupts() else [])) as interrupted:
                 return self._wait(wait)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
         finally:
             if not self.isActive:
                 self._runner.release()
 
     def stop(self) -> None:
-        """Ends the query after the work at hand; its checkpoint stays good for a restart."""
+        """Ends the query after the batch at hand; its checkpoint stays good for a restart."""
+        self.expect_end()
         with self._turn:
-            self._query.stop()
-            self._runner.release()
+            try:
+                if not self._runner.is_calling:
+                    self._runner.leave()
+                self._query.stop()
+            finally:
+                self._runner.release()
 
     def _wait(self, wait: Callable[[StreamingQuery], T]) -> T:
         """Waits for something of Spark's query; if another follows it meanwhile, of that one."""

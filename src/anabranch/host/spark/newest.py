@@ -1,4 +1,6 @@
-"""The newest event times of a micro-batch that Spark reads, by stream; clocks advance by them.
+"""The newest event times of a micro-batch that Spark reads, by stream, and the number of its rows.
+
+Clocks advance by these times.
 
 Rows that Spark sends bear the place of their relation in the graph; rows that a filter rejects, and ticks of derived
 relations, bear its complement.
@@ -18,7 +20,7 @@ from anabranch.host.commit import last_ticks
 from anabranch.host.wire import RELATION
 from anabranch.plan.query_set import QuerySet
 
-NEWEST = "newest"
+NEWEST, ROWS = "newest", "rows"
 
 
 def maxima(queries: QuerySet, time: Column) -> list[Column]:
@@ -58,3 +60,21 @@ def ticks(queries: QuerySet, rows: Iterable[Row]) -> dict[str, int | None]:
     """The last tick of each stream, from the same rows."""
     names = queries.graph.names
     return last_ticks(queries, [{names[~row[RELATION]]: row[NEWEST]} for row in rows if row[RELATION] < 0])
+
+
+def counts(queries: QuerySet) -> list[Column]:
+    """Columns to observe: how many rows are sent under each number of a relation."""
+    return [
+        f.count(f.when(f.col(RELATION) == number, 1)).alias(f"{ROWS} of {number}")
+        for position, relation in enumerate(queries.graph.relations)
+        if not relation.is_table and not relation.is_result
+        for number in (position, ~position)
+    ]
+
+
+def counted(observed: Mapping[str, Any]) -> dict[int, int]:
+    """The rows that are sent under each number of a relation, from what was observed."""
+    prefix = f"{ROWS} of "
+    return {
+        int(name.removeprefix(prefix)): int(count or 0) for name, count in observed.items() if name.startswith(prefix)
+    }

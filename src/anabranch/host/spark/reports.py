@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from anabranch.host.progress import BatchProgress
 from anabranch.stats.mesh.routes import merge_routes
+from anabranch.window import instant_text
 
 _SPARK_STEP = "addBatch"
 
@@ -42,8 +42,9 @@ def progress_of(spark: str, find: Callable[[int], BatchProgress | None]) -> Prog
     ours = find(progress["batchId"]) if has_batch(progress) else None
     progress["adaptive"] = None if ours is None else ours.to_json()
     if ours is not None:
+        _count_rows(progress, ours.rows_in)
         # Spark knows no operator with state here, and its watermark is of a frame that the query does not use.
-        progress["eventTime"] = {} if ours.watermark is None else {"watermark": _instant(ours.watermark)}
+        progress["eventTime"] = {} if ours.watermark is None else {"watermark": instant_text(ours.watermark)}
         progress["stateOperators"] = [_state_operator(ours)]
     return progress
 
@@ -56,7 +57,7 @@ def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None
     by_query = [entry.queries for entry in known if entry.queries]
     return {
         "rows_in": sum(batch["rows_in"] for batch in batches),
-        "rows_out": sum(entry.statistics.rows_out for entry in known) if known else None,
+        "rows_out": sum(entry.rows_out for entry in known) if known else None,
         "late_rows": sum(sum(entry.late_rows.values()) for entry in known) if known else None,
         "ahead_rows": sum(sum(entry.ahead_rows.values()) for entry in known) if known else None,
         "state_rows": latest.statistics.state_rows if latest else None,
@@ -64,20 +65,32 @@ def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None
         "duration_ms": sum(batch["duration_ms"] for batch in batches),
         "routes": _route_report(known),
         "queries": {
-            name: sum(each[name].statistics.rows_out for each in by_query)
+            name: sum(each[name].rows_out for each in by_query if name in each)
             for name in (by_query[-1] if by_query else ())
         },
         "batches": batches,
     }
 
 
-def _instant(micros: int) -> str:
-    """An event time as Spark's progress writes it."""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:  # before the year 1 or after 9999
-        return str(micros)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _count_rows(progress: Progress, rows_in: Mapping[str, int]) -> None:
+    """Puts the rows in of a batch under Spark's names.
+
+    Spark counts what its scans read: twice where it evaluates a frame twice, once for each alias of a stream, and
+    nothing where slots read.
+    """
+    _count_as(progress, sum(rows_in.values()), progress["durationMs"]["triggerExecution"])
+    if len(progress["sources"]) == len(rows_in):
+        # Both in the order of the scans.
+        for source, rows in zip(progress["sources"], rows_in.values(), strict=True):
+            _count_as(source, rows, progress["durationMs"]["triggerExecution"])
+
+
+def _count_as(entry: dict[str, Any], rows: int, milliseconds: float) -> None:
+    counted, entry["numInputRows"] = entry["numInputRows"], rows
+    if milliseconds:
+        entry["processedRowsPerSecond"] = 1000 * rows / milliseconds
+    if counted and "inputRowsPerSecond" in entry:
+        entry["inputRowsPerSecond"] *= rows / counted
 
 
 def _state_operator(ours: BatchProgress) -> dict[str, Any]:
@@ -106,7 +119,7 @@ def _batch_report(progress: Progress, ours: BatchProgress | None) -> dict[str, A
     return {
         "batch": progress["batchId"],
         "rows_in": progress["numInputRows"],
-        "rows_out": None if ours is None else ours.statistics.rows_out,
+        "rows_out": None if ours is None else ours.rows_out,
         "late_rows": None if ours is None else sum(ours.late_rows.values()),
         "ahead_rows": None if ours is None else sum(ours.ahead_rows.values()),
         "state_rows": None if ours is None else ours.statistics.state_rows,
@@ -115,7 +128,7 @@ def _batch_report(progress: Progress, ours: BatchProgress | None) -> dict[str, A
         "own_ms": own,
         "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
         "plan": None if ours is None else ours.plan,
-        "queries": {} if ours is None else {name: each.statistics.rows_out for name, each in ours.queries.items()},
+        "queries": {} if ours is None else {name: each.rows_out for name, each in ours.queries.items()},
     }
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
-from anabranch.errors import CorruptCheckpoint, HostError, SpecError
+from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
@@ -37,7 +37,9 @@ from anabranch.host.commit import (
     newest_by_stream,
     next_manifest,
     next_task,
+    rows_by_query,
     rows_by_stream,
+    rows_out,
     ticks_by_stream,
 )
 from anabranch.host.diverted import ceilings
@@ -52,7 +54,15 @@ from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
 from anabranch.host.spark.expressions import require_ansi
-from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
+from anabranch.host.spark.failure import (
+    QueryStopped,
+    evaluating,
+    for_spark,
+    is_interrupt,
+    is_spark_gone,
+    named_start,
+    query_id,
+)
 from anabranch.host.spark.file_streams import FileStreams, file_streams, slots_frame
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.local_files import ease_hadoop
@@ -83,9 +93,11 @@ from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, merged_statistics, whole
+from anabranch.stats.report import SlotReports, added, merged_statistics, whole, with_delivered, with_results
 
 REMEMBERED_BATCHES = 1000
+_LOOK_SECONDS = 0.005
+"""Between two looks at a query that is being stopped."""
 BATCH_SETTINGS = {
     # Spark checks any other limit in bytes after every row, which costs more than all else on the way to a worker. So
     # the limit in rows is one that suits rows of any width.
@@ -139,6 +151,10 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self._at_work = Lock()
         self._is_leaving = False
+        self.is_ending = False
+        """Whether the run is to end: what Spark says while it ends is no failure."""
+        self._last_done: int | None = None
+        """The latest batch that this runner has done."""
         self._batch_thread: int | None = None
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
@@ -169,6 +185,8 @@ class SparkRunner:
         self._lists_new_files = self._is_finite  # such a run lists its folders once
         self._is_released = False
         self._files: FileStreams | None = None
+        self._scanned = self.queries.streams
+        """In the order of Spark's sources."""
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
         self.steering.recall(self.store.history())
@@ -257,9 +275,10 @@ class SparkRunner:
         return self._batch_thread == get_ident()
 
     def leave(self) -> None:
-        """Waits for the batch at hand; after it this runner takes no other."""
+        """Waits for the batch at hand; after it this runner takes no other, and Spark's query must be stopped."""
         with self._at_work:
             self._is_leaving = True
+        self._await_progress()
 
     def go_on_from(self, earlier: SparkRunner, record: Record) -> None:
         """Remembers the batches of the run before a change, and records the change.
@@ -283,16 +302,35 @@ class SparkRunner:
                     self._round(frame, batch_id)
                     return
         except BaseException as error:
-            self.failure = error
-            say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=type(error).__name__, message=str(error))
+            if not self._has_stopped(error, frame.sparkSession):
+                self.failure = error
+                kind = type(error).__name__
+                say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
             short = for_spark(error)
             if short is error:
                 raise
             raise short from None
         finally:
             self._batch_thread = None
-        # Spark must not take the batch for done; the run that follows has it.
-        raise HostError("the queries of the run are changing", detail=f"batch {batch_id} comes after that")
+        self._await_end()
+        raise QueryStopped
+
+    def _has_stopped(self, error: BaseException, spark: SparkSession) -> bool:
+        """True when a batch ends because the query does; a restart does the batch again."""
+        return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(spark))
+
+    def _await_progress(self) -> None:
+        """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
+        while self._last_done is not None and self._running is not None and self._running.isActive:
+            latest = self._running._jsq.lastProgress()
+            if latest is not None and latest.batchId() >= self._last_done:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _await_end(self) -> None:
+        """Waits until Spark has been told to end its query; before that it takes what a batch raises for an error."""
+        while self._running is None or self._running.isActive:
+            time.sleep(_LOOK_SECONDS)
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
@@ -321,7 +359,7 @@ class SparkRunner:
             frame, files = (found, None) if isinstance(found, DataFrame) else (frame, found)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
-        clocks = None
+        clocks, sent = None, None
         limits = ceilings(self.queries.graph.relations, self.options.max_ahead, now)
         moving = below_ceilings(self.queries.graph.names, limits)
         if self.queries.needs_watermark or self.setup.execution.rows_wait:
@@ -330,13 +368,17 @@ class SparkRunner:
                 clocks = self._clocks_after(times, now, {})
             else:
                 with evaluating(batch_id):
-                    rows = frame.groupBy(RELATION).agg(f.max(moving).alias(newest.NEWEST)).collect()
+                    found_by = frame.groupBy(RELATION).agg(
+                        f.max(moving).alias(newest.NEWEST), f.count("*").alias(newest.ROWS)
+                    )
+                    rows = found_by.collect()
+                sent = {row[RELATION]: row[newest.ROWS] for row in rows}
                 times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
                 clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
         is_observed = self._is_observed and clocks is None and files is None
         if is_observed:
-            frame = frame.observe(observation, *newest.maxima(self.queries, moving))
+            frame = frame.observe(observation, *newest.maxima(self.queries, moving), *newest.counts(self.queries))
         if self._is_filtered and files is None:
             frame = frame.where(PASSES).drop(PASSES)
         self._places.meet(frame.sparkSession)
@@ -354,6 +396,11 @@ class SparkRunner:
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
+        if is_observed and sent is None:
+            sent = newest.counted(observation.get)
+        if sent is not None:
+            # Rows that do not reach the slots count, too.
+            reports = with_delivered(reports, self.cells.rows(sent))
         if late is not None:
             session, is_first = frame.sparkSession, not self._progress
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
@@ -432,7 +479,9 @@ class SparkRunner:
         else:
             late = None if self.options.late is None else self.options.late.layout
             union = tagged_union(self.cells, frames, late, scans)
-        return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+        scanned = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+        self._scanned = tuple(name for name in dict.fromkeys(scanned) if name in self.queries.streams)
+        return union, scanned
 
     def _results(
         self, frame: DataFrame, files: SlotFiles | None, task: SlotTask, writers: Mapping[str, WorkerWriter]
@@ -450,7 +499,7 @@ class SparkRunner:
             is_final = number == len(course) - 1
             outlet = Outlet(task.at(stage), writers, number, is_final)
             function = (
-                merge_function(outlet)
+                merge_function(outlet, self.store.location)
                 if merges
                 else step_function(outlet, self.identity, self.store.location, diverted, files)
             )
@@ -463,12 +512,15 @@ class SparkRunner:
 
     def _reports(self, task: SlotTask) -> SlotReports:
         working = frozenset(task.partitioning.working)
-        return {
+        merged = [task.at(stage) for stage, merges in Course.of(task).work if merges]
+        reports = {
             slot: whole([self.store.read_report(task.rows_name(slot, stage)) for stage in range(self.queries.stages)])
             if slot in working
             else idle_report(task, slot)
             for slot in range(task.partitioning.slots)
         }
+        of_groups = [self.store.read_report(each.merged_name(slot)).results for each in merged for slot in working]
+        return with_results(reports, added(of_groups)) if of_groups else reports
 
     def _route(self, table: Partitioning) -> Routing:
         if self._routing is None or self._routing[0] != table:
@@ -504,14 +556,17 @@ class SparkRunner:
         records: list[Record],
     ) -> None:
         names = () if self.queries.names == (ALONE,) else self.queries.names
-        late = late_by_stream(self.queries, reports)
+        late, finished = late_by_stream(self.queries, reports), rows_by_query(self.queries, reports)
+        delivered = rows_by_stream(self.queries, reports)
         self._late_warning.note(late)
+        self._last_done = batch_id
         self._progress[batch_id] = BatchProgress(
             plan=str(self.plan),
             plans=tuple(each.plan for plans in task.plans.values() for each in plans),
             migrating=migrating_slots(reports),
             records=tuple(records),
-            rows_in=rows_by_stream(self.queries, reports),
+            rows_in={name: delivered[name] for name in self._scanned},
+            rows_out=rows_out(self.queries, reports),
             late_rows=late,
             ahead_rows=ahead_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
@@ -526,7 +581,7 @@ class SparkRunner:
             heavy=tuple(map(self.steering.table.names, task.partitioning.heavy)),
             statistics=merged_statistics(reports.values()),
             queries={
-                name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})
+                name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()}, finished[name])
                 for name in names
             },
         )

@@ -7,8 +7,8 @@ travel; the streaming plan does not know them.
 
 A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
 travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
-(most queries have no other) rejects few rows, and observing costs more than carrying those: they go to a slot under
-the complement of their relation's number, as bare times (`WireLayout.without_rejected`).
+(most queries have no other) rejects few rows, and observing costs more than carrying those: each goes to one
+slot under the complement of its relation's number, as a bare time (`WireLayout.without_rejected`).
 """
 
 from __future__ import annotations
@@ -64,12 +64,22 @@ class Cells:
         return sum(len(self.start.slots_of(name)) * self.copies(name) for name in before)
 
     def column(self, relation: str, columns: Mapping[str, Column]) -> Column:
-        """The number of a row; a generator of them where the row is copied."""
+        """The number of a row; a generator of them where the row is copied. A row that was rejected is not copied."""
         copies = self.copies(relation)
         number = _place(self.layout, self.start, relation, columns) * copies + self.first(relation)
         if copies == 1:
             return number.cast(IntegerType())
-        return f.explode(f.array(*((number + copy).cast(IntegerType()) for copy in range(copies))))
+        numbers = [(number + copy).cast(IntegerType()) for copy in range(copies)]
+        return f.explode(f.when(columns[RELATION] < 0, f.array(numbers[0])).otherwise(f.array(*numbers)))
+
+    def rows(self, sent: Mapping[int, int]) -> dict[str, int]:
+        """The rows of each relation of a stream, by the rows that are sent under each number of a relation."""
+        return {
+            relation.name: sent.get(position, 0) // self.copies(relation.name)
+            + (0 if relation.is_derived else sent.get(~position, 0))
+            for position, relation in enumerate(self.layout.queries.graph.relations)
+            if not relation.is_table and not relation.is_result
+        }
 
     @property
     def later_copies(self) -> list[int]:
@@ -270,7 +280,9 @@ def routing(cells: Cells, table: Partitioning) -> Routing:
         one = [f.lit(keys[slot]) for (slot,) in needed]
         return Routing(len(keys), _entry(needed, one, cell), copies=False)
     several = [f.array(*(f.lit(keys[slot]) for slot in slots)) for slots in needed]
-    return Routing(len(keys), f.explode(_entry(needed, several, cell)), copies=True)
+    # What was rejected goes to one slot.
+    slots = f.when(f.col(RELATION) < 0, f.array(f.lit(keys[table.working[0]]))).otherwise(_entry(needed, several, cell))
+    return Routing(len(keys), f.explode(slots), copies=True)
 
 
 def _with_heavy(

@@ -18,6 +18,7 @@ from anabranch.host.spark.exchange import PARTS, ROWS, OpenOutlet, Outlet, recei
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.store import Store
 from anabranch.host.wire import TIME, WHOLE, WireLayout, wire_layout
+from anabranch.stats.report import SlotReport
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -44,14 +45,14 @@ def step_function(
         with outlet.open() as out:
             if files is not None and not task.stage:
                 list(batches)
-                rows, rejected = files.rows(task, slot)
+                rows, rejected, rejected_rows = files.rows(task, slot)
             else:
                 if task.stage:
                     table = yield from _packed_rows(batches, layout, out)
                 else:
                     arrived = list(batches)
                     table = pa.Table.from_batches(arrived) if arrived else layout.sent.empty_table()
-                passed, rejected = layout.without_rejected(table, task.bounds)
+                passed, rejected, rejected_rows = layout.without_rejected(table, task.bounds)
                 rows = layout.split(passed)
             transfer = perf_counter() - started
             started = perf_counter()
@@ -60,10 +61,11 @@ def step_function(
                 _keep_diverted(passed, diverted, layout, task, slot, store)
             opened = open_engine(task, slot, identity, store)
             seconds = {"transfer": transfer, "open": perf_counter() - started}
-            opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
+            spent = thread_time() - cpu
+            opening = Opening(opened.changes, opened.was_hot, rejected, rejected_rows, seconds, spent, opened.taken)
             stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
             for stage in stages:
-                for query, found in advance(opened.engine, task.at(stage), slot, rows, store, opening):
+                for query, found in advance(opened.engine, task.at(stage), slot, rows, store, opening, out.results):
                     yield from out.take(query, found)
                 rows, opening = out.next_rows(), Opening(was_hot=True)
             keep_engine(opened, task.at(stages[-1]), slot, identity)
@@ -116,11 +118,18 @@ def _packed_rows(
     return pa.concat_tables(rows)
 
 
-def merge_function(outlet: Outlet) -> ArrowFunction:
-    """The function that merges the parts of grouped answers; all parts of a group must be in one partition."""
-    members = {member.name: member for member in outlet.task.queries.members}
+def merge_function(outlet: Outlet, checkpoint: str) -> ArrowFunction:
+    """The function that merges the parts of grouped answers; all parts of a group must be in one partition.
+
+    It leaves a report with the number of results, as a step does.
+    """
+    task = outlet.task
+    members = {member.name: member for member in task.queries.members}
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        slot = task.partitioning.working[context.partitionId()]
         parts: dict[str, list[pa.RecordBatch]] = {}
         with outlet.open() as out:
             for packet in received(batches):
@@ -132,6 +141,7 @@ def merge_function(outlet: Outlet) -> ArrowFunction:
                     yield from out.pass_on(packet)
             for name, several in parts.items():
                 yield from out.finished(name, results_of(members[name], parts_table(members[name], several)))
+            Store(checkpoint).write_rows(task.merged_name(slot), pa.table({}), SlotReport(results=dict(out.results)))
 
     return merge
 
