@@ -136,6 +136,15 @@ class QuerySet:
         return bool(self.grouped) or any(member.query.waits for member in self.members)
 
     @property
+    def fixed_tables(self) -> Mapping[str, str]:
+        """The tables that must keep their first version, each with the name of a query that needs it.
+
+        Combinations that wait for the watermark, in groups or at a side, would meet another version after a rebuild.
+        """
+        waiting = [member for member in self.members if member.query.waits or member.query.grouping is not None]
+        return {table: member.name for member in waiting for table in member.query.whole.tables}
+
+    @property
     def uncut(self) -> frozenset[str]:
         """The relations whose rows with a heavy key must not be cut.
 
