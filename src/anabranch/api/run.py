@@ -68,7 +68,7 @@ from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.classing import Classes, carried, wanted_classes
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.stats.measured import from_progress
@@ -338,11 +338,10 @@ class Run:
         tables = self._tables()
         for name, query in self._queries.fixed_tables.items():
             if tables[name].is_read_again:
-                who = f"query '{query}'" if query else "the query"
                 raise SpecError(
                     f"table '{name}' cannot be read again while the query runs",
-                    detail=f"results of {who} wait for the watermark, in groups or in an outer or anti join of streams; "
-                    "after a crash they would meet other rows of the table",
+                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join of "
+                    "streams; after a crash they would meet other rows of the table",
                     hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
                     "outer joins of streams",
                 )
@@ -504,7 +503,7 @@ def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
         for stream, registered in member.compiled.streams.items():
             if streams.setdefault(stream, registered) != registered:
                 raise BundleError(
-                    f"stream '{stream}' was registered anew before query '{name}' was compiled",
+                    f"stream '{stream}' was registered anew before {titled(name)} was compiled",
                     hint="compile all queries after the last registration",
                 )
     return streams

@@ -27,7 +27,6 @@ from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import read as read_statistics
 from anabranch.place.topology import Site, Topology
 
-
 _OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes"
 _OF_A_SITE = "name cpu memory"
 _OF_A_LINK = "ends latency cost bandwidth"
