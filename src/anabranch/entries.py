@@ -89,7 +89,10 @@ class Entry:
     # --- groups of entries ----------------------------------------------------------------------------------------
 
     def named(self) -> dict[str, Entry]:
-        """Returns the entries below, whatever their names, without the empty ones."""
+        """Returns the entries below, whatever their names, without the empty ones.
+
+        Only for entries that are checked by their names, as in `mapping`; `filled` reads names of the user's own.
+        """
         if not isinstance(self.value, Mapping):
             raise self.refused(f"write entries below it, as in '{self.path or 'query'}: …'")
         for key in self.value:
@@ -97,12 +100,12 @@ class Entry:
                 raise self.wrong(f"has the key {found(key)}, which is not a text", f'quote it: "{key}"')
         return {key: self.below(key, value) for key, value in self.value.items() if value is not None}
 
-    def filled(self) -> dict[str, Entry]:
+    def filled(self, hint: str = "write its entries below it, indented further") -> dict[str, Entry]:
         """Returns the entries below; refuses an empty one, so that no name of the user's is ignored."""
         entries = self.named()
         for key in self.value:
             if key not in entries:
-                raise self.below(key, None).refused("write its entries below it, indented further")
+                raise self.below(key, None).refused(hint)
         return entries
 
     def require(self, required: Mapping[str, str]) -> dict[str, Entry]:
@@ -114,9 +117,13 @@ class Entry:
         return entries
 
     def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
-        """Returns the entries below; refuses unknown ones. `required` has an example for each required entry."""
+        """Returns the entries below; refuses unknown ones, also empty ones.
+
+        `required` has an example for each required entry. A known entry that is empty counts as absent.
+        """
         names = known.split()
-        for key in self.named():
+        self.named()
+        for key in self.value:
             if key not in names:
                 raise self._error(f"unknown entry '{self.inside(key)}'", suggestion(key, names))
         return self.require(required)
@@ -144,7 +151,9 @@ class Entry:
         return tuple(replace(self, value=value).text() for value in listed)
 
     def choice(self, known: Sequence[str]) -> str:
-        """Returns one of the known texts."""
+        """Returns one of the known texts; `off` also where YAML has read it as false."""
+        if self.value is False and "off" in known:
+            return "off"
         if self.value not in known:
             close = get_close_matches(str(self.value), known, n=1)
             raise self.refused(f"did you mean '{close[0]}'?" if close else f"write one of {', '.join(known)}")
@@ -220,7 +229,7 @@ class Entry:
     def options(self) -> tuple[tuple[str, str], ...]:
         """Returns options as the texts that Spark takes."""
         options = []
-        for key, entry in self.named().items():
+        for key, entry in self.filled('write its value, or "" for an empty text').items():
             match entry.value:
                 case bool():
                     options.append((key, str(entry.value).lower()))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.schema import is_float, is_wider, type_name
+from anabranch.schema import is_counted, is_float, is_integer, is_wider, type_name
 from anabranch.window import duration_text
 
 OWN = "own"
@@ -194,6 +194,34 @@ def can_fail(expr: Expr) -> bool:
         or (isinstance(node, Call) and node.own is not None and not node.own.never_fails)
         for node in walk(expr)
     )
+
+
+def compares_exactly(expr: Expr) -> bool:
+    """True for a comparison of several relations by sums of their integers, timestamps or intervals.
+
+    Such a comparison cannot overflow, whatever the values. Where it bounds a distance, a plan may look partners up by
+    buckets and never computes the sums of pairs that are far apart. Another plan, which does, must not fail on them.
+    """
+    return (
+        isinstance(expr, Call)
+        and expr.function in _COMPARISONS
+        and len(relations(expr)) > 1
+        and all(_is_counted(each) or not can_fail(each) for each in expr.arguments)
+    )
+
+
+_SUMS = frozenset({"add", "subtract", "negate", "abs"})
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+
+def _is_counted(expr: Expr) -> bool:
+    """True where nothing but sums of whole numbers can fail, also where these are added to doubles."""
+    match expr:
+        case Call() if expr.function in _SUMS and (is_counted(expr.type) or expr.type == pa.float64()):
+            return all(map(_is_counted, expr.arguments))
+        case Cast() if is_integer(expr.argument.type) and (expr.type == pa.int64() or expr.type == pa.float64()):
+            return _is_counted(expr.argument)
+    return not can_fail(expr)
 
 
 def own_functions(expr: Expr) -> tuple[OwnFunction, ...]:

@@ -74,6 +74,11 @@ def is_integer(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
+def is_counted(kind: pa.DataType) -> bool:
+    """True for integers, and for timestamps and intervals, which are microseconds."""
+    return is_integer(kind) or bool(pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+
+
 def is_float(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind))
 

@@ -105,7 +105,7 @@ class Balance:
     @classmethod
     def read(cls, entry: Entry) -> Balance:
         """Reads `balance: auto`, or a block of settings."""
-        if isinstance(entry.value, str):
+        if not isinstance(entry.value, Mapping):
             return cls(mode=_mode(entry))
         entries = entry.mapping(
             "mode ratio seconds bytes horizon remember cool_down capacities show_keys thresholds strategy rows busy"

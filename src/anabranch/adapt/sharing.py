@@ -34,6 +34,7 @@ from anabranch.optimize.proposals import UNLIMITED, Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan, Shared, kept, mjoin, shared_parts, unshared
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.sharing import SHARING, common_join, shared_join
 from anabranch.stats.report import QueryReport
@@ -248,7 +249,7 @@ def plans_to_share(
     for name in named:
         if missing := sorted(inside - set(graphs[name].names)):
             raise BundleError(
-                f"query '{name}' cannot share '{shared}': it has no relation '{missing[0]}'",
+                f"{titled(name)} cannot share '{shared}': it has no relation '{missing[0]}'",
                 hint=f"its relations are {', '.join(graphs[name].names)}",
             )
         now = plans[name]

@@ -58,13 +58,14 @@ from anabranch.host.spark.sinks.functions import ForeachBatchSink
 from anabranch.host.spark.sinks.make import make_sink
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.host.spark.tables import TableSource
 from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.classing import carrying
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.stats.measured import from_progress
@@ -90,6 +91,7 @@ class Run:
         self._given = sorted(members)
         self._members = _with_inputs(members)
         self._streams = _streams(self._members)
+        self._refuse_refresh()
 
     def on_change(self, listener: Listener) -> Run:
         """Returns the run with one more function that gets every decision and every migration."""
@@ -237,7 +239,7 @@ class Run:
             spark_checkpoint=settings.spark_checkpoint,
             max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
             late=late,
-            tables={name: each for member in self._members.values() for name, each in member.compiled.tables.items()},
+            tables=self._tables(),
             assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
         )
 
@@ -293,6 +295,22 @@ class Run:
                 detail="its results are found in several stages of a batch, each in its own order",
                 hint="leave the execution model out",
             )
+
+    def _refuse_refresh(self) -> None:
+        """Refuses to read a table again whose first version the queries keep."""
+        tables = self._tables()
+        for name, query in self._queries.fixed_tables.items():
+            if tables[name].is_read_again:
+                raise SpecError(
+                    f"table '{name}' cannot be read again while the query runs",
+                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join of "
+                    "streams; after a crash they would meet other rows of the table",
+                    hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
+                    "outer joins of streams",
+                )
+
+    def _tables(self) -> dict[str, TableSource]:
+        return {name: each for member in self._members.values() for name, each in member.compiled.tables.items()}
 
     @property
     def _slots(self) -> SlotRange:
@@ -435,7 +453,7 @@ def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
         for stream, registered in member.compiled.streams.items():
             if streams.setdefault(stream, registered) != registered:
                 raise BundleError(
-                    f"stream '{stream}' was registered anew before query '{name}' was compiled",
+                    f"stream '{stream}' was registered anew before {titled(name)} was compiled",
                     hint="compile all queries after the last registration",
                 )
     return streams

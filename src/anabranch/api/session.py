@@ -206,7 +206,9 @@ class Session:
         if not isinstance(first, spark_host.DataFrame) or first.isStreaming:
             raise CatalogError(f"table '{name}' is not a batch DataFrame", hint="read it with spark.read")
         schema = from_spark(first.schema, name)
-        every = argument(f"the refresh of table '{name}'", refresh, CatalogError).duration() if refresh else None
+        every = None
+        if refresh is not None:
+            every = argument(f"the refresh of table '{name}'", refresh, CatalogError).duration()
         self.catalog.register_table(TableDeclaration(name, schema))
         self._streams.pop(name.lower(), None)
         self._tables[name.lower()] = TableSource(
@@ -272,6 +274,8 @@ class Session:
         --------
         >>> session.function("score", lambda price, size: pc.multiply(price, size), returns="double")  # doctest: +SKIP
         """
+        for title, given in (("never_fails", never_fails), ("deterministic", deterministic)):
+            argument(f"'{title}' of function '{name}'", given, CatalogError).flag()
         if not deterministic:
             raise CatalogError(
                 f"function '{name}' is not deterministic",
@@ -308,6 +312,7 @@ class Session:
         CqlError
             When the text is wrong; it names the place, and what was expected there or which names exist.
         """
+        argument("'allow_unbounded'", allow_unbounded).flag()
         # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
         stages = Explanation(text, self.catalog.copy(), allow_unbounded=allow_unbounded, late_filters=late_filters)
         return ContinuousQuery(self, CompiledQuery(stages, self.registered, dict(self._tables)))

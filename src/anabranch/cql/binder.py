@@ -31,7 +31,15 @@ from anabranch.cql.from_clause import Rows, bind_rows
 from anabranch.cql.lexer import Kind
 from anabranch.cql.parser import parse
 from anabranch.cql.scope import Scope, aggregate_column
-from anabranch.cql.windows import common_slide, event_time_of, lag_of, refuse_sides, refuse_steps, with_window_calls
+from anabranch.cql.windows import (
+    common_slide,
+    event_time_of,
+    lag_of,
+    refuse_sides,
+    refuse_small_slide,
+    refuse_steps,
+    with_window_calls,
+)
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
@@ -75,6 +83,7 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
         _refuse_unbounded(statement, rows)
     slide = common_slide(statement, items)
     if _is_grouped(statement):
+        refuse_small_slide(statement, items)
         return _grouped(statement, sources, plan, slide, lag_of(statement, items))
     scope = Scope(text, "SELECT", sources)
     outputs = _outputs(statement, scope, scope.expression)
@@ -111,6 +120,14 @@ def _require_event_times(statement: Statement, rows: Rows) -> None:
     """The column of `window()` must be the event time of its stream."""
     for item, source in rows.items:
         named = event_time_of(statement, item)
+        if named is not None and not source.event_time:
+            raise BindError(
+                f"'{source.relation}' has no event time column",
+                text=statement.text,
+                span=named.span,
+                detail="the event time of a result is that of its newest row, and of a grouped result the end of its window",
+                hint=f"write the window behind '{source.relation}' in FROM, as in [TUMBLE 10 MINUTES]",
+            )
         if named is not None and named.name.lower() != source.event_time.lower():
             raise BindError(
                 f"'{named.name}' is not the event time of '{source.relation}'",

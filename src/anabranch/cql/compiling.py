@@ -14,7 +14,7 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.logical import LogicalPlan, Source, result_schema, with_sources
 from anabranch.plan.normal_form import normal_form
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, derived_name
 from anabranch.plan.renaming import renamed
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.window import FOREVER
@@ -34,7 +34,7 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
             return source
         inner = compile_plan(source.subquery.text, source.subquery.plan, catalog)
         inner = _apart(inner, source.relation, known, catalog)
-        name = _name(inner)
+        name = derived_name(inner)
         found[name] = inner
         return replace(source, stream=name, subquery=None)
 
@@ -65,7 +65,7 @@ def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog
     for name, below in inner.inputs:
         if catalog.find(name) is None:
             below = _apart(below, alias, known, catalog)
-            streams[name] = name = _name(below)
+            streams[name] = name = derived_name(below)
         inputs[name] = below
     names = {}
     relations = [replace(each, stream=streams.get(each.stream, each.stream)) for each in inner.graph.relations]
@@ -76,10 +76,6 @@ def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog
         names[relation.name] = name
     graph = replace(inner.graph, relations=tuple(relations))
     return renamed(replace(inner, graph=graph, inputs=tuple(sorted(inputs.items(), key=lambda item: item[0]))), names)
-
-
-def _name(query: Query) -> str:
-    return f"derived_{query.fingerprint[:8]}"
 
 
 def _source(relation: Relation) -> tuple[str, bool]:

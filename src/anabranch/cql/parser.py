@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
+    INSTEAD_OF_SESSIONS,
+    NO_SESSIONS,
     Count,
     Duration,
     Expression,
@@ -227,6 +229,8 @@ def _window(cursor: Cursor) -> WindowClause | None:
     opened = cursor.take_symbol("[")
     if opened is None:
         return None
+    if cursor.peek().is_word("SESSION"):
+        raise cursor.unsupported(NO_SESSIONS, INSTEAD_OF_SESSIONS)
     if cursor.peek().is_word("ROWS", "PARTITION"):
         return _count_window(cursor, opened.span.start, None)
     length: Duration | None = None

@@ -11,6 +11,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from anabranch.cql.ast import (
+    INSTEAD_OF_SESSIONS,
+    NO_SESSIONS,
     ColumnName,
     Constant,
     Duration,
@@ -31,6 +33,9 @@ from anabranch.window import CountWindow, Hop, Tumble, Window, parse_duration
 
 MOST_ROWS = 10**9
 """More rows than a state can hold."""
+MOST_BOUNDARIES = 1_000_000
+"""Boundaries at which a row may count. A single row gives a group so many results; beyond a million the slide is taken
+for a slip of the unit, and the results of one batch would not fit the memory of a slot."""
 
 
 def bind_window(text: str, clause: WindowClause | None, schema: Schema) -> Window:
@@ -115,6 +120,24 @@ def common_slide(statement: Statement, items: tuple[FromItem, ...]) -> int | Non
     return given[0].micros if given else None
 
 
+def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> None:
+    """Refuses a slide that is tiny beside all windows of a grouped query."""
+    given = [item.window for item in items if item.window is not None]
+    slides = [step for window in given if (step := step_of(window)) is not None]
+    ranges = [window.range.micros for window in given if window.range is not None]
+    if not slides or not ranges or len(ranges) < len(items):
+        return  # a window without a range: [NOW] counts at one boundary; of the others, other rows decide
+    boundaries = min(ranges) // slides[0].micros
+    if boundaries > MOST_BOUNDARIES:
+        raise BindError(
+            f"SLIDE is too small: every row would count at {boundaries:,} boundaries",
+            text=statement.text,
+            span=slides[0].span,
+            detail=f"a group has a result at each boundary; up to {MOST_BOUNDARIES:,} for a row are allowed",
+            hint="write a longer SLIDE, or a shorter window",
+        )
+
+
 def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
     """1 if the windows of a grouped query do not include their end, else 0."""
     kinds = {item.window is not None and item.window.kind != "range" for item in items}
@@ -170,6 +193,9 @@ def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
 
 def with_window_calls(statement: Statement) -> Statement:
     """Moves `window(ts, size[, slide])` from GROUP BY to the stream whose event time it names."""
+    for node in statement.group_by:
+        if isinstance(node, FunctionCall) and node.name.name.lower() == "session_window" and node.own is None:
+            raise Unsupported(NO_SESSIONS, text=statement.text, span=node.span, hint=INSTEAD_OF_SESSIONS)
     calls = [node for node in statement.group_by if _is_window(node)]
     if not calls:
         return statement

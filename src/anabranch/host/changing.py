@@ -44,6 +44,7 @@ from anabranch.host.tables import read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.partitioning import Partitioning, row_code
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import Member, QuerySet
 from anabranch.stats.report import SlotReport
 from anabranch.window import BEFORE_ALL, FOREVER
@@ -66,7 +67,7 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
-            f"query '{readers[0]}' reads stream '{unknown[0]}', which the running queries do not read",
+            f"{titled(readers[0])} reads stream '{unknown[0]}', which the running queries do not read",
             detail=f"they read {', '.join(old.streams)}; Spark cannot add a source to a query that has a checkpoint",
             hint="start it on its own, or start all queries again with a new checkpoint",
         )
@@ -98,7 +99,7 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
     for name, time in _promised(old, new, manifest)[0].items():
         if name not in before and time >= FOREVER:
             raise BundleError(
-                f"query '{name}' has an unbounded window over rows that the running queries have not kept",
+                f"{titled(name)} has an unbounded window over rows that the running queries have not kept",
                 detail="its answer would never be complete",
                 hint="start it on its own, from the first row on",
             )

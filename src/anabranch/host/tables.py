@@ -8,7 +8,7 @@ unless there is none at all.
 A table that has changed gives its slots new base states. Slots are rebuilt from their rows then, because intermediate
 states hold combinations with rows of the table. A combination meets the version of the batch that completes it. Where
 combinations wait for the watermark, in groups or at a side, a rebuild would let them meet another version; a table that
-such a query reads keeps its first version for ever.
+such a query reads keeps its first version for ever (`QuerySet.fixed_tables`), and `api.run` refuses to read it again.
 
 Limit: a version passes through the memory of the driver.
 """
@@ -59,9 +59,7 @@ class Shelf:
 
     def __init__(self, queries: QuerySet, store: Store | None) -> None:
         self.tables = queries.graph.tables
-        waiting = [each.query for each in queries.members if each.query.waits or each.query.grouping is not None]
-        self.fixed = frozenset(table for query in waiting for table in query.whole.tables)
-        """The tables whose first version stays for ever."""
+        self.fixed = frozenset(queries.fixed_tables)
         self._store = store
         self._kept: dict[str, pa.Table] = {}
         self._digests: dict[str, str] = {}

@@ -11,6 +11,7 @@ streams:                                            sink: n4
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,12 @@ from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import read as read_statistics
 from anabranch.place.topology import Site, Topology
 
+_OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes"
+_OF_A_SITE = "name cpu memory"
+_OF_A_LINK = "ends latency cost bandwidth"
+_OF_A_STREAM = "site rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
+_OF_A_QUERY = "name sink query into"
+
 
 @dataclass(frozen=True)
 class Network:
@@ -38,12 +45,13 @@ class Network:
 def load_network(path: Path) -> Network:
     """Read a network file."""
     file = read_yaml(path)
+    file.mapping(_OF_A_NETWORK)
     topology = _topology(file)
     statistics = read_statistics(_with_calibration(file, path))
     catalog = Catalog()
     schemas = {}
     for name, stream in file.named()["streams"].filled().items():
-        entries = stream.require({"columns": "columns: num bigint, ts timestamp"})
+        entries = stream.mapping(_OF_A_STREAM, {"columns": "columns: num bigint, ts timestamp"})
         try:
             schema = parse_schema(entries["columns"].text())
         except ValueError as error:
@@ -60,8 +68,9 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
     """Read a query file; the queries keep their order."""
     example = "queries: [{name: gate-17, sink: n4, query: SELECT …}]"
     found = []
-    for each in read_yaml(path).require({"queries": example})["queries"].items(example):
-        entries = each.require({"name": "name: gate-17", "sink": "sink: n4, a site", "query": "query: SELECT …"})
+    required = {"name": "name: gate-17", "sink": "sink: n4, a site", "query": "query: SELECT …"}
+    for each in read_yaml(path).mapping("queries", {"queries": example})["queries"].items(example):
+        entries = each.mapping(_OF_A_QUERY, required)
         name = entries["name"].label()
         try:
             query = compile_query(entries["query"].text(), network.catalog)
@@ -96,7 +105,12 @@ def _with_calibration(file: Entry, path: Path) -> Entry:
 def _topology(file: Entry) -> Topology:
     entries = file.named()
     if "generate" not in entries:
-        return topology_file.from_dict(file.value)
+        topology = topology_file.from_dict(file.value)
+        for name, known in (("sites", _OF_A_SITE), ("links", _OF_A_LINK)):
+            for each in entries[name].items("[…]"):
+                if isinstance(each.value, Mapping):
+                    each.mapping(known)
+        return topology
     wish = replace(entries["generate"], error=TopologyError).mapping(
         "size seed cpu memory stub_bandwidth transit_bandwidth", {"size": "generate: {size: 132, seed: 1}"}
     )

@@ -157,4 +157,4 @@ def _positive(entry: Entry) -> float:
 
 def _numbers(block: Entry, low: float, high: float = LARGEST) -> dict[str, float]:
     hint = f"write a number of {low:g} or more" if high == LARGEST else f"write a number between {low:g} and {high:g}"
-    return {name: entry.number(low, high, hint=hint) for name, entry in block.named().items()}
+    return {name: entry.number(low, high, hint=hint) for name, entry in block.filled(hint).items()}

@@ -8,6 +8,7 @@ query.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,9 @@ from anabranch.plan.logical import Output, SideKind
 from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 from anabranch.schema import Schema
+
+
+_DERIVED = re.compile(r"derived_[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -169,3 +173,19 @@ def render_query(query: Query) -> str:
     if query.condition is not None:
         lines.append(f"behind all sides: {query.condition}")
     return "\n".join(lines)
+
+
+def derived_name(query: Query) -> str:
+    """The name under which a query in FROM runs; users never wrote it, so errors show `titled` instead."""
+    return f"derived_{query.fingerprint[:8]}"
+
+
+def titled(name: str) -> str:
+    """How errors name a query.
+
+    >>> titled("alerts"), titled(""), titled("derived_e4c15823")
+    ("query 'alerts'", 'the query', 'the subquery in FROM')
+    """
+    if _DERIVED.fullmatch(name):
+        return "the subquery in FROM"
+    return f"query '{name}'" if name else "the query"

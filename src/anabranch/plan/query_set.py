@@ -25,7 +25,7 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
-from anabranch.plan.query import Query, late_filters
+from anabranch.plan.query import Query, late_filters, titled
 from anabranch.schema import Field, Schema
 from anabranch.window import Window
 
@@ -134,6 +134,15 @@ class QuerySet:
     def needs_watermark(self) -> bool:
         """Whether a step must know the watermark after it: for groups, and for combinations that meet nothing."""
         return bool(self.grouped) or any(member.query.waits for member in self.members)
+
+    @property
+    def fixed_tables(self) -> Mapping[str, str]:
+        """The tables that must keep their first version, each with the name of a query that needs it.
+
+        Combinations that wait for the watermark, in groups or at a side, would meet another version after a rebuild.
+        """
+        waiting = [member for member in self.members if member.query.waits or member.query.grouping is not None]
+        return {table: member.name for member in waiting for table in member.query.whole.tables}
 
     @property
     def uncut(self) -> frozenset[str]:
@@ -249,14 +258,13 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     for name, query in named.items():
         if query.waits and name in read:
             raise BundleError(
-                f"query '{name}' has outer joins, and other queries read it",
+                f"{titled(name)} has outer joins, and other queries read it",
                 detail="results that meet nothing are known late, and would be late for its readers",
-                hint="let the readers read streams, and join there",
+                hint="make the outer join in the query that reads it",
             )
         if query.whole.counted:
-            title = f"query '{name}'" if name else "the query"
             raise BundleError(
-                f"{title} has a count window, of '{query.whole.counted[0]}', and cannot share its rows with others",
+                f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows with others",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
@@ -376,7 +384,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
         if own.name not in query.graph.names:
             if rest or is_shorter:
                 raise BundleError(
-                    f"query '{name}' joins '{own.name}' by an outer, semi or anti join",
+                    f"{titled(name)} joins '{own.name}' by an outer, semi or anti join",
                     detail="other queries ask for other rows of it, with another window or another filter",
                     hint=f"give '{own.name}' another alias in this query",
                 )
@@ -402,7 +410,7 @@ def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:
     for expression in met:
         if can_fail(expression):
             raise BundleError(
-                f"query '{query}' has a filter of '{relation}' that the other queries do not have",
+                f"{titled(query)} has a filter of '{relation}' that the other queries do not have",
                 detail=f"'{expression}' would be computed for rows that the filter keeps away, and may fail there",
                 hint=f"give '{relation}' another alias in this query, or all queries the same filter",
             )
@@ -422,7 +430,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
         if _source(other) != _source(first):
             raise BundleError(
                 f"relation '{name}' is not the same stream in {_several(first_query, query)}",
-                detail=f"it is {first.stream} in one and {other.stream} in the other, or the stream was registered "
+                detail=f"it is {_stream(first)} in one and {_stream(other)} in the other, or the stream was registered "
                 "anew in between",
                 hint="give it another alias in one of them",
             )
@@ -438,7 +446,11 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
 
 
 def _several(first: str, second: str) -> str:
-    return f"queries '{first}' and '{second}'" if first and second else f"the query and in query '{first or second}'"
+    return f"{titled(first)} and in {titled(second)}"
+
+
+def _stream(relation: Relation) -> str:
+    return titled(relation.stream) if relation.is_result else f"stream '{relation.stream}'"
 
 
 def _source(relation: Relation) -> tuple[object, ...]:

@@ -28,7 +28,7 @@ from anabranch.expr import Expr, can_fail, conjunction, conjuncts
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import JoinNode, Shared, shared_parts
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import Member, QuerySet, Terms, common_conjuncts, longest_window
 from anabranch.plan.text import parse
 from anabranch.window import Window
@@ -229,7 +229,7 @@ def _refuse_what_may_fail(shared: Shared, user: Member) -> None:
     for theta in met:
         if can_fail(theta.predicate):
             raise BundleError(
-                f"query '{user.name}' cannot share join '{shared}'",
+                f"{titled(user.name)} cannot share join '{shared}'",
                 detail=f"'{theta}' may fail, and could meet rows that the query alone would not compare",
                 hint="leave the braces out",
             )
@@ -240,7 +240,7 @@ def _refuse_other_sources(shared: Shared, user: Member) -> None:
         relation = user.query.graph.relation(name)
         if relation.is_table or relation.is_result or relation.is_derived:
             raise BundleError(
-                f"query '{user.name}' cannot share join '{shared}'",
+                f"{titled(user.name)} cannot share join '{shared}'",
                 detail=f"'{name}' is no stream: only joins of streams are shared",
                 hint="leave the braces out",
             )

@@ -24,7 +24,7 @@ from anabranch.entries import Entry, optional
 from anabranch.errors import SpecError
 from anabranch.place.landscape import SinkQuery
 from anabranch.place.spec import Network, load_network, load_queries, read_yaml
-from anabranch.spec.file import read_sink
+from anabranch.spec.file import read_sink, read_timeout
 from anabranch.spec.model import SinkSpec, StreamSpec
 
 
@@ -101,6 +101,6 @@ def _source(name: str, entries: dict[str, Entry], folder: Path) -> StreamSpec:
         schema_text=text,
         event_time=optional(entries, "event_time", Entry.text, "ts"),
         disorder=optional(entries, "watermark", Entry.duration, 0),
-        idle_timeout=optional(entries, "idle_timeout", lambda given: str(given.value), None),
+        idle_timeout=optional(entries, "idle_timeout", read_timeout, None),
         options=optional(source, "options", Entry.options, ()),
     )

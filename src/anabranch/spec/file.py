@@ -154,19 +154,26 @@ def _queries(block: Entry, folder: Path) -> dict[str, QuerySpec]:
 
 
 def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpec:
-    # An empty 'adapt' asks for adaptation with its defaults, so it is not the same as none.
-    adapt = block.below("adapt", block.value["adapt"] or {}) if "adapt" in block.value else None
-    if adapt is not None and not isinstance(adapt.value, Mapping):
-        raise adapt.refused("write adapt: {}, or for example adapt: {every: 10}")
+    # An empty 'adapt' could mean all defaults or nothing, so it is refused instead of counted as absent.
+    adapt = block.below("adapt", block.value["adapt"]) if "adapt" in block.value else None
     return QuerySpec(
         query=entries["query"].text(),
         sink=optional(entries, "sink", lambda entry: read_sink(entry, folder), None),
         wishes=_wishes(entries),
         allow_unbounded=optional(entries, "allow_unbounded", Entry.flag, False),
         late_filters=optional(entries, "late_filters", Entry.texts, ()),
-        adapt=None if adapt is None else Settings.read(adapt),
+        adapt=None if adapt is None else _adapt(adapt),
         switches=optional(entries, "switch", _switches, ()),
     )
+
+
+def _adapt(entry: Entry) -> Settings | None:
+    """Reads `adapt: true`, which is `adapt: {}`, `adapt: false`, or a block of settings."""
+    if isinstance(entry.value, bool):
+        return Settings() if entry.value else None
+    if not isinstance(entry.value, Mapping):
+        raise entry.refused("write true, false, or settings such as {every: 10}")
+    return Settings.read(entry)
 
 
 def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder: Path) -> Spec:
@@ -190,7 +197,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         trigger=optional(entries, "trigger", _trigger, ALL_AND_END),
         slots=optional(entries, "slots", read_slots, None),
         name=optional(entries, "name", Entry.text, None),
-        idle_timeout=optional(entries, "idle_timeout", _timeout, None),
+        idle_timeout=optional(entries, "idle_timeout", read_timeout, None),
         execution=optional(entries, "execution", _execution, DEFAULT_EXECUTION),
         balance=optional(entries, "balance", Balance.read, None),
         moves=optional(entries, "moves", _moves, ()),
@@ -227,7 +234,7 @@ def _functions(entry: Entry, folder: Path) -> tuple[FunctionSpec, ...]:
     return tuple(found)
 
 
-def _timeout(entry: Entry) -> str:
+def read_timeout(entry: Entry) -> str:
     """Returns the timeout as written, once it can be read."""
     entry.timeout()
     return str(entry.value)
@@ -331,7 +338,7 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
         schema_text=optional(entries, "schema", Entry.text, None),
         event_time=event_time.text(),
         disorder=optional(entries, "watermark", Entry.duration, None),
-        idle_timeout=optional(entries, "idle_timeout", _timeout, None),
+        idle_timeout=optional(entries, "idle_timeout", read_timeout, None),
         options=optional(entries, "options", Entry.options, ()),
         max_ahead=optional(entries, "max_ahead", Entry.duration, None),
         select=optional(entries, "select", _select, ()),

@@ -143,7 +143,9 @@ class FixedStatistics:
         """Reads a `stats:` block; a StatisticsError names a wrong entry and says what to write."""
         sections = replace(block, error=StatisticsError).mapping(" ".join(_SECTIONS))
         numbers = {
-            section: {name: _checked(section, entry) for name, entry in sections[section].named().items()}
+            section: {
+                name: _checked(section, entry) for name, entry in sections[section].filled("write a number").items()
+            }
             for section in sections
         }
         return cls(**numbers, provenance=provenance)

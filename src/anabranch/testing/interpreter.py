@@ -2,7 +2,7 @@
 
 It is simple rather than fast. Values are None, bool, int, float, Decimal, str and date; timestamps and intervals are
 int microseconds. NULL is None and logic is three-valued. It raises an ExpressionError for each value that the engine
-refuses (an overflow, a cast that does not fit).
+refuses (an overflow, a cast that does not fit). Comparisons of several relations by sums do not overflow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.expr import Call, Cast, Column, Expr, Literal, compares_exactly
 from anabranch.functions.patterns import regex
 
 Value: TypeAlias = Any
@@ -31,15 +31,15 @@ _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _MOST_SECONDS = 9_223_372_036_854
 
 
-def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
-    """The value of the expression for one row."""
+def interpret(expr: Expr, row: Callable[[Column], Value], is_unlimited: bool = False) -> Value:
+    """The value of the expression for one row; whole numbers of any size where `is_unlimited`."""
     match expr:
         case Column():
             return row(expr)
         case Literal():
             return plain(expr.value)
         case Cast():
-            return _cast(interpret(expr.argument, row), expr.argument.type, expr.type)
+            return _cast(interpret(expr.argument, row, is_unlimited), expr.argument.type, expr.type)
         case Call(function="and" | "or"):
             return _connect(expr, row)
         case Call(function="case"):
@@ -65,12 +65,13 @@ def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
         case Call():
             if expr.function in ("divide", "modulo") and not interpret(expr.arguments[1], row):
                 return None
+            is_unlimited = is_unlimited or compares_exactly(expr)
             values: list[Value] = []
             for argument in expr.arguments:
-                values.append(interpret(argument, row))
+                values.append(interpret(argument, row, is_unlimited))
                 if values[-1] is None and expr.function not in ("greatest", "least", "is_null", "is_not_null", "in"):
                     return None
-            return _call(expr, values)
+            return _call(expr, values, is_unlimited)
 
 
 def _is_counted(kind: pa.DataType) -> bool:
@@ -125,7 +126,7 @@ def _connect(expr: Call, row: Callable[[Column], Value]) -> bool | None:
     return None if unknown else not settled
 
 
-def _call(expr: Call, values: list[Value]) -> Value:
+def _call(expr: Call, values: list[Value], is_unlimited: bool) -> Value:
     function = expr.function
     if function == "is_null":
         return values[0] is None
@@ -150,7 +151,8 @@ def _call(expr: Call, values: list[Value]) -> Value:
         return getattr(values[0], function)
     if function in ("year", "month", "day", "hour", "minute", "second"):
         return getattr(_moment(values[0]), function)
-    return _fitting(_arithmetic(function, values), expr)
+    value = _arithmetic(function, values)
+    return value if is_unlimited else _fitting(value, expr)
 
 
 def _extreme(values: list[Value], sign: int) -> Value:

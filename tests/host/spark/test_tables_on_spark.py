@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import anabranch
-from anabranch.errors import CatalogError
+from anabranch.errors import CatalogError, SpecError
 from anabranch.plan.query import Query
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
@@ -133,6 +134,46 @@ def test_what_a_table_lacks_is_named(spark: SparkSession) -> None:
         session.table("t", 7)  # type: ignore[arg-type]
     with pytest.raises(CatalogError, match="is not a batch DataFrame"):
         session.table("t", spark.readStream.format("rate").load())
+
+
+WAITING = {
+    "an outer join of streams": "SELECT a.p AS p, t.name AS n FROM s0 [RANGE 6 SECONDS] AS a LEFT JOIN s1 [RANGE 6 SECONDS] "
+    "AS b ON a.y = b.y LEFT JOIN customers AS t ON t.x = a.x",
+    "groups": "SELECT t.name AS name, COUNT(*) AS n FROM s0 [RANGE 6 SECONDS SLIDE 2 SECONDS] AS a, customers AS t "
+    "WHERE t.x = a.x GROUP BY t.name",
+}
+
+
+@pytest.mark.parametrize("cql", WAITING.values(), ids=WAITING)
+def test_a_table_that_must_keep_its_first_version_is_not_read_again(
+    cql: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The setting was accepted and ignored."""
+    session = register(spark, Story(JOIN), tmp_path)
+    parquet.write_table(OLD, tmp_path / "customers.parquet")
+
+    def read() -> DataFrame:
+        return spark.read.parquet(str(tmp_path / "customers.parquet"))
+
+    again: tuple[dict[str, Any], ...] = ({"refresh": "1 minute"}, {"version": lambda: 1})
+    for setting in again:
+        session.table("customers", read, **setting)
+        with pytest.raises(SpecError, match="table 'customers' cannot be read again while the query runs") as caught:
+            run(session.sql(cql), tmp_path)
+        assert "the query wait for the watermark" in caught.value.detail
+        with pytest.raises(SpecError, match="table 'customers' cannot be read again") as caught:
+            session.together(alerts=session.sql(JOIN).writeStream, waits=session.sql(cql).writeStream)
+        assert "query 'waits'" in caught.value.detail
+    assert not (tmp_path / "checkpoint").exists()
+    session.table("customers", read)
+    run(session.sql(cql), tmp_path)
+
+
+@pytest.mark.parametrize("refresh", ["", 0, False, [], "soon"])
+def test_what_is_no_duration_is_not_taken_for_never(refresh: object, spark: SparkSession) -> None:
+    session = anabranch.Session(spark)
+    with pytest.raises(CatalogError, match="the refresh of table 't' is "):
+        session.table("t", lambda: spark.range(1), refresh=refresh)  # type: ignore[arg-type]
 
 
 def _expected(query: Query, batches: Sequence[Mapping[str, pa.Table]], beside: Sequence[pa.Table]) -> Answer:

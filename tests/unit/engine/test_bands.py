@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.testing.comparisons import Comparison, bands
 from anabranch.testing.interpreter import column_values, interpret
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
 
 CATALOG = read_script("stream a (i bigint, f double)\nstream b (i bigint, f double)").catalog
@@ -100,6 +100,52 @@ def test_a_band_of_whole_numbers_may_be_as_wide_as_they_are(condition: str, pair
     for left, right in pairs:
         query = _joined(condition, catalog, "a.x AS x, b.x AS y")
         assert _check(query, read_rows(catalog, [f"a 0 {left}", f"b 0 {right}"])), (left, right)
+
+
+EXTREME = (2**63 - 1, 2**63 - 2, 2**62, 1, 0, -1, -(2**62), -(2**63) + 1, -(2**63))
+EXACT: Mapping[str, Callable[[int, int], bool]] = {
+    "ABS(a.x - b.x) <= 1": lambda a, b: abs(a - b) <= 1,
+    "a.x <= b.x + 1": lambda a, b: a <= b + 1,
+    "a.x BETWEEN b.x - 1 AND b.x + 1": lambda a, b: b - 1 <= a <= b + 1,
+    "a.x >= b.x - 1 AND a.x <= b.x + 1": lambda a, b: b - 1 <= a <= b + 1,
+    "a.x - b.x < 2": lambda a, b: a - b < 2,
+    "ABS(a.x - b.x) <= 1.5": lambda a, b: abs(a - b) <= 1,
+    "a.x - b.x + 0.5 < 2.5": lambda a, b: a - b < 2,
+    "-a.x <> b.x + 1": lambda a, b: -a != b + 1,
+    "ABS(a.x) > ABS(b.x)": lambda a, b: abs(a) > abs(b),
+    "a.k = b.k AND ABS(a.x - b.x) <= 1": lambda a, b: abs(a - b) <= 1,
+}
+
+
+@pytest.mark.parametrize("condition", EXACT)
+def test_sums_that_streams_are_compared_by_do_not_overflow(condition: str) -> None:
+    """A plan that looks partners up by buckets never computed them for pairs far apart, and another one failed."""
+    catalog = read_script("stream a (x bigint, k bigint)\nstream b (x bigint, k bigint)").catalog
+    rows = read_rows(catalog, [f"{name} 0 {value} 7" for name in "ab" for value in EXTREME])
+    expected = Answer((one, other) for one in EXTREME for other in EXTREME if EXACT[condition](one, other))
+    query = _joined(condition, catalog, "a.x AS x, b.x AS y")
+    assert batch_answer(query, rows) == expected
+    assert _check(query, rows) == expected.total()
+
+
+@pytest.mark.parametrize(
+    "condition", ["a.x * b.x > 5", "a.x + 1 > 5 AND a.k < b.k", "a.x = b.x + 1", "CAST(a.x + b.x AS int) < 5"]
+)
+def test_what_else_overflows_is_still_an_error(condition: str) -> None:
+    catalog = read_script("stream a (x bigint, k bigint)\nstream b (x bigint, k bigint)").catalog
+    rows = read_rows(catalog, [f"{name} 0 {value} 7" for name in "ab" for value in EXTREME])
+    query = _joined(condition, catalog, "a.x AS x, b.x AS y")
+    with pytest.raises(ExpressionError):
+        LocalHost(query, parse("(a b)")).step(rows)
+
+
+def test_times_that_streams_are_compared_by_do_not_overflow() -> None:
+    catalog = read_script("stream a (x timestamp)\nstream b (x timestamp)").catalog
+    last = pa.array([2**63 - 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    first = pa.array([0], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = {name: pa.table({"ts": first, "x": last}) for name in "ab"}
+    for condition in ("a.x <= b.x + INTERVAL 1 DAY", "a.x BETWEEN b.x - INTERVAL 1 DAY AND b.x + INTERVAL 1 DAY"):
+        assert _check(_joined(condition, catalog, "a.x AS x, b.x AS y"), rows) == 1
 
 
 @settings(max_examples=3 * settings().max_examples)

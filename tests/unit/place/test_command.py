@@ -89,7 +89,21 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
         ),
         ("generate: {seed: 1}\nstreams: {}\n", "queries: []", "entry 'generate.size' is missing"),
         ("sites: [a]\nlinks: []\nstreams: {s: {site: b, rate: 1, columns: ts timestamp}}\n", "queries: []", "site 'b'"),
-        ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "entry 'queries' is missing"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "{}", "entry 'queries' is missing"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "query:", "unknown entry 'query'"),
+        ("sites: [a]\nlinks: []\nstreams: {}\nselectivity: {}\n", "queries: []", "unknown entry 'selectivity'"),
+        ("sites: [{name: a, memroy: 1}]\nlinks: []\nstreams: {}\n", "queries: []", "entry 'sites.0.memroy'"),
+        ("sites: [a, b]\nlinks: [{ends: [a, b], lag: 1}]\nstreams: {}\n", "queries: []", "entry 'links.0.lag'"),
+        (
+            "sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1, columns: ts timestamp, watermrk: 1 second}}\n",
+            "queries: []",
+            "unknown entry 'streams.s.watermrk'",
+        ),
+        (
+            "sites: [a]\nlinks: []\nstreams: {}\n",
+            "queries: [{name: q, sink: a, query: SELECT, in: out}]",
+            "unknown entry 'queries.0.in'",
+        ),
         ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "entry 'queries.0.query' is missing"),
         (
             "sites: [a]\nlinks: []\nstreams: {}\n",

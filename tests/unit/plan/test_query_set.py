@@ -110,7 +110,9 @@ def test_the_order_in_which_queries_are_named_does_not_matter() -> None:
 
 
 def test_an_alias_of_two_streams_is_refused() -> None:
-    with pytest.raises(BundleError, match="relation 'a' is not the same stream in queries 'p' and 'q'") as caught:
+    with pytest.raises(
+        BundleError, match="relation 'a' is not the same stream in query 'p' and in query 'q'"
+    ) as caught:
         together(p=PAIR.format(20), q="SELECT a.v AS x FROM c [RANGE 5 SECONDS] AS a")
     assert "another alias" in caught.value.hint
 
@@ -144,6 +146,28 @@ def test_what_a_query_with_outer_joins_finds_late_is_not_read_by_others() -> Non
     reader = compile_query("SELECT u.x AS x FROM unpaid [NOW] AS u", catalog)
     with pytest.raises(BundleError, match="query 'unpaid' has outer joins, and other queries read it"):
         query_set.together({"unpaid": unpaid, "reader": reader})
+
+
+INSIDE = {
+    "has outer joins": OUTER.replace("a.v AS x", "a.v AS x, a.k AS k"),
+    "has a count window, of 'c'": "SELECT c.v AS x, c.k AS k FROM c [ROWS 3] AS c",
+}
+
+
+@pytest.mark.parametrize("primary", INSIDE)
+def test_errors_name_a_subquery_as_one_and_not_by_its_fingerprint(primary: str) -> None:
+    text = f"SELECT s.x AS x FROM ({INSIDE[primary]}) [RANGE 5 SECONDS] AS s, b [RANGE 5 SECONDS] AS d WHERE s.k = d.k"
+    with pytest.raises(BundleError, match=f"the subquery in FROM {primary}") as caught:
+        query_set.alone(compile_query(text, catalog_of()))
+    assert "derived_" not in str(caught.value)
+
+
+def test_an_alias_of_a_stream_and_of_a_subquery_is_refused_without_the_fingerprint() -> None:
+    inner = "SELECT a.v AS v FROM (SELECT b.v AS v FROM b [RANGE 5 SECONDS] AS b) [RANGE 5 SECONDS] AS a"
+    with pytest.raises(BundleError, match="relation 'a' is not the same stream") as caught:
+        together(p=inner, q=PAIR.format(20))
+    assert "it is the subquery in FROM in one and stream 'a' in the other" in caught.value.detail
+    assert "derived_" not in str(caught.value)
 
 
 def test_sides_of_queries_that_share_nothing_are_not_cut_off_from_their_core() -> None:

@@ -134,8 +134,10 @@ def test_a_mesh_can_be_written_out_like_any_plan() -> None:
 def test_what_may_change_the_plan_is_read() -> None:
     spec = parse(changed("adapt", {"policy": "periodic", "every": "10 seconds", "freeze": True}), folder=FOLDER)
     assert spec.only.adapt == Settings(Periodic(Interval(seconds=10.0)), freeze=True)
-    assert parse(f"{GOOD}adapt:\n", folder=FOLDER).only.adapt == Settings()
-    assert parse(GOOD, folder=FOLDER).only.adapt is None
+    for on in ("true", "{}"):
+        assert parse(f"{GOOD}adapt: {on}\n", folder=FOLDER).only.adapt == Settings()
+    for off in (GOOD, f"{GOOD}adapt: false\n"):
+        assert parse(off, folder=FOLDER).only.adapt is None
     switches = [{"at_batch": 3, "plan": "(b a)"}, {"at_batch": 5, "plan": "(a b)", "strategy": "parallel-track"}]
     assert parse(changed("switch", switches), folder=FOLDER).only.switches == (
         SwitchSpec(3, "(b a)"),
@@ -252,7 +254,10 @@ def test_the_catalog_needs_schemas() -> None:
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is 'sure'", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is 3", "10 seconds"),
         ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),
-        ("adapt", "soon", "entry 'adapt' is 'soon'", "write adapt: {}, or for example adapt: {every: 10}"),
+        *(
+            ("adapt", value, f"entry 'adapt' is {shown}", "write true, false, or settings such as {every: 10}")
+            for value, shown in (("soon", "'soon'"), ("", "empty"), (0, "0"), (1, "1"), ([], "a list"))
+        ),
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy' is 'daily'", "write one of periodic"),
         ("moves", 5, "entry 'moves' is 5", "write a list such as"),
         ("moves", [{"at_batch": 1, "to": 0}], "entry 'moves.0.groups' is missing", "write for example groups: 8"),
@@ -273,6 +278,10 @@ def test_the_catalog_needs_schemas() -> None:
         ("slots", {"least": 3}, "entry 'slots.most' is missing", "most: 8"),
         ("slots", "few", "entry 'slots' is 'few'", "or fewest"),
         ("balance", "always", "entry 'balance' is 'always'", "off"),
+        *(
+            ("balance", value, f"entry 'balance' is {shown}", "write one of off, manual, auto")
+            for value, shown in (("", "empty"), (0, "0"), (True, "true"), ([], "a list"))
+        ),
         ("balance", {"rows": 0}, "entry 'balance.rows' is 0", "write a number of rows"),
         ("switch", 5, "entry 'switch' is 5", "write a list such as"),
         ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
@@ -296,6 +305,17 @@ def test_a_wrong_entry_is_named_with_what_to_write(path: str, value: object, pri
         parse(changed(path, value), folder=FOLDER)
     assert primary in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_an_adapt_without_a_value_is_refused_because_it_could_mean_either() -> None:
+    with pytest.raises(SpecError, match="entry 'adapt' is empty") as caught:
+        parse(f"{GOOD}adapt:\n", folder=FOLDER)
+    assert "write true, false, or settings" in caught.value.hint
+
+
+@pytest.mark.parametrize("written", ["balance: off", "balance: false", "balance: {mode: off}"])
+def test_off_may_be_written_although_yaml_reads_it_as_false(written: str) -> None:
+    assert parse(f"{GOOD}{written}\n", folder=FOLDER).balance == Balance("off")
 
 
 def test_tables_stand_beside_streams() -> None:

@@ -25,7 +25,7 @@ GOOD = dedent(
         query: SELECT a.v FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k AND a.v > 100
         sink: {format: parquet, path: alerts}
         plan: mjoin
-        adapt:
+        adapt: {}
       audits:
         query: SELECT a.v, a.k AS p0 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
         sink: {format: csv, path: audits, partition_by: p0}
@@ -60,9 +60,9 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
         ("trigger: 2 seconds", "plan: mjoin", "unknown entry 'plan'"),
         ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
         ("  alerts:\n", "  idle:\n  alerts:\n", "entry 'queries.idle' is empty"),
-        ("adapt:", "adapt: {policy: daily}", "entry 'queries.alerts.adapt.policy' is 'daily'"),
+        ("adapt: {}", "adapt: {policy: daily}", "entry 'queries.alerts.adapt.policy' is 'daily'"),
         ("plan: mjoin", "limits: {cpu: 0}", "entry 'queries.alerts.limits.cpu' is 0"),
-        ("adapt:", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),
+        ("adapt: {}", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),
         ("checkpoint: ckpt", "", "entry 'checkpoint' is missing"),
     ],
 )
@@ -106,6 +106,11 @@ def test_queries_that_cannot_be_put_in_order_are_refused(before: str, after: str
         read(CHAIN.replace(before, after)).in_order()
     assert caught.value.message == primary
     assert caught.value.hint
+
+
+def test_nothing_is_shared_where_share_is_off() -> None:
+    """YAML reads `off` as false."""
+    assert read(f"{GOOD}share: off\n").together.share == "off"
 
 
 def test_where_one_query_is_wanted_several_are_refused() -> None:

@@ -23,9 +23,20 @@ from anabranch.engine.evaluate.compare import Datum
 from anabranch.engine.evaluate.numbers import as_array, on_arrays
 from anabranch.engine.evaluate.own import call_own
 from anabranch.errors import ExpressionError, FunctionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, OwnFunction, can_fail, conjuncts, relations
+from anabranch.expr import (
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    OwnFunction,
+    can_fail,
+    compares_exactly,
+    conjuncts,
+    relations,
+)
 from anabranch.plan.dearness import is_dear
-from anabranch.schema import is_decimal
+from anabranch.schema import is_counted, is_decimal, is_integer
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -78,6 +89,8 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
                 return _own(expr, own, columns, length)
             case Call(function="divide" | "modulo") if is_decimal(expr.type):
                 return _decimal_quotient(expr, columns, length)
+            case Call() if compares_exactly(expr):
+                return _comparison(expr, columns, length)
             case Call():
                 return _retyped(KERNELS[expr.function](*_arguments(expr, columns, length)), expr.type)
     except pa.ArrowInvalid as error:
@@ -111,6 +124,35 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
                 needed &= as_array(value, length).is_valid().to_numpy(zero_copy_only=False)
             values.append(_on_rows(argument, columns, needed))
     return values
+
+
+def _comparison(expr: Call, columns: ColumnLookup, length: int) -> Datum:
+    """Compares whole numbers as if they had no limit; only where one overflows does that take longer."""
+    try:
+        values = _arguments(expr, columns, length)
+    except ExpressionError:
+        values = [_unlimited(argument, columns, length) for argument in expr.arguments]
+    return KERNELS[expr.function](*values)
+
+
+_INT64 = pa.scalar(-(2**63), pa.decimal256(19)), pa.scalar(2**63 - 1, pa.decimal256(19))
+
+
+def _unlimited(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
+    """Evaluates sums of whole numbers as decimals of 256 bits, and their doubles from these."""
+    match expr:
+        case Call(function="add" | "subtract" | "negate" | "abs"):
+            values = [_unlimited(each, columns, length) for each in expr.arguments]
+            return getattr(pc, expr.function)(*values) if is_counted(expr.type) else KERNELS[expr.function](*values)
+        case Cast() if is_integer(expr.argument.type) and is_integer(expr.type):
+            return _unlimited(expr.argument, columns, length)
+        case Cast() if is_integer(expr.argument.type):
+            whole = _unlimited(expr.argument, columns, length)
+            fits = pc.and_(pc.greater_equal(whole, _INT64[0]), pc.less_equal(whole, _INT64[1]))
+            short = pc.if_else(fits, whole, pa.scalar(None, whole.type)).cast(pa.int64())
+            return pc.if_else(fits, cast(short, expr.type), whole.cast(expr.type))
+    value = _value(expr, columns, length)
+    return value.cast(pa.int64()).cast(pa.decimal256(19)) if is_counted(expr.type) else value
 
 
 def _decimal_quotient(expr: Call, columns: ColumnLookup, length: int) -> Datum:

@@ -33,6 +33,10 @@ class TableSource:
     version: Callable[[], object] | None = None
     """Returns another value when the table has changed; asked before every batch."""
 
+    @property
+    def is_read_again(self) -> bool:
+        return self.refresh is not None or self.version is not None
+
 
 class SparkTables:
     """The tables of one run."""

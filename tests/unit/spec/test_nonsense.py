@@ -1,0 +1,154 @@
+"""Every entry of a spec refuses what is not its kind: no value that does not fit is read as some other setting.
+
+`FULL` has every entry that a spec may have. Each is replaced by values of other kinds, and each group of entries gets
+one more that is misspelt.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from anabranch.cost.units import ENGINE
+from anabranch.errors import AnabranchError
+from anabranch.spec import file as spec_file
+from anabranch.spec.file import parse
+
+FOLDER = Path("/specs")
+FULL: dict[str, Any] = yaml.safe_load(
+    """
+    streams:
+      s0: {format: parquet, path: s0, schema: "ts timestamp, k bigint", event_time: ts, watermark: 1 second,
+           options: {mergeSchema: true}, idle_timeout: 1 minute, max_ahead: 1 minute, select: {ts: ts, k: k}, where: k > 0,
+           columns: "ts timestamp, k bigint"}
+    tables:
+      t: {format: parquet, path: t, schema: "k bigint", refresh: 1 minute, version: files, options: {mergeSchema: true}}
+    query: SELECT a.k FROM s0 [RANGE 1 SECOND] AS a
+    sink: {format: parquet, path: out, mode: append, options: {compression: zstd}, partition_by: [k]}
+    checkpoint: ckpt
+    spark_checkpoint: spark
+    trigger: 1 second
+    slots: {least: 1, most: 2, fewest: true}
+    name: q
+    plan: auto
+    limits: {cpu: 0.5, memory: 1 GB}
+    objective: qualified
+    hints: {force: tree, keep: [a b], forbid: [mjoin], optimizer: local-rate}
+    stats: {rates: {s0: 1}, rows: {t: 1}, filters: {a: 0.5}, selectivities: {a b: 0.1}, bytes: {s0: 8}, groups: {a: 2},
+            functions: {f: 0.1}, predicates: {p: 0.1}}
+    late_filters: [a]
+    allow_unbounded: false
+    adapt: {policy: data-driven, every: 3, threshold: 2, eager: true, strategy: auto, freeze: true, scope: query,
+            remember: 3, gate: {ratio: 2, cores: 0.1, bytes: 1, horizon: 1 minute, cool_down: 3}}
+    switch: [{at_batch: 3, plan: (b a), strategy: auto}]
+    balance: {mode: auto, ratio: 2, seconds: 1, bytes: 1, horizon: 3, remember: 3, cool_down: 3, capacities: [1, 2],
+              show_keys: true, thresholds: {most: 3, least: 1, difference: 1}, strategy: moving-state, rows: 3, busy: 1,
+              idle: 0}
+    moves: [{at_batch: 3, from: 0, to: 1, groups: 8, strategy: moving-state}, {at_batch: 6, slots: 1},
+            {at_batch: 7, split: 7, over: 2, key: k}]
+    late: {format: parquet, path: late}
+    functions: {f: {python: "math:hypot", returns: double, takes: [double], kind: scalar, nulls: skip, version: 1}}
+    execution: un-synchronised
+    idle_timeout: 1 minute
+    spark: {master: local, conf: {spark.ui.enabled: false}}
+    """
+)
+FULL["stats"]["costs"] = ENGINE.by_name()
+OTHERS = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
+"""Values of which each entry takes few."""
+FREE = ("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters", "selectivities")
+FREE += ("bytes", "groups", "costs", "predicates")
+"""Groups whose names are the user's own."""
+ALSO_TAKEN: Mapping[str, tuple[object, ...]] = {
+    "adapt": (False, True, {}),
+    "balance": (False, {}),
+    "balance.mode": (False,),
+    "slots": (),
+}
+"""What groups of entries, and words, may be instead."""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value below another, with the path that leads to it."""
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in below:
+        yield (*path, key), each
+        yield from places(each, (*path, key))
+
+
+def written(path: tuple[Any, ...], value: object) -> str:
+    document = copy.deepcopy(FULL)
+    place: Any = document
+    for each in path[:-1]:
+        place = place[each]
+    place[path[-1]] = value
+    text: str = yaml.safe_dump(document)
+    return text
+
+
+def is_taken(text: str) -> bool:
+    try:
+        parse(text, folder=FOLDER)
+    except AnabranchError as error:
+        assert error.hint, f"{error} does not say what to write"  # noqa: PT017
+        return False
+    return True
+
+
+def test_the_spec_has_every_entry() -> None:
+    known = f"{spec_file._OF_A_RUN} {spec_file._OF_A_QUERY}".split()
+    assert sorted(FULL) == sorted(known)
+    parse(yaml.safe_dump(FULL), folder=FOLDER)
+
+
+GROUPS = [(path, value) for path, value in places(FULL) if isinstance(value, dict)]
+FLAGS = [path for path, value in places(FULL) if isinstance(value, bool) and not {"options", "conf"} & set(path)]
+NUMBERS = [path for path, value in places(FULL) if isinstance(value, int | float) and not isinstance(value, bool)]
+LISTS = [path for path, value in places(FULL) if isinstance(value, list)]
+
+
+@pytest.mark.parametrize("path", [path for path, _ in GROUPS], ids=lambda path: ".".join(map(str, path)))
+def test_a_group_of_entries_is_refused_as_anything_else(path: tuple[Any, ...]) -> None:
+    taken = [value for value in OTHERS if not isinstance(value, dict) and is_taken(written(path, value))]
+    expected = [value for value in ALSO_TAKEN.get(".".join(map(str, path)), ()) if not isinstance(value, dict)]
+    assert taken == expected
+
+
+@pytest.mark.parametrize("path", FLAGS, ids=lambda path: ".".join(map(str, path)))
+def test_what_is_true_or_false_is_nothing_else(path: tuple[Any, ...]) -> None:
+    assert [value for value in OTHERS if not isinstance(value, bool) and is_taken(written(path, value))] == []
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=lambda path: ".".join(map(str, path)))
+def test_a_number_is_not_true_or_false_or_a_word(path: tuple[Any, ...]) -> None:
+    if path[-1] in ("split", "version"):
+        pytest.skip("any value may be split; a version is a text")
+    for value in (False, True, "", "nonsense", {}, {"nonsense": 1}, [[]]):
+        assert not is_taken(written(path, value)), value
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: ".".join(map(str, path)))
+def test_a_list_is_not_a_number_or_a_group(path: tuple[Any, ...]) -> None:
+    for value in (False, True, 0, 1.5, "", {}, {"nonsense": 1}, [[]], [True], [{}]):
+        assert not is_taken(written(path, value)), value
+
+
+@pytest.mark.parametrize("value", [None, 1], ids=["without a value", "with one"])
+@pytest.mark.parametrize("path", [(), *(path for path, _ in GROUPS)], ids=lambda path: ".".join(map(str, path)))
+def test_a_misspelt_entry_is_refused(path: tuple[Any, ...], value: object) -> None:
+    if path and path[-1] in FREE and value is not None:
+        pytest.skip("the names are the user's own")
+    with pytest.raises(AnabranchError) as caught:
+        parse(written((*path, "nonsense"), value), folder=FOLDER)
+    assert ".".join((*map(str, path), "nonsense")) in caught.value.message
+
+
+def test_a_misspelt_entry_without_a_value_gets_the_nearest_name() -> None:
+    with pytest.raises(AnabranchError, match=r"unknown entry 'streams\.s0\.watermrk'") as caught:
+        parse(written(("streams", "s0", "watermrk"), None), folder=FOLDER)
+    assert caught.value.hint == "did you mean 'watermark'?"
