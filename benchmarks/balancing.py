@@ -22,15 +22,15 @@ import pyarrow.parquet as pq
 
 from anabranch.adapt.balancing import Balance, Mode
 from anabranch.balance.loads import skew
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.ownership import own_cells
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.run.local import LocalHost
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import FailedRun
@@ -214,7 +214,7 @@ def _cluster(mode: str, rows: int) -> dict[str, float]:
 def main(mode: str, rows: int) -> None:
     """Runs the skewed query on two executors and prints its rate and its skew."""
     from anabranch.api import Session
-    from anabranch.host.spark.session import open_session
+    from anabranch.spark.session import open_session
 
     batches, measured = 24, 8
     table = choose_partitioning(query(5).graph, 2)

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from anabranch.host.spark.archive import mapping_options
-from anabranch.host.spark.session import FILE_LOGS
+from anabranch.spark.archive import mapping_options
+from anabranch.spark.session import FILE_LOGS
 from benchmarks.job import Job, Live, System
 
 CORES = 2

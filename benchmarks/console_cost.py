@@ -94,7 +94,7 @@ def _look(url: str, run: str) -> None:
 
 def _query(folder: Path, is_shown: bool) -> None:
     import anabranch
-    from anabranch.host.spark.session import local_session
+    from anabranch.spark.session import local_session
 
     spark = local_session(2, **{"spark.ui.enabled": "false"})
     session = anabranch.Session(spark)

@@ -17,13 +17,13 @@ from statistics import median
 
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
 from benchmarks.bench import Bench, say
 from benchmarks.columns import Uniform
 from benchmarks.curve import Curve, Point, Promise, draw, figures, middle, record

@@ -24,7 +24,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle, Session
-from anabranch.host.spark.session import local_session
+from anabranch.spark.session import local_session
 
 SECOND = 1_000_000
 MEANS = (

@@ -12,11 +12,11 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.plan.physical import mjoin
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
 from benchmarks import polars_join
 from benchmarks.answer import Digest, batch_sql, digest_of, expected
 from benchmarks.job import WrongAnswer

@@ -12,13 +12,13 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.functions import own_function as own
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
 from benchmarks import in_process
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from anabranch.host.processes import below, bytes_in, cpu_seconds, sizes
+from anabranch.run.processes import below, bytes_in, cpu_seconds, sizes
 
 INTERVAL = 0.1
 PR_SET_CHILD_SUBREAPER = 36

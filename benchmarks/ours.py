@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from anabranch.api import Session
-from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.session import recommended_configuration
+from anabranch.spark.handle import QueryHandle
+from anabranch.spark.session import recommended_configuration
 from benchmarks.job import Job
 from benchmarks.spark_native import streams
 from benchmarks.workloads import TableJoin

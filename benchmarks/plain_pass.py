@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.host.spark.session import recommended_configuration
+from anabranch.spark.session import recommended_configuration
 from benchmarks.job import Job
 from benchmarks.spark_native import streams
 

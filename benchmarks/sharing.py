@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import SetWishes, Wishes, decide, decide_together, first_plan, joint_plans
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.optimize import Choice
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, together
-from anabranch.schema import Schema
+from anabranch.planning.choosing import PlanOptions, SetWishes, decide, decide_together, first_plan, joint_plans
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import WrongAnswer
@@ -127,7 +127,7 @@ def _measured(
 
 
 def _hosts(side: str, queries: Mapping[str, Query], size: Size) -> list[LocalHost]:
-    wishes = Wishes().with_stats(size.statistics)
+    wishes = PlanOptions().with_stats(size.statistics)
     choices = {name: decide(query, wishes, batch=BATCH) for name, query in queries.items()}
     if side == "one by one":
         return [LocalHost(query, first_plan(choices[name])) for name, query in queries.items()]

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from anabranch import Session
-from anabranch.host.spark.session import local_session
+from anabranch.spark.session import local_session
 
 ROWS_PER_SECOND = 200
 """Divides 1000, so that Spark's rate source gives each row the same time in any batch."""

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.host.spark.jvm import driver_options
+from anabranch.spark.jvm import driver_options
 from benchmarks.job import Job
 from benchmarks.workloads import LeftJoins, Stream, TableJoin, Workload
 

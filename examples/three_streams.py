@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anabranch
-from anabranch.host.spark.session import local_session
+from anabranch.spark.session import local_session
 
 DATA = Path(__file__).parent / "data"
 COLUMNS = {

@@ -55,7 +55,7 @@ def write_streams(folder: Path, seconds: int = SECONDS) -> None:
 
 def main(folder: Path) -> None:
     import anabranch
-    from anabranch.host.spark.session import local_session
+    from anabranch.spark.session import local_session
 
     write_streams(folder / "streams")
     spark = local_session(2)

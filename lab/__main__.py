@@ -18,8 +18,8 @@ from rich.measure import Measurement
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from anabranch.commands import USER_ERROR, error_text, examples, writing
 from anabranch.errors import AnabranchError
+from anabranch.settings.commands import USER_ERROR, error_text, examples, writing
 from lab.registry import Cell, Outcome, Setting, Verdict, experiments, find, perform, spark_variants
 
 LONGEST_TABLE = 40

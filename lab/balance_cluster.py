@@ -18,11 +18,11 @@ from anabranch.adapt.course import MoveStrategy
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
 from anabranch.balance.rule import Move, half_the_difference
 from anabranch.engine.ownership import own_cells
-from anabranch.host.local import LocalHost
-from anabranch.host.rows import relation_batch
-from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
+from anabranch.run.rows import relation_batch
+from anabranch.run.wire import wire_layout
 from lab.balance_common import Rates, Servers, batches, engine_units, keyed_query
 
 SERVERS, GROUPS = 7, 100

@@ -17,14 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch import cql
-from anabranch.calibrate.file import calibrated
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import stream
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import UnitCosts, unit_costs
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP
+from anabranch.planning.calibration import calibrated
+from anabranch.run.local import LocalHost
 from anabranch.stats.report import SlotReports
 from anabranch.stats.step import StepStatistics
 

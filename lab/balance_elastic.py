@@ -17,9 +17,9 @@ from anabranch.adapt.balancing import Balance, BalanceWatch
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.measuring import even_loads
 from anabranch.balance.scaling import rescale, spread_over
-from anabranch.host.local import LocalHost
 from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from lab.balance_common import Servers, batches, engine_units, keyed_query
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.splitting import split_over
-from anabranch.host.local import LocalHost
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from lab.balance_common import Floats, Servers, batches, engine_units, keyed_query
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 

@@ -111,7 +111,7 @@ class ClusterRun:
 @contextmanager
 def cluster() -> Iterator[Any]:
     """A Spark session on two executors of this machine."""
-    from anabranch.host.spark.session import open_session
+    from anabranch.spark.session import open_session
 
     settings = {"spark.executor.memory": "1g", "spark.driver.memory": "1g"}
     if path := os.environ.get("PYTHONPATH"):

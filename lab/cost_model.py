@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from anabranch.calibrate.measure import Workload, calibrate, measure, model_of, plans_of, workloads
+from anabranch.calibrate.engine_costs import Workload, calibrate, measure, model_of, plans_of, workloads
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import UnitCosts
 from anabranch.plan.physical import PhysicalPlan

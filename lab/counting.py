@@ -17,13 +17,13 @@ from anabranch.cost.counted import counted_cpu, counted_joins
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.units import ENGINE
 from anabranch.engine.tracks.two_plans import RETIRING
-from anabranch.host.local import LocalHost
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.difference import match_states
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import nodes, plain_shape
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run.local import LocalHost
 from anabranch.stats.report import QueryReport
 from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.physical import JoinNode, shape
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.run.local import LocalHost
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
 SLIDE, WINDOW, BATCH = 4, 20, 2

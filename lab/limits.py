@@ -19,12 +19,12 @@ from time import process_time
 import numpy as np
 from matplotlib.figure import Figure
 
-from anabranch.calibrate.measure import BATCH, Workload, calibrate, workloads
-from anabranch.choosing import Wishes, decide
+from anabranch.calibrate.engine_costs import BATCH, Workload, calibrate, workloads
 from anabranch.cost.units import UnitCosts
 from anabranch.engine.engine import Engine
 from anabranch.optimize import Infeasible, Proposal
 from anabranch.plan.physical import PhysicalPlan
+from anabranch.planning.choosing import PlanOptions, decide
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
 ROOM = 1.25
@@ -95,9 +95,9 @@ def near_limits(load: Workload, units: UnitCosts, seed: int, seconds: int) -> li
     """The chosen plan of a workload near its limits, the nearest refused one, and the cheapest one when all are."""
     query, title = load.query(), f"{len(load.rates)} streams, {sum(load.rates.values()):,.0f} rows/s"
     given = replace(load.statistics(), costs=units.by_name())
-    cheapest = decide(query, Wishes(given=given)).answer
+    cheapest = decide(query, PlanOptions(given=given)).answer
     assert isinstance(cheapest, Proposal)
-    limits = Wishes(given=given).with_limits(ROOM * cheapest.cost.cpu, ROOM * cheapest.cost.memory)
+    limits = PlanOptions(given=given).with_limits(ROOM * cheapest.cost.cpu, ROOM * cheapest.cost.memory)
     answer = decide(query, limits).answer
     assert isinstance(answer, Proposal), "the cheapest plan keeps limits above its price"
     over = [each for each in answer.considered if each.cost.cpu > APART * limits.cpu]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from anabranch.calibrate.file import calibration_file, load_host, load_units
-from anabranch.calibrate.measure import calibrate
-from anabranch.spark_costs import Seen, Trial, measured_costs, run_trials
+from anabranch.calibrate.engine_costs import calibrate
+from anabranch.calibrate.spark_costs import Seen, Trial, measured_costs, run_trials
+from anabranch.planning.calibration import calibration_file, load_host, load_units
 from lab.limits import backlog
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
@@ -63,7 +63,7 @@ class Whole:
 
 
 def measured(setting: Setting) -> list[Whole]:
-    from anabranch.host.spark.session import open_session
+    from anabranch.spark.session import open_session
 
     file = calibration_file()
     units, costs = (load_units(file), load_host(file)) if setting.quick else (None, None)

@@ -19,13 +19,13 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch.adapt.settings import Settings
-from anabranch.choosing import AUTO, change_rules, decide, first_plan
-from anabranch.host.meshing import learn_from_rows
-from anabranch.host.sample import sampled_classes, telling
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.classing import carrying
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query_set import ALONE, alone
+from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.run.meshing import learn_from_rows
+from anabranch.run.sample import sampled_classes, telling
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from lab.regret_workloads import RARE, Columns, Draw, Moment, Size, Workload, windows

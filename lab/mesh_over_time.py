@@ -21,17 +21,17 @@ from matplotlib.figure import Figure
 from anabranch import cql
 from anabranch.adapt.mesh_watch import MeshWatch
 from anabranch.adapt.policy import Interval
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
-from anabranch.host.rows import relation_batch
-from anabranch.host.wire import wire_layout
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone
-from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.run.rows import relation_batch
+from anabranch.run.wire import wire_layout
 from lab.mesh_streams import (
     Competitor,
     Streams,

@@ -18,9 +18,9 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch.adapt.mesh_watch import learn_mesh
-from anabranch.host.meshing import profiles_of_rows
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.mesh import Mesh, Plan, orders_of
+from anabranch.run.meshing import profiles_of_rows
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from lab.regret_suite import SYNTHETIC

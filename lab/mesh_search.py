@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from anabranch.arrays import Doubles, Integers
-from anabranch.classify import assign_routes
+from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
 from anabranch.mesh.routes import Router, row_costs
 from anabranch.mesh.search import (
@@ -38,6 +37,7 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import condense, training_set
 from anabranch.plan.classifier import by_leaf, leaves
+from anabranch.plan.classify import assign_routes
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 from lab.registry import Experiment, Outcome, Setting, Verdict
 

@@ -21,17 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import cql
-from anabranch.arrays import Integers
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric.profile import profile
+from anabranch.lang.arrays import Integers
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.whole import QueryMesh, find_query_mesh
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.stats.step import StepStatistics, merge
 from lab.papers.eddy import EddyTrack
 

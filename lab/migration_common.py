@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import cql
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import stream
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
-from anabranch.expr import columns as columns_of
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.expr import columns as columns_of
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
 from lab.papers.migration_costs import Streams
 from lab.virtual_clock import Floats, SourceRows, poisson_rows

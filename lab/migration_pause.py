@@ -17,7 +17,7 @@ from time import process_time
 import numpy as np
 from matplotlib.figure import Figure
 
-from anabranch.calibrate.measure import BATCH, Workload
+from anabranch.calibrate.engine_costs import BATCH, Workload
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.migrate.strategies.registry import strategy_named

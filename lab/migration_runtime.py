@@ -36,12 +36,12 @@ from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.api import Session
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
-from anabranch.host.spark.session import local_session
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.run.local import LocalHost
+from anabranch.spark.session import local_session
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
 WINDOW = 5

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import Statistics, StreamStatistics
 from anabranch.place.topology import Topology, from_dict
 from anabranch.plan.physical import JoinNode, Leaf
-from anabranch.schema import TIMESTAMP
 from anabranch.sites.local import LocalDeployment, LocalOperator
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
 

@@ -24,13 +24,13 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Planner
 from anabranch.place.removal import removed, tightened
 from anabranch.place.replan import beside
 from anabranch.place.run import Options, planner_named
 from anabranch.plan.physical import JoinNode, Leaf
+from anabranch.run.local import LocalHost
 from anabranch.sites.compile import compile_program
 from lab.place_airline import (
     MINUTE,

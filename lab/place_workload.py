@@ -14,18 +14,18 @@ from random import Random
 
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
-from anabranch.expr import Column
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.expr import Column
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import UNITS, Window
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import Statistics, StreamStatistics
 from anabranch.place.topology import Topology
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.logical import Output
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Field, Schema
-from anabranch.window import UNITS, Window
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ import pyarrow as pa
 from anabranch.adapt.policy import DataDriven, Periodic, RefinedMemoryDriven
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
-from anabranch.host.local import LocalHost
 from anabranch.optimize.choice import choose
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.difference import match_states
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from lab.counting import RECOMPUTED, Counted, Counter
 from lab.regret_runs import SAMPLED, AnyWorkload, fingerprint, sample_of
 from lab.regret_workloads import WINDOW

@@ -18,17 +18,17 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch import cql
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import stream
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
 from lab.papers.printed_costs import NESTED
 from lab.papers.two_layer import two_layer

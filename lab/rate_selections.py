@@ -10,7 +10,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch.engine.evaluate.expression import evaluate_mask
-from anabranch.expr import Call, Column, Literal
+from anabranch.lang.expr import Call, Column, Literal
 from lab.papers.rate_model import selection_rate
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from lab.virtual_clock import Floats, served

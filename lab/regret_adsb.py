@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anabranch.schema import TIMESTAMP
+from anabranch.lang.schema import TIMESTAMP
 from lab.regret_real import RealWorkload, Recorded, in_batches
 
 NAMES = ("airplanes",)

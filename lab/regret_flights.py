@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.schema import TIMESTAMP
+from anabranch.lang.schema import TIMESTAMP
 from lab.regret_real import RealWorkload, Recorded, in_batches
 
 NAMES = ("flights and weather", "flights thrice")

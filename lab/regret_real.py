@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import cql
-from anabranch.arrays import Integers
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.arrays import Integers
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Schema
 from lab.regret_workloads import START, Batches, Kind, Size
 
 Recorded: TypeAlias = Sequence[Mapping[str, pa.Table]]

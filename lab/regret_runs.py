@@ -28,14 +28,7 @@ import pyarrow as pa
 
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.settings import Settings
-from anabranch.choosing import AUTO, change_rules, decide, first_plan
 from anabranch.engine.batch import RelationBatch, joined
-from anabranch.host.local import LocalHost
-from anabranch.host.meshing import learn_from_rows
-from anabranch.host.rows import relation_batch
-from anabranch.host.sample import Sample, Stretch, narrowed, sampled, sampled_classes, telling
-from anabranch.host.tables import table_batch
-from anabranch.host.wire import wire_layout
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
@@ -44,6 +37,13 @@ from anabranch.plan.classing import carrying, widened
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
+from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.run.local import LocalHost
+from anabranch.run.meshing import learn_from_rows
+from anabranch.run.rows import relation_batch
+from anabranch.run.sample import Sample, Stretch, narrowed, sampled, sampled_classes, telling
+from anabranch.run.tables import table_batch
+from anabranch.run.wire import wire_layout
 from lab.counting import Counter
 from lab.regret_workloads import WINDOW, Batches, Kind, Size
 

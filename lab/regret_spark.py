@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from anabranch.api.session import Session
-    from anabranch.host.spark.handle import QueryHandle
+    from anabranch.spark.handle import QueryHandle
 
 MASTER, SLOTS = "local[2]", 2
 HEAVY_WORKLOADS = (
@@ -121,7 +121,7 @@ class SparkFound:
 
 def measure(setting: Setting) -> tuple[SparkFound, ...]:
     """The six workloads, or those that are named, one after another."""
-    from anabranch.host.spark.session import open_session
+    from anabranch.spark.session import open_session
 
     size, rounds = (QUICK, 1) if setting.quick else (FULL, 3)
     chosen = [each for each in WORKLOADS if each.name in (setting.only or NAMES)]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anabranch.errors import HostError
-from anabranch.schema import TIMESTAMP
+from anabranch.lang.schema import TIMESTAMP
 from lab.regret_real import RealWorkload, Recorded, in_batches
 
 NAMES = ("orders to receipts", "orders of a brand")

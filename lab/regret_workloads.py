@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import cql
-from anabranch.arrays import Integers
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.arrays import Integers
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Schema
 
 BATCH = 0.1
 """Seconds of event time in a batch of a drawn workload."""

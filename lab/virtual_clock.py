@@ -17,14 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch import cql
-from anabranch.arrays import Integers
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import stream
 from anabranch.errors import PlanError
-from anabranch.host.local import LocalHost
+from anabranch.lang.arrays import Integers
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP
+from anabranch.run.local import LocalHost
 from anabranch.stats.step import StepStatistics
 
 Floats = NDArray[np.float64]

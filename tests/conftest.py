@@ -92,7 +92,7 @@ def counted_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with two cores, shared by the whole run."""
-    from anabranch.host.spark.session import local_session
+    from anabranch.spark.session import local_session
 
     session = local_session(
         2,

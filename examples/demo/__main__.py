@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anabranch.commands import USER_ERROR, error_text, writing
 from anabranch.errors import AnabranchError
-from anabranch.host.spark.session import local_session
+from anabranch.settings.commands import USER_ERROR, error_text, writing
+from anabranch.spark.session import local_session
 from examples.demo import drift, skew
 
 

@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from anabranch.choosing import headline, proposal
-from anabranch.explain import Explanation
-from anabranch.host.spark.session import SparkSession
-from anabranch.live import View, advance, follow
+from anabranch.console.live import View, advance, follow
+from anabranch.console.picture import OUTPUT, ShownPlan, plans_svg
+from anabranch.lang.schema import TIMESTAMP
+from anabranch.lang.sizes import size_text
 from anabranch.optimize.proposals import kind
-from anabranch.picture import OUTPUT, ShownPlan, plans_svg
 from anabranch.plan.physical import shape, subplans
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
-from anabranch.sizes import size_text
+from anabranch.planning.choosing import headline, proposal
+from anabranch.planning.explain import Explanation
+from anabranch.spark.session import SparkSession
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.spec.model import Spec

@@ -31,17 +31,17 @@ from rich.panel import Panel
 from rich.table import Table
 
 from anabranch.api import QueryHandle
-from anabranch.choosing import first_plan, headline, proposal
-from anabranch.classify import assign_routes
-from anabranch.explain import Explanation, choice_svg
-from anabranch.host.spark.session import SparkSession
-from anabranch.live import follow
+from anabranch.console.live import follow
+from anabranch.console.picture import RouteNote
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize import Choice
 from anabranch.optimize.proposals import Candidate, kind
-from anabranch.picture import RouteNote
+from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.schema import TIMESTAMP
+from anabranch.planning.choosing import first_plan, headline, proposal
+from anabranch.planning.explain import Explanation, choice_svg
+from anabranch.spark.session import SparkSession
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.spec.model import Spec

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from anabranch.schema import TIMESTAMP
+from anabranch.lang.schema import TIMESTAMP
 
 STEP = 10_000
 """Microseconds between two events."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Doubles
-from anabranch.classify import as_doubles
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.kernels import Int64Array
-from anabranch.schema import is_text
+from anabranch.lang.arrays import Doubles
+from anabranch.lang.schema import is_text
+from anabranch.plan.classify import as_doubles
 
 BUCKETS = 16
 LEAST_GAIN_RATIO = 0.05

@@ -20,14 +20,14 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.fabric.modules import ProbeModule
-from anabranch.engine.fabric.ruster import CompiledRoute, gathered
+from anabranch.engine.fabric.row_group import CompiledRoute, gathered
 from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.ring import Index
-from anabranch.engine.tracks.protocol import Ground
+from anabranch.engine.tracks.protocol import PlanContext
 from anabranch.engine.tracks.stateless import StatelessTrack
 from anabranch.errors import InvariantBroken
 from anabranch.plan.classifier import hour_of, is_classifiable
@@ -44,7 +44,7 @@ EXPLORING = 10
 class EddyTrack(StatelessTrack):
     """One query run by an eddy; `batching` is the number of rows that share a decision, None for one each."""
 
-    def __init__(self, ground: Ground, *, batching: int | None = None, seed: int = 0) -> None:
+    def __init__(self, ground: PlanContext, *, batching: int | None = None, seed: int = 0) -> None:
         graph = ground.query.graph
         others = {name: tuple(other for other in graph.names if other != name) for name in graph.names}
         # Seen as a mesh, an eddy leaves everything open.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anabranch.arrays import Doubles
+from anabranch.lang.arrays import Doubles
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 

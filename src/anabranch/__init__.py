@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anabranch import errors
     from anabranch.api import ContinuousQuery, Session
-    from anabranch.host.spark.handle import QueryHandle
+    from anabranch.spark.handle import QueryHandle
 
     __version__: str
 

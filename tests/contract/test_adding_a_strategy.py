@@ -8,7 +8,6 @@ import pytest
 
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.errors import MigrationError
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.pricing import Difference, prices
 from anabranch.migrate.strategies.registry import forget, register, strategy_named
 from anabranch.migrate.strategies.strategy import Change, Price, Strategy, Track
@@ -18,6 +17,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan, kept
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import workloads
 from anabranch.testing.migrations import MIGRATION_CHECKS, MigrationCheck
 from tests.unit.adapt.simulated import QUERY, truth

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
+from anabranch.lang.window import Window, duration_text
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.scripted import read_rows, read_script
-from anabranch.window import Window, duration_text
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc")).catalog
 LENGTH = 10

@@ -10,21 +10,21 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
+from anabranch.console.picture.plan import plan_svg
 from anabranch.engine.batch import Combinations
 from anabranch.engine.operators.inputs import InputWork, make_work
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.errors import MigrationError
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.pricing import prices
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize.problem import resource_model
-from anabranch.picture.plan import plan_svg
 from anabranch.plan.describe import describe
 from anabranch.plan.difference import match_states
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import workloads
 from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.unit.adapt.simulated import QUERY, truth

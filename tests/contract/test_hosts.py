@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.host.local import LocalHost
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import (
     DURABLE_HOST_CHECKS,
     HOST_CHECKS,

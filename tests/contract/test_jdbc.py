@@ -17,14 +17,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from anabranch.errors import SinkError, SpecError
-from anabranch.host.spark.sinks import jdbc
-from anabranch.host.spark.sinks.delivery import deliver
-from anabranch.host.spark.sinks.make import make_sink
-from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.host.spark.sinks.spark_writer import WriterSink
+from anabranch.lang.schema import Field, Schema
 from anabranch.plan.query_set import ALONE
-from anabranch.schema import Field, Schema
-from tests.host.spark.delivering import arrow_frame, results
+from anabranch.spark.sinks import jdbc
+from anabranch.spark.sinks.delivery import deliver
+from anabranch.spark.sinks.make import make_sink
+from anabranch.spark.sinks.sink import Batch, Sink
+from anabranch.spark.sinks.spark_writer import WriterSink
+from tests.spark.delivering import arrow_frame, results
 
 pytestmark = pytest.mark.spark
 
@@ -169,7 +169,7 @@ def _binary(name: str) -> str | None:
 @pytest.mark.skipif(_binary("initdb") is None or not DRIVER.exists(), reason="no PostgreSQL with its JDBC driver here")
 @pytest.mark.xdist_group("drivers of their own")
 def test_postgresql_has_every_result_once_though_the_driver_is_killed(tmp_path: Path) -> None:
-    from tests.host.spark import jdbc_story
+    from tests.spark import jdbc_story
 
     with postgresql() as url:
         jdbc_story.check(url, str(DRIVER), tmp_path)

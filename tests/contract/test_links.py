@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import LinkClosed, LinkError
-from anabranch.host.links.folder import FolderLink
-from anabranch.host.links.link import Entry, Link
-from anabranch.host.links.place import open_link
+from anabranch.run.links.folder import FolderLink
+from anabranch.run.links.link import Entry, Link
+from anabranch.run.links.place import open_link
 
 Opener = Callable[..., Link]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import workloads
 from anabranch.testing.migrations import (
     MIGRATION_CHECKS,

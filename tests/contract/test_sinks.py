@@ -16,17 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.errors import ExpressionError, SinkError
-from anabranch.host.spark.sinks.delivery import deliver
-from anabranch.host.spark.sinks.files import FileSink
-from anabranch.host.spark.sinks.functions import ForeachBatchSink
-from anabranch.host.spark.sinks.make import MAKERS, SinkRequest, make_sink
-from anabranch.host.spark.sinks.memory import MemorySink
-from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.host.spark.sinks.table import TableSink
-from anabranch.host.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
+from anabranch.lang.schema import Field, Schema
 from anabranch.plan.query_set import ALONE
-from anabranch.schema import Field, Schema
-from tests.host.spark.delivering import arrow_frame, results
+from anabranch.spark.sinks.delivery import deliver
+from anabranch.spark.sinks.files import FileSink
+from anabranch.spark.sinks.functions import ForeachBatchSink
+from anabranch.spark.sinks.make import MAKERS, SinkRequest, make_sink
+from anabranch.spark.sinks.memory import MemorySink
+from anabranch.spark.sinks.sink import Batch, Sink
+from anabranch.spark.sinks.table import TableSink
+from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
+from tests.spark.delivering import arrow_frame, results
 
 pytestmark = pytest.mark.spark
 

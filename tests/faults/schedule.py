@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
 from anabranch.errors import AnabranchError, BundleError, MigrationError
-from anabranch.host import commit
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
-from anabranch.host.slot import SlotTask
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
+from anabranch.run import commit
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
+from anabranch.run.slot import SlotTask
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
 from anabranch.testing.loads import given_loads

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.host.manifest import Manifest
-from anabranch.host.store import Store
+from anabranch.run.manifest import Manifest
+from anabranch.run.store import Store
 from tests.faults import campaign
 from tests.faults.campaign import HAND, Campaign, Outcome, play, run
 

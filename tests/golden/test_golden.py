@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from anabranch import cql
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import AnabranchError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan import logical
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import render_query
 from anabranch.rewrite.pipeline import RULES, steps
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 HERE = Path(__file__).parent
 CASE = re.compile(r"^=== (.+)\n", re.MULTILINE)

@@ -12,12 +12,12 @@ from hypothesis import event
 from hypothesis import strategies as st
 
 from anabranch.errors import BundleError, MigrationError, PlanError
-from anabranch.host.local import LocalHost
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, Shared
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import common_joins
+from anabranch.run.local import LocalHost
 from anabranch.testing.meshes import meshes
 from anabranch.testing.strategies import plans, tables
 

@@ -16,15 +16,15 @@ import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError
-from anabranch.host.changing import change_set
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
-from anabranch.host.store import Store
+from anabranch.lang.catalog import Catalog
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, partitioning_of, together, with_inputs
+from anabranch.run.changing import change_set
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
+from anabranch.run.store import Store
 from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 from anabranch.testing.outer_queries import drawn_tables, with_tables
 from anabranch.testing.strategies import TIME_BANDS, Arrivals, arrivals, batch_cuts, overlapping_query, overlaps

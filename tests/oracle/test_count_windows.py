@@ -21,11 +21,11 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state import base
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import MigrationError
-from anabranch.host import commit
-from anabranch.host.local import LocalHost
 from anabranch.plan.execution import EXECUTION_MODELS
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run import commit
+from anabranch.run.local import LocalHost
 from anabranch.testing.count_queries import count_plans, count_queries
 from anabranch.testing.duckdb_sql import duckdb_answer, select
 from anabranch.testing.meshes import meshes

@@ -9,14 +9,14 @@ import pyarrow as pa
 from hypothesis import event, given, reject, settings
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError, MigrationError
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
+from anabranch.lang.catalog import Catalog
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, alone, together
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset

@@ -14,10 +14,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query, declared_results
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import together
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import final_watermark

@@ -18,13 +18,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
-from anabranch.expr import Column, conjuncts
-from anabranch.host.diverted import DivertedLayout
-from anabranch.host.local import LocalHost
+from anabranch.lang.expr import Column, conjuncts
+from anabranch.lang.schema import Schema
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
+from anabranch.run.side_output import SideOutputLayout
 from anabranch.testing.interpreter import column_values, interpret
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -96,7 +96,7 @@ def test_the_answer_is_that_of_the_rows_on_time(
     leads = {name: data.draw(st.sampled_from([None, None, 2 * SECOND, 9 * SECOND]), "lead") for name in rows.tables}
     max_ahead = {name: lead for name, lead in leads.items() if lead is not None}
     reckoning, now, answer = Reckoning(rows, timeouts, max_ahead), 0, Answer()
-    layout = DivertedLayout({name: Schema.from_arrow(table.schema) for name, table in rows.tables.items()})
+    layout = SideOutputLayout({name: Schema.from_arrow(table.schema) for name, table in rows.tables.items()})
     some_plan = plans(drawn.relations, merging=is_grouped)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = folder if data.draw(st.booleans(), "checkpoint") else None

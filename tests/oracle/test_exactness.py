@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.errors import AnabranchError, ExpressionError
-from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.comparisons import Comparison, bands, keys
 from anabranch.testing.duckdb_sql import duckdb_answer, select
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

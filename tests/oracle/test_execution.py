@@ -21,12 +21,12 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.operators import group_by
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans

@@ -15,11 +15,11 @@ from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import sorting
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset

@@ -19,8 +19,8 @@ from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.errors import MigrationError
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named, strategy_names
+from anabranch.run.local import LocalHost
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

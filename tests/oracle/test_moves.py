@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError, MigrationError
-from anabranch.host import commit
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
-from anabranch.host.slot import SlotTask
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
+from anabranch.run import commit
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
+from anabranch.run.slot import SlotTask
 from anabranch.testing.loads import given_loads
 from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads

@@ -12,17 +12,17 @@ import pyarrow as pa
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError, ForeignCheckpoint, SpecError
-from anabranch.expr import conjuncts
-from anabranch.host.changing import change_set
-from anabranch.host.deferral import follow_late_filters
-from anabranch.host.results import ResultLayout
-from anabranch.host.store import Store
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.expr import conjuncts
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of, with_inputs
+from anabranch.run.changing import change_set
+from anabranch.run.deferral import follow_late_filters
+from anabranch.run.results import ResultLayout
+from anabranch.run.store import Store
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import arrivals, batch_cuts
 from tests.oracle.test_derived import _disturb, _host

@@ -19,11 +19,11 @@ from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import MigrationError
-from anabranch.host import commit
-from anabranch.host.local import LocalHost
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run import commit
+from anabranch.run.local import LocalHost
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import SLOTS, draw_move

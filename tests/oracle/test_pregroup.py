@@ -19,10 +19,10 @@ from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.operators import pregroup
 from anabranch.engine.state.arena import Arena, MappedArena
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
+from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.fabric import sorting
 from anabranch.errors import BundleError, MigrationError
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, together
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from anabranch.cql import compile_query
 from anabranch.engine.operators import group_by
 from anabranch.errors import BundleError
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, together
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.oracle import (
     Answer,
     batch_answer,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError, PlanError
-from anabranch.host import tables as host_tables
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, together
+from anabranch.run import tables as host_tables
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps, tables

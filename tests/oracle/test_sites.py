@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine import slices
-from anabranch.host.links.feed import BEFORE_ALL
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.planner import _commit
 from anabranch.place.problem import problem_of
@@ -29,6 +28,7 @@ from anabranch.place.removal import removed
 from anabranch.place.search import Found, JoinAt, Placed, Take
 from anabranch.place.statistics import Statistics, StreamStatistics
 from anabranch.place.topology import from_dict
+from anabranch.run.links.feed import BEFORE_ALL
 from anabranch.sites.compile import compile_program
 from anabranch.sites.operators import GROUPS, Program
 from anabranch.testing.duckdb_sql import select

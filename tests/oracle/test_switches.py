@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
 from anabranch.errors import ForeignCheckpoint, MigrationError
-from anabranch.host import commit
-from anabranch.host.deferral import follow_late_filters
-from anabranch.host.local import LocalHost
-from anabranch.host.store import Store
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, alone
+from anabranch.run import commit
+from anabranch.run.deferral import follow_late_filters
+from anabranch.run.local import LocalHost
+from anabranch.run.store import Store
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

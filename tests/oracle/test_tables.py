@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
-from anabranch.host import tables as host_tables
-from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.run import tables as host_tables
+from anabranch.run.local import LocalHost
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

@@ -12,8 +12,8 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
-from anabranch.host.local import LocalHost
 from anabranch.plan.physical import PhysicalPlan, linear_tree, mjoin
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import all_shapes
 from anabranch.testing.scripted import answer_lines, read_script
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
-from anabranch.choosing import AUTO, Wishes, decide, proposal
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import BindError, CqlError, NoFeasiblePlan, ParseError, PlanError, UnboundedJoin, Unsupported
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.planning.choosing import AUTO, PlanOptions, decide, proposal
 
 CATALOG = Catalog()
 for _name in "ab":
@@ -55,14 +55,14 @@ def test_a_wrong_query_is_refused_with_its_place(text: str, kind: type[CqlError]
 @pytest.mark.parametrize(
     ("wishes", "says"),
     [
-        (Wishes("(a"), "plan text is wrong at character 3"),
-        (Wishes("((a b) c)"), "joins 'c', which the query does not have"),
-        (Wishes("a"), "leaves out 'b'"),
-        (Wishes("mjion"), "did you mean 'mjoin'?"),
+        (PlanOptions("(a"), "plan text is wrong at character 3"),
+        (PlanOptions("((a b) c)"), "joins 'c', which the query does not have"),
+        (PlanOptions("a"), "leaves out 'b'"),
+        (PlanOptions("mjion"), "did you mean 'mjoin'?"),
         (AUTO.with_hints(None, (), ("(a z)",)), "'z'"),
     ],
 )
-def test_a_wrong_plan_is_refused(wishes: Wishes, says: str) -> None:
+def test_a_wrong_plan_is_refused(wishes: PlanOptions, says: str) -> None:
     query = compile_query(f"SELECT a.v {PAIR} WHERE a.k = b.k", CATALOG)
     with pytest.raises(PlanError) as caught:
         proposal(decide(query, wishes))
@@ -80,4 +80,4 @@ def test_limits_that_no_plan_keeps_are_named() -> None:
 @pytest.mark.parametrize("plan", ["auto", "mjoin", "tree", "mesh"])
 def test_a_join_without_an_equality_is_not_bad_input(plan: str) -> None:
     query = compile_query(f"SELECT a.v {PAIR} WHERE a.k < b.k", CATALOG)
-    assert str(proposal(decide(query, Wishes(plan))).plan).startswith("(a b")
+    assert str(proposal(decide(query, PlanOptions(plan))).plan).startswith("(a b")

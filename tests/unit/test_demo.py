@@ -1,4 +1,4 @@
-"""The demo's data and its check; that it runs on Spark is seen in tests/host/spark."""
+"""The demo's data and its check; that it runs on Spark is seen in tests/spark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
-from anabranch.explain import Explanation
 from anabranch.optimize.proposals import Candidate, Proposal
 from anabranch.plan.text import parse
+from anabranch.planning.explain import Explanation
 from anabranch.spec.file import load
 from anabranch.stats.step import StateStatistics, StepStatistics
 from examples.demo import drift, skew

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anabranch import cli, errors
+from anabranch import errors
+from anabranch.cli import main as cli
 from anabranch.spec.model import QuerySpec, Spec
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import AnabranchError, ParseError, PlanError, SpecError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.mesh import parse_plan
 from anabranch.spec.file import parse
 

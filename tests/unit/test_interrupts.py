@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from anabranch.interrupts import noted_signals, takes_interrupts
+from anabranch.run.interrupts import noted_signals, takes_interrupts
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.cql import compile_query
 from anabranch.functions import own_function
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import Plans, alone
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import Answer, rows_as_multiset
 from examples.nexmark.generate import SCHEMAS, SIDE_INPUT, generate, side_input

@@ -11,10 +11,10 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.engine.ownership import own_cells
-from anabranch.host.local import LocalHost
-from anabranch.host.rows import relation_batch
-from anabranch.host.wire import wire_layout
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
+from anabranch.run.rows import relation_batch
+from anabranch.run.wire import wire_layout
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 PAGE = (Path(__file__).parents[2] / "docs/internals/primer.md").read_text()

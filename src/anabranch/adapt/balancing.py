@@ -34,9 +34,9 @@ from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.adapt.speeds import SpeedWatch, time_of
 from anabranch.balance.loads import Loads, skew
 from anabranch.balance.rule import Rebalancing, even_out, half_the_difference
-from anabranch.entries import Entry, optional
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.settings.entries import Entry, optional
 from anabranch.stats.report import SlotReport, SlotReports
 
 Mode: TypeAlias = Literal["off", "manual", "auto"]

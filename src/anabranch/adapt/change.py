@@ -31,7 +31,7 @@ from anabranch.stats.report import QueryReport
 
 
 @dataclass(frozen=True)
-class Wish:
+class ChangeRequest:
     """The plans that somebody wants some slots to take."""
 
     plans: Mapping[int, SlotPlan]
@@ -97,7 +97,9 @@ class Change:
                 return MigrationEnded(batch, self.by, slots, plan, batches, given_up=reason)
 
 
-def begin(wish: Wish, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGraph) -> tuple[Change, list[Instruction]]:
+def begin(
+    wish: ChangeRequest, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGraph
+) -> tuple[Change, list[Instruction]]:
     """Begins the change from the plans that the slots have; returns it with its first instructions."""
     together: dict[tuple[Plan, SlotPlan], list[int]] = {}
     for slot, wanted in wish.plans.items():

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.cost.counted import counted_joins
 from anabranch.cost.estimates import EVER, SHORTEST_WINDOW
+from anabranch.cost.intra_batch_order import price_in_turns
 from anabranch.cost.resources import ResourceModel, Resources
-from anabranch.cost.turns import price_in_turns
+from anabranch.lang.window import FOREVER
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
-from anabranch.window import FOREVER
 
 FULL = 0.9
 """The share of its rows from which on a window counts as full: rates differ by as much from batch to batch."""

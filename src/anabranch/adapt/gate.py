@@ -16,10 +16,10 @@ from typing import Literal, TypeAlias
 
 from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
+from anabranch.lang.sizes import size_text
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.proposals import Budget
-from anabranch.sizes import size_text
 
 Resource: TypeAlias = Literal["cpu", "memory"]
 

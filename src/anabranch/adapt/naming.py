@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from anabranch.lang.schema import is_integer
 from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.schema import is_integer
 
 NameKey: TypeAlias = Callable[[HeavyKey], str]
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

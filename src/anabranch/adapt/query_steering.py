@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from anabranch.adapt.change import Change, Wish, begin
+from anabranch.adapt.change import Change, ChangeRequest, begin
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.looking import Looking
 from anabranch.adapt.loop import Loop
@@ -61,8 +61,8 @@ class QuerySteering:
         self._switches = self._schedule(rules.switches)
         self._looking = self._looks(rules.staging)
         self._units = unit_costs(rules.criteria.given)[0]
-        self._wish: Wish | None = None
-        self._given_up: Wish | None = None
+        self._wish: ChangeRequest | None = None
+        self._given_up: ChangeRequest | None = None
         self._under_way: list[Change] = []
         self._lock = threading.Lock()
 
@@ -84,17 +84,19 @@ class QuerySteering:
         """Held while `wish` and `ask` are called from outside."""
         return self._lock
 
-    def wish(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user") -> Wish:
+    def wish(
+        self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user"
+    ) -> ChangeRequest:
         """The wish for a plan, checked; nothing changes until it is asked for."""
         self._require_rest()
-        return Wish(self._checked(plan, strategy, slots), author)
+        return ChangeRequest(self._checked(plan, strategy, slots), author)
 
     @property
     def loop(self) -> Loop | None:
         """The loop that adapts the query as a whole, if there is one."""
         return self._loops[0][1] if len(self._loops) == 1 and self._loops[0][0] == self._slots else None
 
-    def ask(self, wish: Wish) -> None:
+    def ask(self, wish: ChangeRequest) -> None:
         """Makes a checked wish the change that begins with the next batch."""
         self._wish = wish
 
@@ -187,7 +189,7 @@ class QuerySteering:
                 except MigrationError as error:
                     refused.append(Refusal(batch, switch.plan, error.message))
             if scheduled:
-                self._wish = Wish(scheduled, "schedule")
+                self._wish = ChangeRequest(scheduled, "schedule")
             if self._wish is not None:
                 change, instructions = begin(self._wish, self._plans, batch, self._query.graph)
                 self._under_way.append(change)
@@ -231,7 +233,7 @@ class QuerySteering:
             decided, chosen = self._looking.decisions(batch.facts.batch, batch.plans, is_busy=is_busy)
             records += decided
             if chosen:
-                self._wish = Wish(chosen, "mesh")
+                self._wish = ChangeRequest(chosen, "mesh")
         return records
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
@@ -282,7 +284,7 @@ class QuerySteering:
             chosen = dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
             others = self._wish.plans if self._wish is not None else {}
             by_boxes = decision.takes_steps or (self._wish is not None and self._wish.box_by_box)
-            self._wish = Wish({**others, **chosen}, "loop", box_by_box=by_boxes)
+            self._wish = ChangeRequest({**others, **chosen}, "loop", box_by_box=by_boxes)
         return [DecisionMade(decision, slots)]
 
     def _obey(self, instructions: list[Instruction]) -> None:

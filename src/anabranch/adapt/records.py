@@ -14,8 +14,8 @@ from anabranch.adapt.decision import Decision
 from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
+from anabranch.lang.sizes import size_text
 from anabranch.plan.mesh import Plan
-from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]

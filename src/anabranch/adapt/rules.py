@@ -1,7 +1,7 @@
 """The rules of change: what may change the plan of a query while it runs, and what plans are judged by.
 
-Together with the user's wishes (`choosing.Wishes`) this is all that steers a running query. Everything here is fixed
-before the query starts.
+Together with the user's plan options (`planning.choosing`) this is all that steers a running query. Everything here is
+fixed before the query starts.
 """
 
 from __future__ import annotations

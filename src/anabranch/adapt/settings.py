@@ -18,8 +18,8 @@ from anabranch.adapt.policy import (
     RefinedMemoryDriven,
     Trend,
 )
-from anabranch.entries import Entry, optional
 from anabranch.migrate.strategies.registry import strategy_names
+from anabranch.settings.entries import Entry, optional
 
 Scope: TypeAlias = Literal["query", "slot"]
 _OF_MEMORY = "memory share batches growth"

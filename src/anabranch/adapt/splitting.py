@@ -12,7 +12,7 @@ from anabranch.plan.partitioning import Partitioning
 
 
 @dataclass(frozen=True)
-class SplitWish:
+class SplitRequest:
     """A key value to be split, or united, at a batch, as a user writes it: the codes are known with the query."""
 
     at_batch: int

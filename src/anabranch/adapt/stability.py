@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from anabranch.adapt.knowledge import Knowledge
+from anabranch.cost.intra_batch_order import price_in_turns
 from anabranch.cost.resources import ResourceModel, Resources
-from anabranch.cost.turns import price_in_turns
 from anabranch.plan.physical import PhysicalPlan
 
 CHANGED = 1.5

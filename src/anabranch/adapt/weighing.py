@@ -22,8 +22,8 @@ from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.adapt.ways import way
+from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
-from anabranch.cost.turns import in_turns, takes_turns
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model

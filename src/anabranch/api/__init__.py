@@ -11,7 +11,7 @@ from anabranch.api.query import ContinuousQuery
 from anabranch.api.session import Session
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.started import ContinuousQueries
+from anabranch.spark.handle import QueryHandle
+from anabranch.spark.started import ContinuousQueries
 
 __all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session", "Together"]

@@ -11,11 +11,11 @@ from typing import Self
 
 from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.api.settings import LateSettings, RunSettings
-from anabranch.entries import argument
 from anabranch.errors import SpecError
-from anabranch.host.spark.runner import Listener
-from anabranch.host.triggers import AvailableNow, Every
 from anabranch.plan.execution import execution_model
+from anabranch.run.triggers import AvailableNow, Every
+from anabranch.settings.entries import argument
+from anabranch.spark.runner import Listener
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
 """In lower case; Spark reads the names of options in any case."""

@@ -1,7 +1,7 @@
 """A running set of queries that queries join and leave.
 
 Everything that can be refused is refused before the running queries are touched. Then Spark's query ends after the
-batch at hand, the checkpoint becomes that of the new set (`host/changing`), and Spark's query starts again from it: the
+batch at hand, the checkpoint becomes that of the new set (`run/changing`), and Spark's query starts again from it: the
 next batch is the next batch, and no other query misses one. The handle stays the same object.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from anabranch.adapt.records import QueriesChanged
 from anabranch.api.members import Member, member_of
 from anabranch.errors import AnabranchError, BundleError, HostError, SpecError
-from anabranch.host.changing import SetChange, change_set, refuse_change, renumbered_predicates
-from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.runner import SparkRunner, start_query
-from anabranch.host.spark.sinks.sink import Sink
-from anabranch.host.store import Store
 from anabranch.plan.query_set import ALONE, Plans
+from anabranch.run.changing import SetChange, change_set, refuse_change, renumbered_predicates
+from anabranch.run.store import Store
+from anabranch.spark.handle import QueryHandle
+from anabranch.spark.runner import SparkRunner, start_query
+from anabranch.spark.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from anabranch.api.run import Run

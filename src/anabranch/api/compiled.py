@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.catalog import StreamDeclaration
-from anabranch.choosing import Learn
-from anabranch.explain import Explanation
-from anabranch.host.meshing import learn_from_rows
-from anabranch.host.sample import Sample, telling
-from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.sample import StreamSample, sample_streams
-from anabranch.host.spark.tables import TableSource
+from anabranch.lang.catalog import StreamDeclaration
 from anabranch.optimize.filter_places import FilterPlaces
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.planning.choosing import Learn
+from anabranch.planning.explain import Explanation
+from anabranch.run.meshing import learn_from_rows
+from anabranch.run.sample import Sample, telling
+from anabranch.spark import session as spark_host
+from anabranch.spark.sample import StreamSample, sample_streams
+from anabranch.spark.tables import TableSource
 from anabranch.stats.mesh.learnt import LearntMesh
 
 

@@ -16,19 +16,19 @@ from functools import partial
 from anabranch.api.compiled import CompiledQuery, sample_queries
 from anabranch.api.members import Member
 from anabranch.api.settings import RunSettings
-from anabranch.choosing import DEFAULT_BATCH, decide, on_spark
-from anabranch.expr import conjuncts
-from anabranch.host.filters import bytes_of_columns, seen_filters
-from anabranch.host.sample import Sample
-from anabranch.host.spark.file_streams import file_streams
-from anabranch.host.spark.offsets import in_scan_order
-from anabranch.host.spark.source import Cells
-from anabranch.host.store import Store
-from anabranch.host.wire import wire_layout
+from anabranch.lang.expr import conjuncts
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import IN_SPARK, FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import partitioning_of, set_of
+from anabranch.planning.choosing import DEFAULT_BATCH, decide, on_spark
+from anabranch.run.filters import bytes_of_columns, seen_filters
+from anabranch.run.sample import Sample
+from anabranch.run.store import Store
+from anabranch.run.wire import wire_layout
+from anabranch.spark.file_streams import file_streams
+from anabranch.spark.offsets import in_scan_order
+from anabranch.spark.source import Cells
 from anabranch.stats.view import FixedStatistics
 
 _NO_SAMPLE = "no sample: filters are checked before the joins"

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 from anabranch.api.compiled import CompiledQuery
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.choosing import first_plan
-from anabranch.explain import choice_svg
-from anabranch.host.spark.arrow_schema import to_spark
-from anabranch.host.spark.handle import QueryHandle
 from anabranch.plan.mesh import Plan
+from anabranch.planning.choosing import first_plan
+from anabranch.planning.explain import choice_svg
+from anabranch.spark.arrow_schema import to_spark
+from anabranch.spark.handle import QueryHandle
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from anabranch.api.session import Session
+    from anabranch.spark.session import StructType
 
 
 class ContinuousQuery:

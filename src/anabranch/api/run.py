@@ -23,7 +23,16 @@ from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
-from anabranch.choosing import (
+from anabranch.engine.batch import RelationBatch
+from anabranch.errors import BundleError, SpecError
+from anabranch.optimize import Choice
+from anabranch.optimize.joint import JointChoice
+from anabranch.plan.classing import carrying
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import Query, titled
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
+from anabranch.plan.slots import SlotRange
+from anabranch.planning.choosing import (
     DEFAULT_BATCH,
     adapts_as_a_whole,
     allocate,
@@ -39,35 +48,26 @@ from anabranch.choosing import (
     refuse_capacities,
     shared_traffic,
 )
-from anabranch.engine.batch import RelationBatch
-from anabranch.entries import argument
-from anabranch.errors import BundleError, SpecError
-from anabranch.explain import explain_joint, explain_queries, shared_lines
-from anabranch.host.counting import cells_of_sample
-from anabranch.host.deferral import follow_late_filters
-from anabranch.host.diverted import DivertedLayout
-from anabranch.host.keys import scheduled
-from anabranch.host.sample import Sample, sampled_classes
-from anabranch.host.sink_settings import require_columns
-from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.file_streams import bytes_of_files
-from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.late import LateRows
-from anabranch.host.spark.runner import Listener, RunOptions, start_query
-from anabranch.host.spark.sinks.functions import ForeachBatchSink
-from anabranch.host.spark.sinks.make import make_sink
-from anabranch.host.spark.sinks.sink import Sink
-from anabranch.host.spark.sinks.table import TableSink
-from anabranch.host.spark.tables import TableSource
-from anabranch.host.store import Store
-from anabranch.host.work import Work
-from anabranch.optimize import Choice
-from anabranch.optimize.joint import JointChoice
-from anabranch.plan.classing import carrying
-from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query, titled
-from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
-from anabranch.plan.slots import SlotRange
+from anabranch.planning.explain import explain_joint, explain_queries, shared_lines
+from anabranch.run.counting import cells_of_sample
+from anabranch.run.deferral import follow_late_filters
+from anabranch.run.keys import scheduled
+from anabranch.run.sample import Sample, sampled_classes
+from anabranch.run.side_output import SideOutputLayout
+from anabranch.run.sink_settings import require_columns
+from anabranch.run.store import Store
+from anabranch.run.work import Work
+from anabranch.settings.entries import argument
+from anabranch.spark import session as spark_host
+from anabranch.spark.file_streams import bytes_of_files
+from anabranch.spark.handle import QueryHandle
+from anabranch.spark.late import LateRows
+from anabranch.spark.runner import Listener, RunOptions, start_query
+from anabranch.spark.sinks.functions import ForeachBatchSink
+from anabranch.spark.sinks.make import make_sink
+from anabranch.spark.sinks.sink import Sink
+from anabranch.spark.sinks.table import TableSink
+from anabranch.spark.tables import TableSource
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
@@ -303,8 +303,8 @@ class Run:
             if tables[name].is_read_again:
                 raise SpecError(
                     f"table '{name}' cannot be read again while the query runs",
-                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join of "
-                    "streams; after a crash they would meet other rows of the table",
+                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti "
+                    "join of streams; after a crash they would meet other rows of the table",
                     hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
                     "outer joins of streams",
                 )
@@ -397,7 +397,7 @@ class Run:
         asked = self._settings.late
         if asked is None:
             return None
-        layout = DivertedLayout({name: stream.declaration.schema for name, stream in self._streams.items()})
+        layout = SideOutputLayout({name: stream.declaration.schema for name, stream in self._streams.items()})
         name = self._settings.name and f"{self._settings.name}_late"
         spark = self._session.spark
         sink = make_sink(

@@ -12,21 +12,21 @@ from anabranch.api.compiled import CompiledQuery, RegisteredStream
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import LOOPBACK, Console
 from anabranch.cql import declared_results
-from anabranch.entries import argument
 from anabranch.errors import CatalogError, SlowFunction
-from anabranch.explain import Explanation
 from anabranch.functions import own_function
-from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.arrow_schema import from_spark
-from anabranch.host.spark.sample import StreamSample
-from anabranch.host.spark.started import ContinuousQueries
-from anabranch.host.spark.tables import TableSource
-from anabranch.host.spark.warming import warm_workers
-from anabranch.window import duration_text
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.window import duration_text
+from anabranch.planning.explain import Explanation
+from anabranch.settings.entries import argument
+from anabranch.spark import session as spark_host
+from anabranch.spark.arrow_schema import from_spark
+from anabranch.spark.sample import StreamSample
+from anabranch.spark.started import ContinuousQueries
+from anabranch.spark.tables import TableSource
+from anabranch.spark.warming import warm_workers
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 

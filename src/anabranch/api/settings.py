@@ -13,14 +13,14 @@ from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.rules import Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitWish
-from anabranch.choosing import AUTO, TOGETHER, SetWishes, Wishes
-from anabranch.host.clock import IDLE_TIMEOUT
-from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.runner import Listener
-from anabranch.host.triggers import AS_FAST_AS_POSSIBLE, Trigger
+from anabranch.adapt.splitting import SplitRequest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
+from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetWishes
+from anabranch.run.clock import IDLE_TIMEOUT
+from anabranch.run.triggers import AS_FAST_AS_POSSIBLE, Trigger
+from anabranch.spark import session as spark_host
+from anabranch.spark.runner import Listener
 
 NAMES = {
     "name": "a name",
@@ -66,7 +66,7 @@ class RunSettings:
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
     """Who may move partition groups between slots; None for the user alone, or the query where slots are elastic."""
-    moves: tuple[Scheduled | SplitWish, ...] = ()
+    moves: tuple[Scheduled | SplitRequest, ...] = ()
     """Moves of partition groups at batches that are known beforehand."""
     late: LateSettings | None = None
     """None to drop and count them."""
@@ -100,7 +100,7 @@ class QuerySettings:
     """Gets each batch, instead of a format."""
     options: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
-    wishes: Wishes = AUTO
+    wishes: PlanOptions = AUTO
     adapt: Settings | None = None
     """None to keep the plan."""
     switches: tuple[Switch, ...] = ()

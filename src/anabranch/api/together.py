@@ -11,11 +11,11 @@ from anabranch.api.filters import unplaced
 from anabranch.api.members import member_of
 from anabranch.api.run import Run
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.choosing import SHARE
-from anabranch.entries import argument
 from anabranch.errors import SpecError
-from anabranch.host.spark.handle import QueryHandle
 from anabranch.optimize import Choice
+from anabranch.planning.choosing import SHARE
+from anabranch.settings.entries import argument
+from anabranch.spark.handle import QueryHandle
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session

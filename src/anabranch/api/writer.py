@@ -16,13 +16,13 @@ from anabranch.api.builder import RunBuilder
 from anabranch.api.members import Member
 from anabranch.api.run import Run
 from anabranch.api.settings import QuerySettings
-from anabranch.entries import found
 from anabranch.errors import SpecError
-from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.handle import QueryHandle
 from anabranch.optimize import Choice
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query_set import ALONE
+from anabranch.settings.entries import found
+from anabranch.spark import session as spark_host
+from anabranch.spark.handle import QueryHandle
 
 if TYPE_CHECKING:
     from anabranch.api.query import ContinuousQuery

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from anabranch.balance.first import FirstTable
 from anabranch.cost.resources import NOTHING, Resources
 from anabranch.errors import NoFeasiblePlan
+from anabranch.lang.sizes import size_text
 from anabranch.plan.slots import SlotRange
-from anabranch.sizes import size_text
 
 
 @dataclass(frozen=True)

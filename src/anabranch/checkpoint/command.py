@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from anabranch.checkpoint import repairing
 from anabranch.checkpoint.copying import copy
 from anabranch.checkpoint.examine import as_text, contents, faults
-from anabranch.commands import add_command
+from anabranch.settings.commands import add_command
 
 if TYPE_CHECKING:
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 
 def add_arguments(commands: Commands) -> None:

@@ -10,9 +10,9 @@ import pyarrow.fs as pafs
 
 from anabranch.checkpoint.examine import opened
 from anabranch.errors import CheckpointError, CheckpointInUse
-from anabranch.host.lease import Holder
-from anabranch.host.private import make_private
-from anabranch.host.store import TABLES, Store
+from anabranch.run.lease import Holder
+from anabranch.run.private import make_private
+from anabranch.run.store import TABLES, Store
 
 
 def copy(source: str, target: str) -> int:

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from anabranch.errors import AnabranchError, CheckpointError
-from anabranch.host.lease import Holder
-from anabranch.host.manifest import Manifest
-from anabranch.host.store import READABLE, Store
-from anabranch.window import instant_text
+from anabranch.lang.window import instant_text
+from anabranch.run.lease import Holder
+from anabranch.run.manifest import Manifest
+from anabranch.run.store import READABLE, Store
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 
 from anabranch.checkpoint.examine import Fault, damaged_files, faults, opened, spark_batches
 from anabranch.errors import AnabranchError
-from anabranch.host.store import UNFINISHED, Store
+from anabranch.run.store import UNFINISHED, Store
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import sys
 from threading import Event
 from typing import TYPE_CHECKING
 
-from anabranch.commands import add_command
 from anabranch.console.runs import StoredRun
 from anabranch.console.server import LOOPBACK, Console
 from anabranch.errors import SpecError
+from anabranch.settings.commands import add_command
 
 if TYPE_CHECKING:
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 
 def add_arguments(commands: Commands) -> None:

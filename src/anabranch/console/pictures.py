@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anabranch.console.picture import OUTPUT, RouteNote, mesh_svg, plan_svg
 from anabranch.errors import PlanError
-from anabranch.picture import OUTPUT, RouteNote, mesh_svg, plan_svg
+from anabranch.lang.sizes import size_text
 from anabranch.plan.mesh import Mesh, Plan, parse_plan
 from anabranch.plan.physical import JoinNode, PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
-from anabranch.sizes import size_text
 from anabranch.stats.mesh.routes import merge_routes
 from anabranch.stats.step import StepStatistics
 

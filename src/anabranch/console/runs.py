@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from anabranch.checkpoint.examine import opened
-from anabranch.host.manifest import Manifest
 from anabranch.plan.query_set import QuerySet
+from anabranch.run.manifest import Manifest
 
 
 class Control(Protocol):

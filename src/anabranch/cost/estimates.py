@@ -20,13 +20,13 @@ from typing import TypeAlias
 
 from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
-from anabranch.expr import own_functions
-from anabranch.plan.dearness import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, dear_calls
+from anabranch.lang.expr import own_functions
+from anabranch.lang.schema import Schema, is_fixed_width
+from anabranch.lang.window import FOREVER, CountWindow
+from anabranch.plan.cost_rank import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, dear_calls
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
-from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Provenance, StatisticsView
-from anabranch.window import FOREVER, CountWindow
 
 MOST_RELATIONS = 62
 MOST_MERGED = 8

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
 from anabranch.cost.resources import ResourceModel, Resources, explicit_orders, with_default_orders
-from anabranch.plan.dearness import ASSUMED_COMPARISON
+from anabranch.plan.cost_rank import ASSUMED_COMPARISON
 from anabranch.plan.physical import PhysicalPlan, Shared, kept, nodes, pre_groups, shared_parts
 from anabranch.plan.query_set import Member
 from anabranch.plan.sharing import CommonJoin

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
-from anabranch.entries import suggestion
 from anabranch.errors import StatisticsError
+from anabranch.settings.entries import suggestion
 from anabranch.stats.view import Provenance, StatisticsView
 
 

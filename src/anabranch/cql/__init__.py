@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.catalog import Catalog
 from anabranch.cql.binder import bind, bind_expression
 from anabranch.cql.compiling import compile_plan, declared_results
 from anabranch.cql.parser import parse, streams_read
+from anabranch.lang.catalog import Catalog
 from anabranch.plan.query import Query
 
 __all__ = ["bind", "bind_expression", "compile_query", "declared_results", "parse", "streams_read"]

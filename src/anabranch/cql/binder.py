@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from anabranch.catalog import Catalog
 from anabranch.cql.ast import (
     CastTo,
     ColumnName,
@@ -41,11 +40,12 @@ from anabranch.cql.windows import (
     with_window_calls,
 )
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
+from anabranch.lang.schema import Schema, type_name
+from anabranch.lang.window import ALWAYS
 from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source
-from anabranch.schema import Schema, type_name
-from anabranch.window import ALWAYS
 
 _BindItem: TypeAlias = Callable[[Expression], Expr]
 
@@ -125,7 +125,7 @@ def _require_event_times(statement: Statement, rows: Rows) -> None:
                 f"'{source.relation}' has no event time column",
                 text=statement.text,
                 span=named.span,
-                detail="the event time of a result is that of its newest row, and of a grouped result the end of its window",
+                detail="the event time of a result is that of its newest row; of a grouped result it is the end of its window",
                 hint=f"write the window behind '{source.relation}' in FROM, as in [TUMBLE 10 MINUTES]",
             )
         if named is not None and named.name.lower() != source.event_time.lower():

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.window import FOREVER
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.logical import LogicalPlan, Source, result_schema, with_sources
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import Query, derived_name
 from anabranch.plan.renaming import renamed
 from anabranch.rewrite.pipeline import rewrite
-from anabranch.window import FOREVER
 
 
 def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: Sequence[str] = ()) -> Query:

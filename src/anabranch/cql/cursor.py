@@ -9,7 +9,7 @@ from types import MappingProxyType
 from anabranch.cql.ast import Identifier, Statement
 from anabranch.cql.lexer import Kind, Token, tokens
 from anabranch.errors import ParseError, Unsupported
-from anabranch.expr import OwnFunction
+from anabranch.lang.expr import OwnFunction
 
 # fmt: off
 RESERVED = frozenset({

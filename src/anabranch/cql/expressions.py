@@ -25,7 +25,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.cursor import Cursor
 from anabranch.cql.lexer import Kind, Token
 from anabranch.errors import ParseError, Span, Unsupported
-from anabranch.window import UNITS, bounded, parse_duration, scaled
+from anabranch.lang.window import UNITS, bounded, parse_duration, scaled
 
 _COMPARISONS = {
     "=": "equal",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from anabranch.catalog import Catalog
 from anabranch.cql.ast import (
     Exists,
     Expression,
@@ -31,8 +30,11 @@ from anabranch.cql.ast import (
 from anabranch.cql.scope import Scope, closest_first
 from anabranch.cql.windows import bind_window
 from anabranch.errors import BindError, Span, Unsupported
-from anabranch.expr import Expr, conjuncts, relations
 from anabranch.functions import AGGREGATES, bind_call, is_nullable
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.expr import Expr, conjuncts, relations
+from anabranch.lang.schema import Field, Schema
+from anabranch.lang.window import ALWAYS, FOREVER
 from anabranch.plan.logical import (
     Filter,
     Join,
@@ -44,8 +46,6 @@ from anabranch.plan.logical import (
     Subquery,
     result_schema,
 )
-from anabranch.schema import Field, Schema
-from anabranch.window import ALWAYS, FOREVER
 
 _RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.ANTI: SideKind.ANTI}

@@ -37,7 +37,7 @@ from anabranch.cql.cursor import NO_FUNCTIONS, Cursor
 from anabranch.cql.expressions import duration, expression
 from anabranch.cql.lexer import Kind
 from anabranch.errors import Span
-from anabranch.expr import OwnFunction
+from anabranch.lang.expr import OwnFunction
 
 _CLAUSES = {
     "ORDER": ("ORDER BY", "results of a stream have no end to sort; sort where they are read"),

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
 from anabranch.errors import BindError, Span, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction, columns
 from anabranch.functions import (
     AGGREGATES,
     APPROXIMATE,
@@ -29,9 +28,10 @@ from anabranch.functions import (
     kind_of,
     type_named,
 )
+from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction, columns
+from anabranch.lang.schema import INTERVAL, TIMESTAMP, type_name
+from anabranch.lang.window import CountWindow, Hop
 from anabranch.plan.logical import BOUNDARY, Source
-from anabranch.schema import INTERVAL, TIMESTAMP, type_name
-from anabranch.window import CountWindow, Hop
 
 
 @dataclass(frozen=True)

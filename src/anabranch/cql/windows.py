@@ -27,9 +27,9 @@ from anabranch.cql.ast import (
 )
 from anabranch.cql.scope import closest_first
 from anabranch.errors import BindError, Unsupported
+from anabranch.lang.schema import Schema, is_decimal, is_float, is_integer, is_text, type_name
+from anabranch.lang.window import CountWindow, Hop, Tumble, Window, parse_duration
 from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
-from anabranch.schema import Schema, is_decimal, is_float, is_integer, is_text, type_name
-from anabranch.window import CountWindow, Hop, Tumble, Window, parse_duration
 
 MOST_ROWS = 10**9
 """More rows than a state can hold."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
 from anabranch.engine.state.columns import to_arrow, to_numpy
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
+from anabranch.lang.schema import Schema, is_fixed_width
 from anabranch.plan.join_graph import Relation
-from anabranch.schema import Schema, is_fixed_width
 
 Classes: TypeAlias = NDArray[np.int8]
 """The class of each row in one attribute (`plan.classes`)."""

@@ -2,7 +2,7 @@
 
 Rows are counted in order of event time; those of one instant in order of their values, column by column, NULL first.
 Rows that agree in all columns are interchangeable, so the order depends on nothing but the rows. It is final for rows
-that the watermark has passed, and only those are counted (`execution.Entrance`).
+that the watermark has passed, and only those are counted (`execution.WatermarkBuffer`).
 
 Law: in each part (rows that agree in the columns of PARTITION BY), deadlines rise in this order. So the rows that are
 still of use are the last ones of the part, and those before them can be forgotten without changing any deadline.
@@ -22,9 +22,9 @@ from anabranch.engine.evaluate.rows import present_codes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.operators.aggregates import order_of
 from anabranch.engine.state.columns import validity
+from anabranch.lang.schema import Schema, is_float, is_nested
+from anabranch.lang.window import CountWindow
 from anabranch.plan.join_graph import Relation
-from anabranch.schema import Schema, is_float, is_nested
-from anabranch.window import CountWindow
 
 
 def in_counting_order(batch: RelationBatch) -> RelationBatch:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from anabranch.engine.arrangement import Arrangement, Joins, parts_of, rows_of
 from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.counting import in_counting_order, still_counted
-from anabranch.engine.execution import Entrance, in_order
+from anabranch.engine.execution import WatermarkBuffer, in_order
 from anabranch.engine.expiry import early_leavers, expiry
 from anabranch.engine.expiry import watermarks as watermarks_of
 from anabranch.engine.kernels import Int64Array
@@ -41,6 +41,7 @@ from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.tracks.make import plan_of
 from anabranch.errors import InvariantBroken
+from anabranch.lang.window import CountWindow
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.pairwise import lifetimes
@@ -48,7 +49,6 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, by_itself
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics, labelled, merge
-from anabranch.window import CountWindow
 
 SHARED = "shared "
 """The prefix of the names of shared joins and their states in the statistics of the whole set."""
@@ -120,7 +120,7 @@ class Engine:
             )
             for member in queries.members
         }
-        self.entrance = Entrance(arena) if execution.rows_wait else None
+        self.entrance = WatermarkBuffer(arena) if execution.rows_wait else None
         self._readers = self._reading()
 
     @classmethod

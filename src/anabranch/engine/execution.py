@@ -48,7 +48,7 @@ def in_order(results: Iterable[tuple[str, Int64Array, pa.RecordBatch]]) -> Itera
         yield from ((name, batch) for batch in ordered.combine_chunks().to_batches())
 
 
-class Entrance:
+class WatermarkBuffer:
     """Rows that have come in and wait until the watermark has passed them."""
 
     def __init__(self, arena: Arena) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from anabranch.lang.window import BEFORE_ALL, FOREVER
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.logical import SideKind
 from anabranch.plan.pairwise import PairwiseWindows, leaving_early
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
-from anabranch.window import BEFORE_ALL, FOREVER
 
 _LATEST = 2 * FOREVER - 1
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from anabranch.plan.dearness import assumed_cost, assumed_share, by_rank, rank
+from anabranch.plan.cost_rank import assumed_cost, assumed_share, by_rank, rank
 from anabranch.plan.join_graph import Theta
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import CheckStatistics, ProbeStatistics, StateStatistics, StepStatistics

@@ -18,7 +18,7 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.tracks.make import make_track
 from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.engine.tracks.plan import PlanTrack
-from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.protocol import PlanContext, Track
 from anabranch.engine.tracks.spread import SpreadTrack
 from anabranch.errors import MigrationError
 from anabranch.plan.check import validate
@@ -50,7 +50,7 @@ class Change:
     """A change of plan in the making; `undo` gives back what a strategy builds through it, should the strategy fail."""
 
     def __init__(
-        self, ground: Ground, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
+        self, ground: PlanContext, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
     ) -> None:
         departure = track.departure()
         self.old = departure.track
@@ -91,7 +91,7 @@ class Change:
 
 
 def change_plan(
-    ground: Ground, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
+    ground: PlanContext, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
 ) -> tuple[Track, Migrated]:
     """The track that takes over, and what was done; after a refusal or a failure the track is as it was.
 

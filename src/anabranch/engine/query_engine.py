@@ -30,16 +30,16 @@ from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.open_groups import OpenCombinations
 from anabranch.engine.operators.pregroup import carried_by
+from anabranch.engine.operators.residuals import demanded, passing, within
 from anabranch.engine.operators.sides import Known, Sides
-from anabranch.engine.operators.terms import demanded, passing, within
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.make import make_track, reopened
-from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.protocol import PlanContext, Track
 from anabranch.errors import MigrationError
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared, kept, pre_groups, shared_parts
 from anabranch.plan.query_set import Member, Terms
@@ -81,7 +81,7 @@ class QueryEngine:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
-        self.ground = Ground(
+        self.ground = PlanContext(
             member.query, core, arena, owns=owns, terms=member.terms, shared=shared or {}, name=member.name
         )
         self.meter = self.ground.meter

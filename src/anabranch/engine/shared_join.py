@@ -30,14 +30,14 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import ANY_TIME, Index
 from anabranch.engine.tracks.plan import PlanTrack
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
+from anabranch.lang.window import FOREVER
 from anabranch.plan.difference import StateMatching
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared, kept, plain_shape
 from anabranch.plan.sharing import CommonJoin
 from anabranch.stats.step import StepStatistics
-from anabranch.window import FOREVER
 
 STATE = "combinations"
 """The file of the state of the join's combinations."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import AggregateCall, Expr, Literal
 from anabranch.functions.types import (
     BIGINT,
     DOUBLE,
@@ -22,7 +21,8 @@ from anabranch.functions.types import (
     kind_of,
     not_computable,
 )
-from anabranch.schema import type_name
+from anabranch.lang.expr import AggregateCall, Expr, Literal
+from anabranch.lang.schema import type_name
 
 _SPREADS = {
     "stddev": "stddev_samp",

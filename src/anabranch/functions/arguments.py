@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.types import (
     MAX_DIGITS,
     NULL,
@@ -20,7 +19,8 @@ from anabranch.functions.types import (
     not_computable,
     scaled,
 )
-from anabranch.schema import is_decimal, type_name
+from anabranch.lang.expr import Call, Expr, Literal
+from anabranch.lang.schema import is_decimal, type_name
 
 Arguments: TypeAlias = tuple[Expr, ...]
 Rule: TypeAlias = Callable[[str, Arguments], Expr]

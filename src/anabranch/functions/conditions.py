@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, unify, wrong
 from anabranch.functions.types import BOOLEAN, NULL, OTHER, coerce, kind_of, not_computable
-from anabranch.schema import type_name
+from anabranch.lang.expr import Call, Expr, Literal
+from anabranch.lang.schema import type_name
 
 
 def comparison(name: str, arguments: Arguments) -> Expr:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.expr import OWN, Call, Expr, Literal, OwnFunction
 from anabranch.functions.arguments import Arguments, widened, wrong
 from anabranch.functions.types import STRING
+from anabranch.lang.expr import OWN, Call, Expr, Literal, OwnFunction
 
 _STEP = re.compile(r"\.([A-Za-z_][A-Za-z_0-9]*)|\['([^'\\]*)'\]|\[([0-9]+)\]")
 

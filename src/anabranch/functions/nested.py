@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, wrong
 from anabranch.functions.types import BIGINT, NULL, STRING, coerce, kind_of
-from anabranch.schema import is_text, type_name
+from anabranch.lang.expr import Call, Expr, Literal
+from anabranch.lang.schema import is_text, type_name
 
 
 def struct_field(name: str, arguments: Arguments) -> Expr:

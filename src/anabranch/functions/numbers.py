@@ -6,7 +6,6 @@ import datetime
 import decimal
 from dataclasses import replace
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import CAST_HINT, SYMBOLS, Arguments, found, spelled_decimals, two, widened, wrong
 from anabranch.functions.types import (
     BIGINT,
@@ -19,7 +18,8 @@ from anabranch.functions.types import (
     kind_of,
     quotient_type,
 )
-from anabranch.schema import INTERVAL, TIMESTAMP
+from anabranch.lang.expr import Call, Expr, Literal
+from anabranch.lang.schema import INTERVAL, TIMESTAMP
 
 MOST_DIGITS = 22
 """The largest number of digits of ROUND: powers of ten up to this one are exact in a double."""

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from anabranch.ddl import parse_type
 from anabranch.errors import CatalogError
-from anabranch.expr import OWN, Call, Expr, Literal, OwnFunction
 from anabranch.functions.aggregates import AGGREGATES, APPROXIMATE
 from anabranch.functions.arguments import Arguments, found, widened
 from anabranch.functions.table import SPELLINGS
 from anabranch.functions.types import NULL, OTHER, coerce, kind_of
-from anabranch.schema import type_name
+from anabranch.lang.ddl import parse_type
+from anabranch.lang.expr import OWN, Call, Expr, Literal, OwnFunction
+from anabranch.lang.schema import type_name
 
 KINDS = ("arrow", "pandas", "scalar")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, widened, wrong
 from anabranch.functions.types import BIGINT, BOOLEAN, STRING
+from anabranch.lang.expr import Call, Expr, Literal
 
 _WORD = "0-9A-Za-z_"
 _BLANK = "\\t\\n\\f\\r "

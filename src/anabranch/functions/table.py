@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Cast, Column, Expr, Literal
 from anabranch.functions.arguments import Arguments, Rule, fixed
 from anabranch.functions.conditions import (
     case,
@@ -30,7 +29,8 @@ from anabranch.functions.types import (
     STRING,
     kind_of,
 )
-from anabranch.schema import TIMESTAMP, is_decimal, is_float, type_name
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal
+from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, type_name
 
 
 def bind_call(name: str, arguments: Arguments) -> Expr:

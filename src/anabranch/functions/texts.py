@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, widened, wrong
 from anabranch.functions.types import BIGINT, BOOLEAN, DATE, NULL, STRING, coerce, kind_of
-from anabranch.schema import TIMESTAMP
-from anabranch.window import UNITS
+from anabranch.lang.expr import Call, Expr, Literal
+from anabranch.lang.schema import TIMESTAMP
+from anabranch.lang.window import UNITS
 
 WHOLE_TEXT = 2**31 - 1
 """The default length of SUBSTRING."""

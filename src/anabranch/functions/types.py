@@ -10,8 +10,8 @@ import decimal
 
 import pyarrow as pa
 
-from anabranch.expr import Cast, Expr, Literal
-from anabranch.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integer, is_nested, is_text, type_name
+from anabranch.lang.expr import Cast, Expr, Literal
+from anabranch.lang.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integer, is_nested, is_text, type_name
 
 BIGINT = pa.int64()
 DOUBLE = pa.float64()

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anabranch.arrays import Doubles, Integers
-from anabranch.classify import assign_routes
+from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.kernels import decision_tree, order_categories
 from anabranch.mesh.training import Attribute, TrainingSet
 from anabranch.plan.classes import REST
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
+from anabranch.plan.classify import assign_routes
 
 
 def induce(training: TrainingSet, labels: Integers) -> Classifier:

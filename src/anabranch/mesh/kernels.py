@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.arrays import Doubles, Integers
+from anabranch.lang.arrays import Doubles, Integers
 
 Booleans: TypeAlias = NDArray[np.bool_]
 

@@ -8,9 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anabranch.arrays import Doubles, Integers
-from anabranch.classify import assign_routes
 from anabranch.errors import PlanError
+from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.routes import Order, Router
 from anabranch.mesh.search import (
@@ -28,6 +27,7 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import Condensed
 from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
+from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.arrays import Doubles
-from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
+from anabranch.lang.arrays import Doubles
 from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
 from anabranch.mesh.routes import row_costs
 from anabranch.mesh.training import Condensed, TrainingSet, condense, differ, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
+from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.arrays import Doubles, Integers
+from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.kernels import best_order, surviving
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs, may_come
 

@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anabranch.arrays import Doubles, Integers
+from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.induce import ordered_ranks
 from anabranch.mesh.kernels import decision_tree, partitions
 from anabranch.mesh.routes import Order, Router

@@ -20,13 +20,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Doubles, Integers
-from anabranch.classify import as_doubles
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.lang.arrays import Doubles, Integers
+from anabranch.lang.schema import is_text
 from anabranch.mesh.kernels import regression_cells
 from anabranch.plan.classes import REST
 from anabranch.plan.classifier import hour_of, is_classifiable
-from anabranch.schema import is_text
+from anabranch.plan.classify import as_doubles
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 MOST_CATEGORIES = 64

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from anabranch.mesh.existence_probes import ask_first, askable, preferred, price
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only, told_apart
-from anabranch.mesh.questions import ask_first, askable, preferred, price
 from anabranch.mesh.training import Condensed, TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph

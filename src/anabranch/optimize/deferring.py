@@ -19,7 +19,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError
 from anabranch.optimize.proposals import Candidate
 from anabranch.plan.check import require_no_guard
-from anabranch.plan.dearness import DEAR
+from anabranch.plan.cost_rank import DEAR
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from anabranch.cost.host import HostNeed
 from anabranch.cost.resources import Resources
+from anabranch.lang.sizes import size_text
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
 from anabranch.plan.describe import short_text
-from anabranch.sizes import size_text
 
 MOST_ROWS = 20
 HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")

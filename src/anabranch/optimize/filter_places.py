@@ -26,10 +26,10 @@ from typing import TypeAlias
 
 from anabranch.cost.host import HostNeed, need_together
 from anabranch.errors import BundleError, SpecError
-from anabranch.expr import conjuncts
+from anabranch.lang.expr import conjuncts
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Infeasible
-from anabranch.plan.dearness import is_dear
+from anabranch.plan.cost_rank import is_dear
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, set_of

@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias
 
 from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError, SpecError
+from anabranch.lang.window import parse_duration
 from anabranch.optimize.proposals import kind
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
 from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
-from anabranch.window import parse_duration
 
 ObjectiveKind: TypeAlias = Literal["qualified", "cpu", "memory", "rate", "first"]
 Kind: TypeAlias = Literal["mjoin", "tree", "jtree"]

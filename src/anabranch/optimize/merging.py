@@ -17,12 +17,12 @@ from dataclasses import replace
 from functools import cache
 
 from anabranch.cost.resources import ResourceModel
+from anabranch.lang.schema import is_nested
 from anabranch.optimize.proposals import Candidate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
-from anabranch.schema import is_nested
 from anabranch.stats.view import StatisticsView
 
 MOST_VARIED = 8

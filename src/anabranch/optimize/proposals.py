@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 from anabranch.cost.resources import NOTHING, Resources
 from anabranch.errors import SpecError
+from anabranch.lang.sizes import size_text
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan, nodes
-from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anabranch.commands import add_command, writing
 from anabranch.errors import SpecError
 from anabranch.place.check import complaints
 from anabranch.place.guidelines import recommended
@@ -21,9 +20,10 @@ from anabranch.place.landscape import SinkQuery
 from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 from anabranch.place.topology import Topology
+from anabranch.settings.commands import add_command, writing
 
 if TYPE_CHECKING:
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 PICTURES = (".svg", ".png", ".pdf")
 

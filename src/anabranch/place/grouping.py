@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
+from anabranch.lang.window import UNITS
 from anabranch.place.statistics import EVENT_TIME_BYTES, Statistics
 from anabranch.place.view import Need, needs
 from anabranch.plan.query import Query
-from anabranch.window import UNITS
 
 VALUE_BYTES = 8.0
 """The width of an aggregate, and of a key without statistics."""

@@ -16,8 +16,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from anabranch.lang.sizes import size_text
 from anabranch.place.landscape import Landscape
-from anabranch.sizes import size_text
 
 SOURCE, JOIN, SHARED, SINK, PLAIN = "#2a7fb8", "#e08214", "#c51b7d", "#4d9221", "#bbbbbb"
 BUSY, IDLE, NARROW = "#7a7a7a", "#d9d9d9", "#c0392b"

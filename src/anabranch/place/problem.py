@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.errors import TopologyError
+from anabranch.lang.window import Window
 from anabranch.place.grouping import delivered_bytes
 from anabranch.place.landscape import Landscape, SinkQuery, view_bytes
 from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
 from anabranch.place.topology import Floats, Indices
 from anabranch.place.view import Need, needs
-from anabranch.window import Window
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.expr import (
+from anabranch.lang.expr import (
     GROUPED,
     Call,
     Column,

@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anabranch.calibrate.file import load_units
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
-from anabranch.entries import Entry, document, optional
 from anabranch.errors import AnabranchError, SpecError, TopologyError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.place import topology as topology_file
 from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import read as read_statistics
 from anabranch.place.topology import Site, Topology
+from anabranch.planning.calibration import load_units
+from anabranch.settings.entries import Entry, document, optional
 
 _OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes"
 _OF_A_SITE = "name cpu memory"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.cost.units import ENGINE, UnitCosts
-from anabranch.entries import LARGEST, Entry, optional
 from anabranch.errors import StatisticsError, TopologyError
+from anabranch.settings.entries import LARGEST, Entry, optional
 from anabranch.stats.view import FixedStatistics
 
 COMPARISON_SELECTIVITY = 1 / 3

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import permutations, product
 
-from anabranch.expr import Column, Expr, can_fail, columns, transform
+from anabranch.lang.expr import Column, Expr, can_fail, columns, transform
+from anabranch.lang.window import UNITS, duration_text
 from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
 from anabranch.place.statistics import Statistics, equality_selectivity
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.query import Query
-from anabranch.window import UNITS, duration_text
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from fractions import Fraction
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Cast, Expr, Literal, relations
 from anabranch.functions import coerce, common_type, kind_of, without_widening
+from anabranch.lang.expr import Call, Cast, Expr, Literal, relations
 from anabranch.plan.join_graph import Band, Theta
 from anabranch.plan.selections import guarded_by
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from anabranch.errors import PlanError
+from anabranch.lang.schema import is_nested
 from anabranch.plan.join_graph import JoinGraph, selection_name
 from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, kept, nodes, pre_groups, shared_parts, unshared
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
-from anabranch.schema import is_nested
 
 PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
 """What may be asked for in place of a plan."""

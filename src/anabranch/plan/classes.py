@@ -23,8 +23,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from anabranch.errors import PlanError
+from anabranch.lang.schema import is_text
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, column_of
-from anabranch.schema import is_text
 
 UNKNOWN = 0
 """The class of a row of which nothing is known, and of NULL and NaN."""

@@ -31,8 +31,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.lang.schema import Schema, is_float, is_integer, is_text
 from anabranch.plan.reader import TextReader
-from anabranch.schema import Schema, is_float, is_integer, is_text
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 """In microseconds."""

@@ -22,6 +22,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import UnknownAttribute
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.classes import MOST_CLASSES, MOST_CODES, ClassColumn, merged
 from anabranch.plan.classifier import (
     Assign,
@@ -38,7 +39,6 @@ from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.mesh import Mesh, Plan, attributes_of
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 MOST_COLUMNS = 64
 """Columns of a stream that are sampled beyond those that a query carries."""

@@ -17,10 +17,10 @@ from functools import cached_property
 import pyarrow as pa
 
 from anabranch.errors import PlanError
-from anabranch.expr import Expr
+from anabranch.lang.expr import Expr
+from anabranch.lang.schema import Schema, is_integer
+from anabranch.lang.window import Window
 from anabranch.plan.classes import ClassColumn
-from anabranch.schema import Schema, is_integer
-from anabranch.window import Window
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, relations
 from anabranch.functions import common_type, kind_of, without_widening
+from anabranch.lang.expr import Call, Expr, relations
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr, columns
 from anabranch.functions import is_nullable
-from anabranch.schema import TIMESTAMP, Field, Schema
-from anabranch.window import Window
+from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, columns
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import Window
 
 BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 """The boundary of a grouped result; WINDOW_END() in CQL."""

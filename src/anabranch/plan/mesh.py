@@ -34,7 +34,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import PlanError
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.check import require_no_guard, validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, hour_attribute, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
@@ -51,7 +52,6 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin, probe_o
 from anabranch.plan.query import Grouping
 from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 RouteStep: TypeAlias = tuple[str, ...]
 """One or more operators; several are taken in any order (an open step)."""

@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import PlanError, SpecError
-from anabranch.expr import Call, Expr, Literal, can_fail, columns, conjunction, conjuncts, relations
 from anabranch.functions import below_casts, bind_call, coerce, is_nullable
+from anabranch.lang.expr import Call, Expr, Literal, can_fail, columns, conjunction, conjuncts, relations
+from anabranch.lang.schema import Schema
+from anabranch.lang.window import CountWindow
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta, shared_keys
 from anabranch.plan.key_classes import EqualExpressions, equal_expressions, key_sides
@@ -37,8 +39,6 @@ from anabranch.plan.partitioning import agrees_in_parts
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.selections import guarded_by
 from anabranch.plan.sides import Comparisons, compared, make_side
-from anabranch.schema import Schema
-from anabranch.window import CountWindow
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from anabranch.expr import Column, Expr, relations
+from anabranch.lang.expr import Column, Expr, relations
+from anabranch.lang.schema import TIMESTAMP
+from anabranch.lang.window import FOREVER
 from anabranch.plan.bands import Bounds, bounds
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.logical import SideKind
-from anabranch.schema import TIMESTAMP
-from anabranch.window import FOREVER
 
 if TYPE_CHECKING:
     from anabranch.plan.query import Query

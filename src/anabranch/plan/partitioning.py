@@ -23,10 +23,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from anabranch.errors import PlanError
-from anabranch.expr import Expr, columns
+from anabranch.lang.expr import Expr, columns
+from anabranch.lang.window import CountWindow
 from anabranch.plan.heavy import FINER, HeavyKey, choose_cuts, factorings
 from anabranch.plan.join_graph import JoinGraph, KeyClass
-from anabranch.window import CountWindow
 
 ROW = "row."
 GROUPS = 64

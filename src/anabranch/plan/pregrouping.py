@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.expr import AggregateCall, Column, Expr, can_fail, columns, relations
+from anabranch.lang.expr import AggregateCall, Column, Expr, can_fail, columns, relations
+from anabranch.lang.schema import is_decimal, is_fixed_width, is_float, is_integer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Grouping
-from anabranch.schema import is_decimal, is_fixed_width, is_float, is_integer
 
 WHOLE_SUM = pa.decimal128(38, 0)
 """The type of sums of integers: a decimal, because Arrow's sums of integers wrap silently."""

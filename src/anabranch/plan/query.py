@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from anabranch.expr import GROUPED, AggregateCall, Expr, columns, own_functions
+from anabranch.lang.expr import GROUPED, AggregateCall, Expr, columns, own_functions
+from anabranch.lang.schema import Schema
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
 from anabranch.plan.logical import Output, SideKind
 from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
-from anabranch.schema import Schema
-
 
 _DERIVED = re.compile(r"derived_[0-9a-f]{8}")
 

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from anabranch.errors import BundleError
-from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
+from anabranch.lang.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
+from anabranch.lang.schema import Field, Schema
+from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query, late_filters, titled
-from anabranch.schema import Field, Schema
-from anabranch.window import Window
 
 ALONE = ""
 """The name of a query that runs alone; files and records do not show it."""
@@ -264,7 +264,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
             )
         if query.whole.counted:
             raise BundleError(
-                f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows with others",
+                f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share rows with others",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from anabranch.expr import Column, Expr, transform
+from anabranch.lang.expr import Column, Expr, transform
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.query import Grouping, Query
 

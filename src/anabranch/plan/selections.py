@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.expr import Expr, can_fail, columns
+from anabranch.lang.expr import Expr, can_fail, columns
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 

@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import BundleError, PlanError
-from anabranch.expr import Expr, can_fail, conjunction, conjuncts
+from anabranch.lang.expr import Expr, can_fail, conjunction, conjuncts
+from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import JoinNode, Shared, shared_parts
 from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import Member, QuerySet, Terms, common_conjuncts, longest_window
 from anabranch.plan.text import parse
-from anabranch.window import Window
 
 SHARING = "moving-state"
 """The strategy by which queries begin and stop to share joins."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, conjunction, relations
 from anabranch.functions import bind_call, coerce, common_type, is_nullable, kind_of, without_widening
+from anabranch.lang.expr import Call, Expr, conjunction, relations
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import EqualExpressions, equal_expressions, key_sides

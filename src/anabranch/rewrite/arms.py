@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.expr import Expr, Literal, conjuncts
+from anabranch.lang.expr import Expr, Literal, conjuncts
 from anabranch.plan.logical import Filter, LogicalPlan, Prune
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Expr, Literal, conjunction, conjuncts, transform
 from anabranch.functions import is_nullable
+from anabranch.lang.expr import Call, Expr, Literal, conjunction, conjuncts, transform
 from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin
 
 _TRUE, _FALSE, _UNKNOWN = (Literal(value, pa.bool_()) for value in (True, False, None))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.expr import Call, Expr, Literal
 from anabranch.functions import bind_call, without_widening
+from anabranch.lang.expr import Call, Expr, Literal
 from anabranch.plan.key_classes import equal_expressions
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing

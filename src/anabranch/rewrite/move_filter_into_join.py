@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.expr import conjuncts
+from anabranch.lang.expr import conjuncts
 from anabranch.plan.logical import Filter, Join, LogicalPlan
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from anabranch.errors import InvariantBroken
-from anabranch.expr import Expr, columns
+from anabranch.lang.expr import Expr, columns
 from anabranch.plan.logical import (
     Aggregate,
     Filter,

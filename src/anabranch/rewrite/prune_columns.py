@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.expr import Column, Expr, columns
+from anabranch.lang.expr import Column, Expr, columns
 from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, OuterJoin, Project, Prune, Source
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.expr import conjunction, relations
+from anabranch.lang.expr import conjunction, relations
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 
 

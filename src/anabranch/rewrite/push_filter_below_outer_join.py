@@ -8,7 +8,7 @@ that. A full join keeps both of its inputs, so nothing passes it.
 
 from __future__ import annotations
 
-from anabranch.expr import Expr, conjunction, conjuncts, relations
+from anabranch.lang.expr import Expr, conjunction, conjuncts, relations
 from anabranch.plan.logical import Filter, LogicalPlan, OuterJoin, SideKind, relation_names
 
 

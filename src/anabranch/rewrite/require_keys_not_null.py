@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.expr import Call, Expr, children, conjunction, relations
 from anabranch.functions import below_casts, bind_call, is_nullable
+from anabranch.lang.expr import Call, Expr, children, conjunction, relations
 from anabranch.plan.key_classes import key_sides
 from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin, SideKind, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing

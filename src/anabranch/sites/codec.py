@@ -17,18 +17,18 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import SiteError
-from anabranch.expr import AggregateCall, Call, Cast, Column, Literal
-from anabranch.host.links.shape import Shape
+from anabranch.lang.expr import AggregateCall, Call, Cast, Column, Literal
+from anabranch.lang.schema import Field, Schema
+from anabranch.lang.window import Window
 from anabranch.place.landscape import Input, Operator
 from anabranch.place.selection import Atom, Selection
 from anabranch.place.view import Predicate, Slot, View
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Part, Relation, Theta
 from anabranch.plan.logical import Output
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import Field, Schema
+from anabranch.run.links.shape import Shape
 from anabranch.sites.operators import InputSpec, OperatorSpec
 from anabranch.sites.wiring import Stretch, Wire, Wiring
-from anabranch.window import Window
 
 _CLASSES = (
     *(AggregateCall, Call, Cast, Column, Literal, Band, JoinGraph, KeyClass, Part, Relation, Theta, Output),

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from anabranch.commands import add_command, writing
 from anabranch.errors import SiteError, SpecError
-from anabranch.host.private import make_private
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import PLANNERS
 from anabranch.place.spec import load_network
+from anabranch.run.private import make_private
+from anabranch.settings.commands import add_command, writing
 from anabranch.sites.asking import ask
 from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files, require_sources
@@ -29,7 +29,7 @@ from anabranch.sites.view import measured_landscape, plain_status, status_table,
 from anabranch.sites.wanted import Wanted
 
 if TYPE_CHECKING:
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 HEAP = "512m"
 """The memory of a site's JVM unless it is given."""
@@ -117,8 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
 def run_site(arguments: argparse.Namespace) -> int:
     """Runs a site until its deployment is stopped."""
     # Here, because only a site needs Spark.
-    from anabranch.host.spark.session import open_session
     from anabranch.sites.site import SITE_SETTINGS, Site
+    from anabranch.spark.session import open_session
 
     root = Root(arguments.root)
     orders = root.orders()

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.catalog import Catalog
 from anabranch.errors import InvariantBroken, TopologyError
-from anabranch.expr import Column, Expr, columns, conjunction, transform
-from anabranch.host.links.feed import NEWEST
-from anabranch.host.links.shape import Shape
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.expr import Column, Expr, columns, conjunction, transform
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import FOREVER, Window
 from anabranch.place.check import complaints
 from anabranch.place.grouping import is_grouped_early
 from anabranch.place.landscape import Landscape, Operator
@@ -34,7 +34,8 @@ from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Part, Relation
 from anabranch.plan.logical import BOUNDARY, Output
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.run.links.feed import NEWEST
+from anabranch.run.links.shape import Shape
 from anabranch.sites.operators import (
     DELIVERY,
     GATE,
@@ -46,7 +47,6 @@ from anabranch.sites.operators import (
     Program,
     operator_name,
 )
-from anabranch.window import FOREVER, Window
 
 
 def compile_program(landscape: Landscape, catalog: Catalog) -> Program:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.errors import AnabranchError, SiteError
+from anabranch.lang.window import FOREVER, parse_duration
 from anabranch.place.spec import Network, load_network
-from anabranch.secrets import without_secrets
+from anabranch.settings.secrets import without_secrets
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
 from anabranch.sites.measured import stream_rates, take_sample
@@ -32,7 +33,6 @@ from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
-from anabranch.window import FOREVER, parse_duration
 
 
 class Controller:

@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.ddl import parse_schema
-from anabranch.entries import Entry, optional
 from anabranch.errors import SpecError
+from anabranch.lang.ddl import parse_schema
 from anabranch.place.landscape import SinkQuery
 from anabranch.place.spec import Network, load_network, load_queries, read_yaml
+from anabranch.settings.entries import Entry, optional
 from anabranch.spec.file import read_sink, read_timeout
 from anabranch.spec.model import SinkSpec, StreamSpec
 

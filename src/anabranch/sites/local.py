@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from anabranch.host.links.feed import Feed, Inlet, Offset
-from anabranch.host.links.link import Link
-from anabranch.host.links.outlet import Outlet, Reader
-from anabranch.host.links.place import open_link
-from anabranch.host.local import LocalHost
-from anabranch.host.slot import SlotTask
 from anabranch.plan.mesh import Plan
+from anabranch.run.links.feed import Feed, Inlet, Offset
+from anabranch.run.links.link import Link
+from anabranch.run.links.outlet import Outlet, Reader
+from anabranch.run.links.place import open_link
+from anabranch.run.local import LocalHost
+from anabranch.run.slot import SlotTask
 from anabranch.sites.operators import OperatorSpec, Program
 from anabranch.sites.wanted import Wanted, changed, progressed
 

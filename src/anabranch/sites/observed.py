@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.host.links.link import Link, LinkStatus
-from anabranch.host.links.place import open_link
-from anabranch.host.store import Store
+from anabranch.run.links.link import Link, LinkStatus
+from anabranch.run.links.place import open_link
+from anabranch.run.store import Store
 from anabranch.sites.root import LEASE, Orders, Root, now
 
 

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.host.links.shape import Shape
+from anabranch.lang.schema import Schema
 from anabranch.plan.query import Query
-from anabranch.schema import Schema
+from anabranch.run.links.shape import Shape
 
 GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delivery"
 

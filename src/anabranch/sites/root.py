@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
-from anabranch.host.links.feed import Inlet
-from anabranch.host.links.outlet import Reader
-from anabranch.host.locations import UNKNOWN, locate
-from anabranch.host.private import make_private
+from anabranch.run.links.feed import Inlet
+from anabranch.run.links.outlet import Reader
+from anabranch.run.locations import UNKNOWN, locate
+from anabranch.run.private import make_private
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.wanted import Wanted
 from anabranch.spec.model import SinkSpec, StreamSpec

@@ -16,25 +16,25 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.adapt.settings import Settings
-from anabranch.choosing import AUTO, change_rules, decide, first_plan
 from anabranch.errors import SiteError
-from anabranch.host.links.feed import Inlet, Segment
-from anabranch.host.links.outlet import Outlet
-from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.linked import LinkInputs, link_frame
-from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
-from anabranch.host.spark.session import DataFrame, SparkSession
-from anabranch.host.spark.sinks.links import LinkSink
-from anabranch.host.spark.sinks.make import make_sink
-from anabranch.host.spark.sinks.sink import Sink
-from anabranch.host.spark.source import Cells, tagged_union
-from anabranch.host.work import Work
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
-from anabranch.secrets import from_environment, without_secrets
+from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.run.links.feed import Inlet, Segment
+from anabranch.run.links.outlet import Outlet
+from anabranch.run.work import Work
+from anabranch.settings.secrets import from_environment, without_secrets
 from anabranch.sites.controller import timeout_of
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
+from anabranch.spark.handle import QueryHandle
+from anabranch.spark.linked import LinkInputs, link_frame
+from anabranch.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.spark.session import DataFrame, SparkSession
+from anabranch.spark.sinks.links import LinkSink
+from anabranch.spark.sinks.make import make_sink
+from anabranch.spark.sinks.sink import Sink
+from anabranch.spark.source import Cells, tagged_union
 from anabranch.spec.launch import read
 
 POLL = 0.3

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from anabranch.lang.sizes import size_text
 from anabranch.place.landscape import Input, Landscape, Operator
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
@@ -16,7 +17,6 @@ from anabranch.sites.measured import flow_rates
 from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
 from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
-from anabranch.sizes import size_text
 
 
 def plain_status(root: Root, orders: Orders) -> dict[str, Any]:

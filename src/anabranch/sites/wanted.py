@@ -26,11 +26,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anabranch.errors import SiteError
-from anabranch.host.links.feed import BEFORE_ALL
-from anabranch.host.links.link import NO_BATCH, Link
+from anabranch.lang.window import FOREVER, UNITS
+from anabranch.run.links.feed import BEFORE_ALL
+from anabranch.run.links.link import NO_BATCH, Link
 from anabranch.sites.operators import DELIVERY, GATE, GROUPS, JOIN, RELAY, OperatorSpec, Program
 from anabranch.sites.wiring import Stretch, Wire, Wiring
-from anabranch.window import FOREVER, UNITS
 
 SLACK = UNITS["second"]
 """How far after the newest row a cut is proposed at first; each refusal doubles it."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from anabranch.host.links.feed import BEFORE_ALL, Inlet, Segment
-from anabranch.host.links.outlet import Reader
+from anabranch.run.links.feed import BEFORE_ALL, Inlet, Segment
+from anabranch.run.links.outlet import Reader
 from anabranch.sites.operators import InputSpec, OperatorSpec, Program, link_name
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch.checkpoint.examine import opened
-from anabranch.commands import add_command
 from anabranch.errors import SpecError
-from anabranch.host.letters import ask
+from anabranch.run.control import ask
+from anabranch.settings.commands import add_command
 from anabranch.spec.file import load, parse, parse_queries, read_text
 
 if TYPE_CHECKING:
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 ADD, REMOVE, RELOAD = "add", "remove", "reload"
 _Q = TypeVar("_Q")

@@ -17,10 +17,10 @@ from typing import Any
 from anabranch.api import QueryHandle
 from anabranch.api.changing import RunningSet
 from anabranch.errors import AnabranchError, BundleError, SpecError
-from anabranch.host import letters
-from anabranch.host.changing import SetChange
-from anabranch.host.store import Store
 from anabranch.plan.query_set import ALONE
+from anabranch.run import control
+from anabranch.run.changing import SetChange
+from anabranch.run.store import Store
 from anabranch.spec.asking import RELOAD, REMOVE, only, told
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
@@ -41,20 +41,20 @@ class Changes:
 
     def open(self) -> None:
         """Begins to take requests."""
-        letters.listen(Store(self.spec.checkpoint))
+        control.listen(Store(self.spec.checkpoint))
 
     def serve(self) -> list[str]:
         """Does what is asked; returns a line for each change, or refusal."""
         store = Store(self.spec.checkpoint)
         said = []
-        while (request := letters.take(store)) is not None:
+        while (request := control.take(store)) is not None:
             try:
                 change = self.make(request.kind, request.content)
             except AnabranchError as error:
-                letters.answer(store, request, error)
+                control.answer(store, request, error)
                 said.append(f"refused to {request.kind}: {error.message}")
             else:
-                letters.answer(store, request, {"joined": dict(change.joined), "left": list(change.left)})
+                control.answer(store, request, {"joined": dict(change.joined), "left": list(change.left)})
                 said += told(change.joined, change.left)
         return said
 
@@ -129,7 +129,7 @@ def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
     names = {"wishes": "plan, limits, objective, hints or stats", "switches": "switch"}
     for each in fields(before):
         if each.name == "late_filters":
-            # Filters move, and the rows with them (`host.deferral`).
+            # Filters move, and the rows with them (`run.deferral`).
             continue
         if getattr(before, each.name) != getattr(after, each.name):
             raise SpecError(

@@ -22,10 +22,23 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from anabranch import explain
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import first_table
-from anabranch.choosing import (
+from anabranch.console.command import address
+from anabranch.console.live import View, advance, follow, late_notice, summary
+from anabranch.console.runs import LiveRun
+from anabranch.console.server import TOKEN
+from anabranch.console.server import Console as WebConsole
+from anabranch.cql import declared_results
+from anabranch.errors import SpecError
+from anabranch.optimize import Choice
+from anabranch.optimize.joint import JointChoice
+from anabranch.plan.classing import classes_for, with_classes
+from anabranch.plan.mesh import check_plan, parse_plan
+from anabranch.plan.query_set import ALONE, alone, set_of, together
+from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.planning import explain
+from anabranch.planning.choosing import (
     AUTO,
     adapts_as_a_whole,
     allocate,
@@ -37,34 +50,21 @@ from anabranch.choosing import (
     proposal,
     refuse_capacities,
 )
-from anabranch.commands import add_command, replace_text, require_writable
-from anabranch.console.command import address
-from anabranch.console.runs import LiveRun
-from anabranch.console.server import TOKEN
-from anabranch.console.server import Console as WebConsole
-from anabranch.cql import declared_results
-from anabranch.errors import SpecError
-from anabranch.explain import choice_svg, queries_svg
-from anabranch.host.spark.quiet import VERBOSE, is_verbose
-from anabranch.host.store import Store
-from anabranch.interrupts import noted_signals
-from anabranch.lineage import emit_lineage
-from anabranch.live import View, advance, follow, late_notice, summary
-from anabranch.logs import JSON, VARIABLE, is_json
-from anabranch.optimize import Choice
-from anabranch.optimize.joint import JointChoice
-from anabranch.plan.classing import classes_for, with_classes
-from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, alone, set_of, together
-from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.planning.explain import choice_svg, queries_svg
+from anabranch.run.interrupts import noted_signals
+from anabranch.run.store import Store
+from anabranch.settings.commands import add_command, replace_text, require_writable
+from anabranch.spark.quiet import VERBOSE, is_verbose
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 from anabranch.spec.sinks import check_sinks
+from anabranch.telemetry.lineage import emit_lineage
+from anabranch.telemetry.logs import JSON, VARIABLE, is_json
 
 if TYPE_CHECKING:
     from anabranch.api import QueryHandle
     from anabranch.api.run import Run
-    from anabranch.commands import Commands
+    from anabranch.settings.commands import Commands
 
 _SAMPLING = "sampling the streams and choosing a plan …"
 
@@ -210,7 +210,7 @@ def run(arguments: argparse.Namespace) -> int:
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
         # Here, because they need pyspark, which explain and --help must not.
-        from anabranch.host.spark.failure import unless_gone
+        from anabranch.spark.failure import unless_gone
         from anabranch.spec.changes import Changes
 
         changes = Changes(chosen, handle, partial(_with_options, arguments))
@@ -292,7 +292,7 @@ def _follow(
     handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None], ending: Event
 ) -> None:
     # Here, because it needs pyspark, which explain and --help must not.
-    from anabranch.host.spark.failure import named_end
+    from anabranch.spark.failure import named_end
 
     try:
         with named_end():
@@ -307,7 +307,7 @@ def _follow(
 def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
     # Here, because it needs pyspark, which explain and --help must not.
-    from anabranch.host.spark.failure import unless_gone
+    from anabranch.spark.failure import unless_gone
     from anabranch.spec import launch
 
     # A line and not a spinner: output while Spark starts goes through a pipe that waits for whole lines.

@@ -15,32 +15,32 @@ from anabranch.adapt.balancing import Balance, read_slots, read_strategy
 from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitWish
-from anabranch.catalog import StreamDeclaration
-from anabranch.choosing import (
-    AUTO,
-    SHARE,
-    TOGETHER,
-    SetWishes,
-    Wishes,
-    cpu_limit,
-    given_statistics,
-    memory_limit,
-)
-from anabranch.ddl import parse_schema
-from anabranch.entries import Entry, document, optional
+from anabranch.adapt.splitting import SplitRequest
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.functions.own import KINDS
-from anabranch.host.formats import FILE_FORMATS
-from anabranch.host.tables import FILES
-from anabranch.host.triggers import ALL_AND_END, Every, Trigger
+from anabranch.lang.catalog import StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import Schema
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize import Objective
 from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.schema import Schema
+from anabranch.planning.choosing import (
+    AUTO,
+    SHARE,
+    TOGETHER,
+    PlanOptions,
+    SetWishes,
+    cpu_limit,
+    given_statistics,
+    memory_limit,
+)
+from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.tables import FILES
+from anabranch.run.triggers import ALL_AND_END, Every, Trigger
+from anabranch.settings.entries import Entry, document, optional
 from anabranch.spec.model import (
     FunctionSpec,
     QuerySpec,
@@ -251,8 +251,8 @@ def _spark(entry: Entry) -> SparkSpec:
     return spark
 
 
-def _moves(entry: Entry) -> tuple[Scheduled | SplitWish, ...]:
-    moves: list[Scheduled | SplitWish] = []
+def _moves(entry: Entry) -> tuple[Scheduled | SplitRequest, ...]:
+    moves: list[Scheduled | SplitRequest] = []
     for each in entry.items("[{at_batch: 3, from: 0, to: 1, groups: 8}, {at_batch: 6, slots: 4}]"):
         if isinstance(each.value, Mapping) and {"split", "unite"} & each.value.keys():
             moves.append(_split(each))
@@ -279,13 +279,13 @@ def _moves(entry: Entry) -> tuple[Scheduled | SplitWish, ...]:
     return tuple(moves)
 
 
-def _split(entry: Entry) -> SplitWish:
+def _split(entry: Entry) -> SplitRequest:
     """Reads a key value to be split, or united, at a batch."""
     known = entry.mapping("at_batch split unite over key", {"at_batch": "at_batch: 3"})
     if "split" in known and "unite" in known:
         raise known["unite"].refused("a value is either split or united: write two entries of 'moves'")
     named = known.get("split") or known["unite"]
-    return SplitWish(
+    return SplitRequest(
         at_batch=known["at_batch"].count(),
         value=named.value,
         key=optional(known, "key", lambda each: each.text(), None),
@@ -461,11 +461,11 @@ def _trigger(entry: Entry) -> Trigger:
     return ALL_AND_END if entry.value == "available_now" else Every(entry.duration(hint))
 
 
-def _wishes(entries: Mapping[str, Entry]) -> Wishes:
+def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
     """Reads the entries about plans."""
     limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
     hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid optimizer"), {})
-    return Wishes(
+    return PlanOptions(
         plan=optional(entries, "plan", _plan, AUTO.plan),
         given=optional(entries, "stats", given_statistics, AUTO.given),
         cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),

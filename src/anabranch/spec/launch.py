@@ -13,20 +13,20 @@ from anabranch.api import ContinuousQuery, QueryHandle, Session
 from anabranch.api.members import Member
 from anabranch.api.run import Run
 from anabranch.api.settings import LateSettings, QuerySettings, RunSettings
-from anabranch.host.clock import IDLE_TIMEOUT
-from anabranch.host.formats import FILE_FORMATS
-from anabranch.host.spark.failure import named_source, refuses_schema
-from anabranch.host.spark.own import travel_by_value
-from anabranch.host.spark.redis_source import FORMAT as REDIS
-from anabranch.host.spark.redis_source import RedisStreams
-from anabranch.host.spark.sample import StreamSample, sample_of_files
-from anabranch.host.spark.session import DataFrame, SparkSession, open_session
-from anabranch.host.spark.versions import version_of
+from anabranch.lang.window import duration_text
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.secrets import from_environment
+from anabranch.run.clock import IDLE_TIMEOUT
+from anabranch.run.formats import FILE_FORMATS
+from anabranch.settings.secrets import from_environment
+from anabranch.spark.failure import named_source, refuses_schema
+from anabranch.spark.own import travel_by_value
+from anabranch.spark.redis_source import FORMAT as REDIS
+from anabranch.spark.redis_source import RedisStreams
+from anabranch.spark.sample import StreamSample, sample_of_files
+from anabranch.spark.session import DataFrame, SparkSession, open_session
+from anabranch.spark.versions import version_of
 from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, Spec, StreamSpec, TableSpec
-from anabranch.window import duration_text
 
 
 def session(spec: Spec, **settings: str) -> SparkSession:

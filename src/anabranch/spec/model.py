@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitWish
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, TOGETHER, SetWishes, Wishes
+from anabranch.adapt.splitting import SplitRequest
 from anabranch.cql import streams_read
 from anabranch.errors import SpecError
-from anabranch.expr import OwnFunction
 from anabranch.functions import own_function
-from anabranch.host.formats import FILE_FORMATS
-from anabranch.host.triggers import ALL_AND_END, Trigger
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.expr import OwnFunction
+from anabranch.lang.schema import Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
-from anabranch.schema import Schema
+from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetWishes
+from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.triggers import ALL_AND_END, Trigger
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
@@ -165,7 +165,7 @@ class QuerySpec:
     query: str
     sink: SinkSpec | None
     """None for a query that only others read."""
-    wishes: Wishes = AUTO
+    wishes: PlanOptions = AUTO
     allow_unbounded: bool = False
     late_filters: tuple[str, ...] = ()
     """Filters that joins check: relations, or texts of single conditions."""
@@ -190,7 +190,7 @@ class Spec:
     """As written: a duration, or `none`."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
-    moves: tuple[Scheduled | SplitWish, ...] = ()
+    moves: tuple[Scheduled | SplitRequest, ...] = ()
     together: SetWishes = TOGETHER
     """Of a spec with `queries`: which joins they share, and their joint limits."""
     spark: SparkSpec = SparkSpec()

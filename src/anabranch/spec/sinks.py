@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from anabranch.errors import SpecError
-from anabranch.host.diverted import DivertedLayout
-from anabranch.host.sink_settings import KNOWN_FORMATS, SinkSettings, check_sink
+from anabranch.lang.schema import Schema
 from anabranch.plan.query import Query
-from anabranch.schema import Schema
-from anabranch.secrets import from_environment
+from anabranch.run.side_output import SideOutputLayout
+from anabranch.run.sink_settings import KNOWN_FORMATS, SinkSettings, check_sink
+from anabranch.settings.secrets import from_environment
 from anabranch.spec.model import SinkSpec, Spec
 
 
@@ -41,6 +41,6 @@ def _wanted(spec: Spec, queries: Mapping[str, Query]) -> list[tuple[str, SinkSpe
     if spec.late is not None:
         read = {relation.stream for query in queries.values() for relation in query.graph.relations}
         columns = {each.name: each.known_columns for each in spec.streams if each.name in read}
-        layout = DivertedLayout({name: each for name, each in columns.items() if each is not None})
+        layout = SideOutputLayout({name: each for name, each in columns.items() if each is not None})
         found.append(("late rows", spec.late, layout.schema))
     return found

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from anabranch.errors import PlanError
+from anabranch.lang.window import FOREVER
 from anabranch.plan.join_graph import JoinGraph, KeyClass
 from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.partitioning import Partitioning
@@ -22,7 +23,6 @@ from anabranch.plan.text import parse
 from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
-from anabranch.window import FOREVER
 
 TIMED_ROWS = 50_000
 """Rows that a predicate must have been checked on before the seconds that it took are believed."""

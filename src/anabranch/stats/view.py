@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
-from anabranch.entries import LARGEST, Entry, suggestion
 from anabranch.errors import StatisticsError
-from anabranch.expr import own_functions
+from anabranch.lang.expr import own_functions
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.settings.entries import LARGEST, Entry, suggestion
 
 Provenance: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
 Numbers: TypeAlias = Mapping[str, float]

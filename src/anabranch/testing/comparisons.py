@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.schema import TIMESTAMP, Field, Schema, is_decimal, is_float, is_integer
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema, is_decimal, is_float, is_integer
 
 _CLOCK = pa.timestamp("us")
 _DAY = 86_400_000_000

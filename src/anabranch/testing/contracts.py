@@ -18,10 +18,10 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import AnabranchError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

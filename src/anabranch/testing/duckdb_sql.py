@@ -17,12 +17,12 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
-from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal
+from anabranch.lang.schema import is_decimal, is_float, is_integer, is_text
+from anabranch.lang.window import CountWindow
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
-from anabranch.schema import is_decimal, is_float, is_integer, is_text
 from anabranch.testing.own import MACROS
-from anabranch.window import CountWindow
 
 _CLOSED = '"+closed"'
 """When so many other rows have come that a row leaves its count window."""

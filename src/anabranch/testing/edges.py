@@ -14,11 +14,11 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Cast, Column, Expr, Literal, LiteralValue
 from anabranch.functions.patterns import regex
 from anabranch.functions.texts import TRUNCATED
 from anabranch.functions.types import quotient_type
-from anabranch.schema import INTERVAL, TIMESTAMP
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, LiteralValue
+from anabranch.lang.schema import INTERVAL, TIMESTAMP
 
 BOOL, INT, FLOAT, TEXT, DATE = pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 PRICE, RATE = pa.decimal128(10, 2), pa.decimal128(6, 4)

@@ -20,7 +20,7 @@ from unittest import mock
 import pyarrow as pa
 from pyarrow import fs
 
-from anabranch.host import folder, local
+from anabranch.run import folder, local
 
 
 class Death(BaseException):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.engine.engine import Engine
-from anabranch.host.local import LocalHost
+from anabranch.run.local import LocalHost
 
 
 def engines_of(host: LocalHost) -> list[Engine]:

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, compares_exactly
 from anabranch.functions.patterns import regex
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, compares_exactly
 
 Value: TypeAlias = Any
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from anabranch.lang.schema import Field, is_text
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs, question
 from anabranch.plan.selections import guarded_by
-from anabranch.schema import Field, is_text
 
 
 @st.composite

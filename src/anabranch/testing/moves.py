@@ -11,8 +11,8 @@ from anabranch.adapt.balancing import Balance
 from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.policy import Interval
 from anabranch.errors import PlanError
-from anabranch.host.local import LocalHost
 from anabranch.plan.slots import SlotRange
+from anabranch.run.local import LocalHost
 from anabranch.stats.report import SlotReport
 from anabranch.testing.loads import SlotCpu
 from anabranch.testing.strategies import tables

@@ -26,13 +26,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import ExpressionError
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr, conjuncts
+from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, conjuncts
+from anabranch.lang.window import BEFORE_ALL, CountWindow, Tumble, Window
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
-from anabranch.window import BEFORE_ALL, CountWindow, Tumble, Window
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, TableDeclaration
-from anabranch.schema import Schema
+from anabranch.lang.catalog import Catalog, TableDeclaration
+from anabranch.lang.schema import Schema
 from anabranch.testing.strategies import SECOND, TIME_BANDS, Arrivals, DrawnQuery, arrivals
 
 WATERMARK = "$WATERMARK"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Schema
 
 ROWS = 1_200
 """Rows of `h` in a batch; `a` and `b` have a quarter as many."""

@@ -29,10 +29,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.ddl import parse_schema
-from anabranch.schema import TIMESTAMP, Field, Schema
-from anabranch.window import parse_duration
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import parse_duration
 
 SECOND = 1_000_000
 NULL = "-"

@@ -18,17 +18,17 @@ from random import Random
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import bind
 from anabranch.errors import PlanError, SpecError
-from anabranch.expr import conjuncts
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.expr import conjuncts
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.partitioning import ROW, Partitioning
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.selections import guarded_by
 from anabranch.rewrite.pipeline import rewrite
-from anabranch.schema import TIMESTAMP, Schema
 from anabranch.testing.own import OWN_FUNCTIONS
 
 SECOND = 1_000_000

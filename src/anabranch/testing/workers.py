@@ -1,19 +1,19 @@
 """A host in this process whose slots do as Spark's workers do: no engine lives from one batch to the next.
 
 Before each batch a slot finds its arrays in the hot folder, or is rebuilt from the checkpoint; after it, it stamps them
-(`host.hot`). Tests that draw moves, switches and crashes reach that code without Spark.
+(`run.hot`). Tests that draw moves, switches and crashes reach that code without Spark.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from anabranch.host import hot
-from anabranch.host.clock import Clocks
-from anabranch.host.local import LocalHost
-from anabranch.host.rebuilding import Holding
-from anabranch.host.slot import NOTHING_OPENED, Opening, SlotTask
 from anabranch.plan.query_set import as_set
+from anabranch.run import hot
+from anabranch.run.clock import Clocks
+from anabranch.run.local import LocalHost
+from anabranch.run.rebuilding import Holding
+from anabranch.run.slot import NOTHING_OPENED, Opening, SlotTask
 from anabranch.stats.report import SlotReports
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anabranch import cli
+from anabranch.cli import main as cli
 
 HERE = Path(__file__).parent
 CASE = re.compile(r"^=== (.+)\n", re.MULTILINE)

@@ -11,9 +11,9 @@ import pytest
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.grid import GridWatch
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.stats.report import SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
 from anabranch.testing.oracle import describe_difference, rows_as_multiset

@@ -22,10 +22,10 @@ from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.weighing import IN_LINE
-from anabranch.host.local import LocalHost
 from anabranch.optimize.choice import choose
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.stats.view import FixedStatistics
 from anabranch.testing.scripted import read_rows, read_script
 from tests.unit.adapt.simulated import chain, observed, pricing

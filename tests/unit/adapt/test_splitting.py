@@ -16,13 +16,13 @@ from anabranch.adapt.splitting import ScheduledSplit, split_over
 from anabranch.adapt.table import Table, TableSteering
 from anabranch.balance.heavy import settle_heavy
 from anabranch.balance.loads import SlotLoad, estimate_loads
-from anabranch.catalog import Catalog
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.stats.keys import KeyCounts
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.report import whole as whole_report
@@ -228,7 +228,7 @@ def test_a_host_finds_its_heavy_key_names_it_as_allowed_and_stays_exact(monkeypa
         """The report of a slot whose CPU time is what it received: a clock would judge a step this small by chance."""
         return replace(whole_report(stages), cpu=float(sum(stages[0].rows.values())))
 
-    monkeypatch.setattr("anabranch.host.local.whole", by_rows)
+    monkeypatch.setattr("anabranch.run.local.whole", by_rows)
     lines = [f"{name} {number / 50} {HOT if number % 2 else number} {name}" for number in range(200) for name in "ab"]
     whole = LocalHost(QUERY, PLAN)
     host = LocalHost(QUERY, PLAN, slots=4, balance=Balance(show_keys=True))

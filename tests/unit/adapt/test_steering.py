@@ -14,10 +14,10 @@ from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError, PlanError
-from anabranch.host.local import LocalHost
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
+from anabranch.run.local import LocalHost
 from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 

@@ -18,12 +18,12 @@ from anabranch.balance.loads import SlotLoad, estimate_loads
 from anabranch.balance.scaling import spread_over
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, SpecError
-from anabranch.host.local import LocalHost
-from anabranch.host.results import ResultLayout
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query_set import ALONE, Plans, together
 from anabranch.plan.slots import SlotPlan, SlotRange
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
 from anabranch.testing.scripted import answer_lines, read_rows, read_script

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from anabranch import cql
 from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
 from anabranch.balance.first import FirstTable, first_table
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
-from anabranch.choosing import TOGETHER, Wishes, allocate, decide
+from anabranch.calibrate.engine_costs import stream
 from anabranch.cost.resources import Resources
 from anabranch.errors import NoFeasiblePlan, SpecError
+from anabranch.lang.catalog import Catalog
 from anabranch.optimize import Choice
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, as_set
 from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.planning.choosing import TOGETHER, PlanOptions, allocate, decide
 
 
 def line(slots: int) -> Partitioning:
@@ -99,9 +99,9 @@ def _query() -> Query:
     return cql.compile_query("SELECT a.v AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k", catalog)
 
 
-def _wishes(cpu: float, rate: float) -> Wishes:
+def _wishes(cpu: float, rate: float) -> PlanOptions:
     rates = {"rates": {"a": rate, "b": rate}, "selectivities": {"a b": 0.0001}}
-    return Wishes(cpu=cpu).with_stats(rates)
+    return PlanOptions(cpu=cpu).with_stats(rates)
 
 
 def test_the_plans_of_a_query_are_priced_for_every_number() -> None:

@@ -10,13 +10,13 @@ from anabranch.balance.describe import describe_grid
 from anabranch.balance.first import first_table
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, SpecError
-from anabranch.host.counting import cells_of_sample
-from anabranch.host.local import LocalHost
-from anabranch.host.rows import relation_batch
-from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import alone
 from anabranch.plan.text import parse
+from anabranch.run.counting import cells_of_sample
+from anabranch.run.local import LocalHost
+from anabranch.run.rows import relation_batch
+from anabranch.run.wire import wire_layout
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint)\nstream b (k bigint)").catalog

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import spearmanr
 
-from anabranch.calibrate import measure as calibrate
-from anabranch.calibrate.file import calibrated, calibration_file, load_units, save_units
-from anabranch.calibrate.measure import FEATURES, Measured, Workload, measure
+from anabranch.calibrate import engine_costs as calibrate
+from anabranch.calibrate.engine_costs import FEATURES, Measured, Workload, measure
 from anabranch.cost.units import ENGINE, ENGINE_SIZES, UnitCosts
 from anabranch.errors import StatisticsError
 from anabranch.plan.text import parse
+from anabranch.planning.calibration import calibrated, calibration_file, load_units, save_units
 from anabranch.stats.view import KnownCosts
 from lab import cost_model
 
@@ -100,7 +100,7 @@ def test_a_calibration_is_found_again_and_explained(tmp_path: Path, monkeypatch:
 
 
 def test_measuring_needs_no_plotting() -> None:
-    program = "import sys; sys.modules['matplotlib'] = None; import anabranch.calibrate.measure"
+    program = "import sys; sys.modules['matplotlib'] = None; import anabranch.calibrate.engine_costs"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from anabranch.calibrate.file import load_host, load_units, save_units
+from anabranch.calibrate.spark_costs import NAMES, ROUNDS, TRIALS, Seen, Trial, described, fitted, statistics
 from anabranch.cost.host import SPARK, HostCosts
 from anabranch.cost.resources import NOTHING
 from anabranch.cost.units import ENGINE
 from anabranch.errors import StatisticsError
-from anabranch.spark_costs import NAMES, ROUNDS, TRIALS, Seen, Trial, described, fitted, statistics
+from anabranch.planning.calibration import load_host, load_units, save_units
 
 
 def as_if(trial: Trial, costs: HostCosts) -> Seen:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from anabranch import cli
-from anabranch.commands import USER_ERROR
-from anabranch.host.lease import Holder
-from anabranch.host.local import LocalHost
-from anabranch.host.store import Store
+from anabranch.cli import main as cli
+from anabranch.run.lease import Holder
+from anabranch.run.local import LocalHost
+from anabranch.run.store import Store
+from anabranch.settings.commands import USER_ERROR
 from anabranch.testing.scripted import read_rows
-from tests.unit.host.test_store import CATALOG, files_in, host
+from tests.unit.run.test_store import CATALOG, files_in, host
 
 ROWS = [["a 0 1 x", "a 1 2 y", "b 1 1 z"], ["b 2 2 w"]]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
-from anabranch.host.progress import BatchProgress, SlotProgress
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query_set import QuerySet, alone
+from anabranch.run.progress import BatchProgress, SlotProgress
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 

@@ -20,7 +20,7 @@ from anabranch.console.server import Console
 from anabranch.console.watching import Watch, WatchedRun
 from anabranch.console.web import make_app, page
 from anabranch.errors import CheckpointError, HostError, SpecError
-from anabranch.host.local import LocalHost
+from anabranch.run.local import LocalHost
 from tests.unit.console.scripted import BEGAN, DECISION, MESH, QUERY, TREE, ScriptedHandle, progress
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics

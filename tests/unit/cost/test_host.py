@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import cql
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
-from anabranch.choosing import SetWishes, Wishes, decide, decide_together, proposal
+from anabranch.calibrate.engine_costs import stream
 from anabranch.cost.estimates import WIRE_BYTES
 from anabranch.cost.host import SPARK, Host, HostCosts, host_need, need_together
 from anabranch.cost.resources import NOTHING, Resources
 from anabranch.errors import NoFeasiblePlan, StatisticsError
+from anabranch.lang.catalog import Catalog
 from anabranch.optimize import Budget, Infeasible, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import over_budget
 from anabranch.plan.query_set import set_of
+from anabranch.planning.choosing import PlanOptions, SetWishes, decide, decide_together, proposal
 from anabranch.stats.view import FixedStatistics
 
 CATALOG = Catalog()
@@ -127,8 +127,8 @@ def test_a_budget_leaves_to_plans_what_the_host_does_not_take(
 
 
 def test_the_host_counts_for_the_limit_and_not_for_the_ranking() -> None:
-    alone = decide(QUERY, Wishes(given=GIVEN))
-    hosted = decide(QUERY, Wishes(given=GIVEN), host=Host(SPARK))
+    alone = decide(QUERY, PlanOptions(given=GIVEN))
+    hosted = decide(QUERY, PlanOptions(given=GIVEN), host=Host(SPARK))
     assert isinstance(alone.answer, Proposal)
     assert isinstance(hosted.answer, Proposal)
     assert [c.plan for c in hosted.answer.considered] == [c.plan for c in alone.answer.considered]
@@ -138,7 +138,7 @@ def test_the_host_counts_for_the_limit_and_not_for_the_ranking() -> None:
 
 
 def test_a_limit_that_the_plan_keeps_and_the_whole_does_not_is_refused_with_the_parts() -> None:
-    wishes = Wishes(given=GIVEN, cpu=0.1)
+    wishes = PlanOptions(given=GIVEN, cpu=0.1)
     assert isinstance(decide(QUERY, wishes).answer, Proposal)
     choice = decide(QUERY, wishes, host=Host(SPARK))
     assert isinstance(choice.answer, Infeasible)
@@ -154,11 +154,11 @@ def test_a_limit_that_the_plan_keeps_and_the_whole_does_not_is_refused_with_the_
 
 
 def test_memory_counts_the_worker_its_rows_and_the_room_that_states_take() -> None:
-    answer = decide(QUERY, Wishes(given=GIVEN, plan="mjoin")).answer
+    answer = decide(QUERY, PlanOptions(given=GIVEN, plan="mjoin")).answer
     assert isinstance(answer, Proposal)
     host = Host(replace(UNIT, worker_bytes=1e6, room=2.0))
     just = 2 * answer.cost.memory + 1e6
-    kept = Wishes(given=GIVEN, plan="mjoin", memory=just * 1.001)
+    kept = PlanOptions(given=GIVEN, plan="mjoin", memory=just * 1.001)
     assert isinstance(decide(QUERY, kept, host=host).answer, Proposal)
     refused = decide(QUERY, replace(kept, memory=just * 0.999), host=host).answer
     assert isinstance(refused, Infeasible)
@@ -166,14 +166,14 @@ def test_memory_counts_the_worker_its_rows_and_the_room_that_states_take() -> No
 
 
 def test_an_explanation_shows_plan_spark_and_sum_of_a_slot() -> None:
-    choice = decide(QUERY, Wishes(given=GIVEN, cpu=0.8), slots=2, host=Host(SPARK, length="trigger"))
+    choice = decide(QUERY, PlanOptions(given=GIVEN, cpu=0.8), slots=2, host=Host(SPARK, length="trigger"))
     text = explanation(choice)
     slot = choice.budget.of_slot(choice.answer.cost)
     assert f"in each slot {slot.cpu:.4g} cores: {choice.answer.cost.cpu / 2:.4g} for the plan" in text
     assert "for a trigger every 1 s (as the trigger says)" in text
     assert "slot cpu" in text
-    assert "slot cpu" not in explanation(decide(QUERY, Wishes(given=GIVEN, cpu=0.8)))
-    assert "assumed; a trigger sets it" in explanation(decide(QUERY, Wishes(given=GIVEN), host=Host(SPARK)))
+    assert "slot cpu" not in explanation(decide(QUERY, PlanOptions(given=GIVEN, cpu=0.8)))
+    assert "assumed; a trigger sets it" in explanation(decide(QUERY, PlanOptions(given=GIVEN), host=Host(SPARK)))
 
 
 def test_queries_that_run_together_share_the_trigger_and_the_rows() -> None:
@@ -183,14 +183,14 @@ def test_queries_that_run_together_share_the_trigger_and_the_rows() -> None:
     queries = {"one": QUERY, "two": other}
     given_of = {"one": GIVEN, "two": FixedStatistics(rates={"a": 10_000.0, "d": 10_000.0})}
     host = Host(replace(UNIT, trigger=1.0, source=1.0, row=1.0), share=0.5)
-    choices = {name: decide(query, Wishes(given=given_of[name]), host=host) for name, query in queries.items()}
+    choices = {name: decide(query, PlanOptions(given=given_of[name]), host=host) for name, query in queries.items()}
     needs = [choice.host for choice in choices.values() if choice.host is not None]
     assert [each.triggers for each in needs] == [0.5 + 3, 0.5 + 2]
     joint = need_together(needs)
     # One trigger, four streams; of 'a' the rows that any of both wants.
     assert joint.triggers == 1 + 4
     assert joint.rows == 10_000 + 10_000 + 10_000 + 10_000
-    wishes = dict.fromkeys(queries, Wishes())
+    wishes = dict.fromkeys(queries, PlanOptions())
     with pytest.raises(NoFeasiblePlan):
         decide_together(set_of(queries), choices, wishes, SetWishes(cpu=4.0))
     roomy = decide_together(set_of(queries), choices, wishes, SetWishes(cpu=50_000.0))

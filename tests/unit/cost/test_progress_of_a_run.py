@@ -11,9 +11,9 @@ import pytest
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.progress import progress
 from anabranch.cost.units import ENGINE
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics
 from lab.virtual_clock import Moment, run_query

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anabranch.calibrate.measure import BATCH, Workload
+from anabranch.calibrate.engine_costs import BATCH, Workload
 from anabranch.cost.counted import counted_joins
+from anabranch.cost.intra_batch_order import in_turns, price_in_turns, takes_turns
 from anabranch.cost.resources import ResourceModel
-from anabranch.cost.turns import in_turns, price_in_turns, takes_turns
 from anabranch.engine.engine import Engine
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.text import parse

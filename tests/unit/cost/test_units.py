@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.choosing import Wishes
 from anabranch.cost.units import ENGINE, UnitCosts, unit_costs
 from anabranch.errors import StatisticsError
+from anabranch.planning.choosing import PlanOptions
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 
@@ -31,6 +31,6 @@ def test_costs_that_nobody_gave_are_those_of_an_ordinary_machine() -> None:
 )
 def test_wrong_costs_of_a_stats_block_are_named(costs: dict[str, float], message: str, hint: str) -> None:
     with pytest.raises(StatisticsError) as caught:
-        Wishes().with_stats({"costs": costs})
+        PlanOptions().with_stats({"costs": costs})
     assert message in caught.value.message
     assert hint in caught.value.hint

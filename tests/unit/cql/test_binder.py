@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import cql
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import AnabranchError, BindError, UnboundedJoin
-from anabranch.expr import GROUPED, Call, Cast, Column, Expr, Literal, walk
 from anabranch.functions import is_nullable
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.expr import GROUPED, Call, Cast, Column, Expr, Literal, walk
+from anabranch.lang.schema import TIMESTAMP, Field, Schema, type_name
+from anabranch.lang.window import Window
 from anabranch.plan.logical import Aggregate, Filter, Project, Source
-from anabranch.schema import TIMESTAMP, Field, Schema, type_name
-from anabranch.window import Window
 
 TYPES = {
     "ts": TIMESTAMP,

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.errors import BindError, CqlError, ParseError, Unsupported
 from anabranch.functions.json_path import json_steps
 from anabranch.functions.patterns import regex
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
+from anabranch.lang.window import Hop, Tumble
 from anabranch.plan.physical import Leaf, mjoin
-from anabranch.schema import TIMESTAMP, Schema
-from anabranch.window import Hop, Tumble
+from anabranch.run.local import LocalHost
 
 SECOND = 1_000_000
 COLUMNS = pa.schema(

@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import from_statistics
 from anabranch.cost.units import ENGINE
 from anabranch.cql import compile_query
 from anabranch.engine.evaluate.own import call_own
 from anabranch.errors import BindError, CatalogError, FunctionError, StatisticsError
-from anabranch.expr import can_fail, own_functions
 from anabranch.functions import own_function
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.expr import can_fail, own_functions
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.physical import Leaf, mjoin
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.run.local import LocalHost
 from anabranch.stats.view import FixedStatistics
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("f", pa.float64()), ("s", pa.string())])

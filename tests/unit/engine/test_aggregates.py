@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.operators.aggregates import raw, value_of
 from anabranch.engine.operators.group_by import reduced
 from anabranch.errors import BindError, ExpressionError
-from anabranch.expr import AggregateCall
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.expr import AggregateCall
+from anabranch.lang.schema import INTERVAL, TIMESTAMP, Field, Schema
 from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.schema import INTERVAL, TIMESTAMP, Field, Schema
+from anabranch.run.local import LocalHost
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 
 SECOND = 1_000_000

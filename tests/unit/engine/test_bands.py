@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings
 
-from anabranch.catalog import Catalog
 from anabranch.cql import compile_query
 from anabranch.engine.evaluate.codes import Codes, band_codes
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.errors import AnabranchError, ExpressionError
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog
 from anabranch.plan.join_graph import Band
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.comparisons import Comparison, bands
 from anabranch.testing.interpreter import column_values, interpret
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.engine.state.base import BaseState
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 
 ODD = "km/h"
 LONG = "n" * 300

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.meter import LEARNT_ROWS, Meter
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.stats.measured import TIMED_ROWS, measured
 from anabranch.stats.step import CheckStatistics, StepStatistics, merge
 from anabranch.stats.view import FixedStatistics

@@ -23,7 +23,7 @@ from anabranch.engine.evaluate.codes import (
     xxhash64_long,
     xxhash64_remainders,
 )
-from anabranch.schema import INTERVAL, TIMESTAMP
+from anabranch.lang.schema import INTERVAL, TIMESTAMP
 
 LONG = pa.int64()
 FLOAT = pa.float64()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
-from anabranch.schema import INTERVAL, TIMESTAMP, is_fixed_width
+from anabranch.lang.schema import INTERVAL, TIMESTAMP, is_fixed_width
 
 FIXED: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),

@@ -12,21 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine import slices
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import codes
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ExpressionError
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.run.local import LocalHost
 from anabranch.stats.step import StepStatistics
 from anabranch.testing.contracts import all_shapes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from anabranch.engine.evaluate.expression import KERNELS, evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, walk
-from anabranch.schema import INTERVAL, TIMESTAMP
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, walk
+from anabranch.lang.schema import INTERVAL, TIMESTAMP
 from anabranch.testing import edges
 from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
 from anabranch.testing.interpreter import column_values, interpret

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.execution import Entrance
+from anabranch.engine.execution import WatermarkBuffer
 from anabranch.engine.state.arena import MappedArena
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.tracks.plan import PlanTrack
-from anabranch.host.commit import relation_floors
-from anabranch.host.local import LocalHost
 from anabranch.plan.query_set import alone
+from anabranch.run.commit import relation_floors
+from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
 
@@ -135,10 +135,10 @@ def test_rows_wait_for_the_watermark_and_are_found_again(tmp_path: Path) -> None
         numbers = np.array(times, dtype=np.int64)
         return RelationBatch(numbers, {"k": numbers * 10}, pa.record_batch({"v": [str(time) for time in times]}))
 
-    first = Entrance(MappedArena(tmp_path))
+    first = WatermarkBuffer(MappedArena(tmp_path))
     assert first.pass_through({"a": rows(3, 1, 5)}, 3)["a"].times.tolist() == [1]
     layout = first.layout()
-    again = Entrance(MappedArena(tmp_path))
+    again = WatermarkBuffer(MappedArena(tmp_path))
     again.reopen(layout)
     assert len(again) == 2
     released = again.pass_through({"a": rows(4)}, 5)["a"]
@@ -155,7 +155,7 @@ def test_rows_that_wait_do_not_take_the_file_of_another_relations_chunk(tmp_path
     text = pa.record_batch({"v": ["kept"]})
     chunks = ChunkStore(arena, "waiting", text.schema)
     chunks.append(0, text)
-    entrance = Entrance(arena)
+    entrance = WatermarkBuffer(arena)
     entrance.pass_through({"chunk": RelationBatch(np.zeros(1, dtype=np.int64), {}, text)}, -1)
     entrance.layout()
     again = ChunkStore(arena, "waiting", text.schema)

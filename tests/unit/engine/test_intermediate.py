@@ -11,8 +11,8 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.host.local import LocalHost
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import Arena, Array, MappedArena
 from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.errors import InvariantBroken, MigrationError, StorageFull
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.query import Query

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.state.ring import SMALLEST_CAPACITY
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import describe_difference, rows_as_multiset

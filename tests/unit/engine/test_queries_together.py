@@ -6,16 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import one_route
 from anabranch.plan.query_set import Plans, QuerySet, together
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64(), False), Field("v", pa.int64(), False)))
 LONG = "SELECT a.v AS x, b.v AS y FROM a [RANGE 60 SECONDS] AS a, b [RANGE 60 SECONDS] AS b WHERE a.k = b.k"

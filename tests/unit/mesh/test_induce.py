@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.classify import assign_routes
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.training import training_set
 from anabranch.plan.classifier import Assign, CategoryTest, NumberTest, parse_classifier
+from anabranch.plan.classify import assign_routes
 
 drawn_rows = st.lists(
     st.tuples(

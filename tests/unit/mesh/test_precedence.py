@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch import cql
-from anabranch.calibrate.measure import stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import stream
+from anabranch.lang.catalog import Catalog
 from anabranch.mesh.precedence import precedence
 from anabranch.plan.join_graph import JoinGraph
 

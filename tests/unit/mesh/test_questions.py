@@ -10,9 +10,9 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.mesh import whole
+from anabranch.mesh.existence_probes import ask_first, askable, preferred, price, row_costs
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.proposal import HeldOut, one_route_only
-from anabranch.mesh.questions import ask_first, askable, preferred, price, row_costs
 from anabranch.mesh.training import training_set
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph

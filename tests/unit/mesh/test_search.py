@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 
-from anabranch.classify import assign_routes
 from anabranch.mesh.induce import induce
 from anabranch.mesh.kernels import partitions
 from anabranch.mesh.routes import Router
@@ -31,6 +30,7 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import training_set
 from anabranch.plan.classifier import by_leaf, leaves
+from anabranch.plan.classify import assign_routes
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 

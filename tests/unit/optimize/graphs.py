@@ -8,10 +8,10 @@ from itertools import pairwise
 import pyarrow as pa
 
 from anabranch.cost.estimates import Estimates, from_edges
-from anabranch.expr import Call, Column, Literal
+from anabranch.lang.expr import Call, Column, Literal
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
-from anabranch.schema import TIMESTAMP, Field, Schema
-from anabranch.window import Window
 
 
 def relation(name: str, columns: tuple[str, ...], seconds: int | None = 10, *, filtered: bool = False) -> Relation:

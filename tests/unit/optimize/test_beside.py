@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import Wishes, decide
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.proposals import Infeasible, Proposal
 from anabranch.plan.query import Query
+from anabranch.planning.choosing import PlanOptions, decide
 from anabranch.stats.view import NOTHING_KNOWN
 
 CORE = "SELECT a.v AS x, b.v AS y FROM a [RANGE 10 SECONDS] JOIN b [RANGE 10 SECONDS] ON a.k = b.k"
@@ -33,12 +33,12 @@ def test_a_side_costs_and_a_longer_one_holds_more() -> None:
 
 def test_limits_and_prices_count_the_sides() -> None:
     """What fits without the side does not fit with it, and the choice says by which bound."""
-    alone, joined = (decide(query(text), Wishes()) for text in (CORE, LEFT.format(100)))
+    alone, joined = (decide(query(text), PlanOptions()) for text in (CORE, LEFT.format(100)))
     assert isinstance(alone.answer, Proposal)
     assert isinstance(joined.answer, Proposal)
     beside = price_of_sides(query(LEFT.format(100)), NOTHING_KNOWN)
     assert joined.answer.cost.memory > alone.answer.cost.memory + 0.9 * beside.memory
-    limited = Wishes(memory=(alone.answer.cost.memory + joined.answer.cost.memory) / 2)
+    limited = PlanOptions(memory=(alone.answer.cost.memory + joined.answer.cost.memory) / 2)
     assert isinstance(decide(query(CORE), limited).answer, Proposal)
     refused = decide(query(LEFT.format(100)), limited).answer
     assert isinstance(refused, Infeasible)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import Wishes, decide, first_plan
 from anabranch.cost.estimates import from_statistics
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import SpecError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.optimize.optimizers import OPTIMIZERS
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.check import validate
 from anabranch.plan.query import Query
+from anabranch.planning.choosing import PlanOptions, decide, first_plan
 from anabranch.stats.view import FixedStatistics
 
 NAMES = [f"r{number}" for number in range(13)]
@@ -48,12 +48,12 @@ def test_an_optimizer_proposes_what_can_run_or_nothing(name: str, relations: int
 @pytest.mark.parametrize("relations", [2, 3, 5, 13])
 def test_a_plan_is_found_for_any_number_of_relations(relations: int) -> None:
     found = query(relations, {relations - 1: "[ROWS 100]"})
-    validate(first_plan(decide(found, Wishes())), found.graph)  # type: ignore[arg-type]
+    validate(first_plan(decide(found, PlanOptions())), found.graph)  # type: ignore[arg-type]
 
 
 def test_a_tree_that_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="the hints exclude every plan"):
-        decide(query(4, {0: "[ROWS 5]", 1: "[ROWS 5]"}), Wishes(plan="tree"))
+        decide(query(4, {0: "[ROWS 5]", 1: "[ROWS 5]"}), PlanOptions(plan="tree"))
 
 
 def test_a_state_is_as_large_as_its_window_counts() -> None:

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query, declared_results
 from anabranch.engine.batch import RelationBatch
-from anabranch.host import filters
-from anabranch.host.filters import bytes_of_columns, seen_filters
-from anabranch.host.rows import relation_batch
-from anabranch.host.wire import wire_layout
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
-from anabranch.schema import TIMESTAMP, Schema
+from anabranch.planning.choosing import AUTO, decide, on_spark
+from anabranch.run import filters
+from anabranch.run.filters import bytes_of_columns, seen_filters
+from anabranch.run.rows import relation_batch
+from anabranch.run.wire import wire_layout
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
 

@@ -8,13 +8,13 @@ from itertools import combinations
 
 import pytest
 
-from anabranch.choosing import AUTO, SetWishes, Wishes, decide, decide_together, joint_plans
 from anabranch.cql import compile_query
 from anabranch.errors import NoFeasiblePlan
-from anabranch.explain import explain_joint
 from anabranch.optimize.joint import FAIR, JointChoice
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import together
+from anabranch.planning.choosing import AUTO, PlanOptions, SetWishes, decide, decide_together, joint_plans
+from anabranch.planning.explain import explain_joint
 from anabranch.testing.scripted import read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, j bigint, v bigint)" for name in "abcd"))
@@ -42,7 +42,7 @@ def of(one: Query, stats: Mapping[str, Mapping[str, float]]) -> dict[str, dict[s
 
 def joint(
     queries: Mapping[str, Query],
-    wishes: Mapping[str, Wishes] | None = None,
+    wishes: Mapping[str, PlanOptions] | None = None,
     of_set: SetWishes | None = None,
     stats: Mapping[str, Mapping[str, float]] = MANY,
 ) -> JointChoice:
@@ -88,9 +88,9 @@ def test_a_selective_query_is_left_out() -> None:
 def test_a_written_plan_hints_and_off_are_kept() -> None:
     queries = {"one": query(), "other": query()}
     assert not joint(queries, of_set=SetWishes(share="off")).shared
-    assert not joint(queries, {"one": Wishes(plan="((a b) c)")}).shared
+    assert not joint(queries, {"one": PlanOptions(plan="((a b) c)")}).shared
     assert not joint(queries, {"one": AUTO.with_hints(keep=["a b"])}).shared
-    written = {name: Wishes(plan="({a b} c)") for name in queries}
+    written = {name: PlanOptions(plan="({a b} c)") for name in queries}
     assert {str(plan) for plan in joint(queries, written).plans.values()} == {"({a b} c)"}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.planner import Planner
 from anabranch.place.run import COMPARED, Options, planner_named

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anabranch.calibrate.file import save_units
 from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, SpecError, TopologyError
 from anabranch.place import command
@@ -19,6 +18,7 @@ from anabranch.place.deployment import Deployment
 from anabranch.place.picture import _offsets
 from anabranch.place.run import COMPARED, PLANNERS, Options, deploy, planner_named
 from anabranch.place.spec import Network, load_network, load_queries
+from anabranch.planning.calibration import save_units
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETWORK, QUERIES = EXAMPLES / "network.yaml", EXAMPLES / "airline-queries.yaml"

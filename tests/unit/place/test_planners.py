@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import TopologyError
+from anabranch.lang.window import Window
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.check import complaints
 from anabranch.place.deployment import Deployment
@@ -24,7 +25,6 @@ from anabranch.place.problem import problem_of
 from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.search import JoinAt, Placed, Take, all_splits
 from anabranch.place.top_down import TopDown, suboptimality_bound
-from anabranch.window import Window
 from lab.place_workload import Ranges, airline_workload, random_workload
 from tests.unit.place.builders import join, landscape, line, planner_for
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from anabranch.errors import StatisticsError, TopologyError
+from anabranch.lang.window import Window
 from anabranch.place.landscape import view_bytes
 from anabranch.place.problem import problem_of
 from anabranch.place.view import needs
-from anabranch.window import Window
 from tests.unit.place.builders import join, landscape, line, planner_for, query, statistics
 
 STATISTICS = statistics(dict.fromkeys("abcd", "n0"))

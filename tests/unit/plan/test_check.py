@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.expr import AggregateCall, Call, Column, Literal
+from anabranch.lang.expr import AggregateCall, Call, Column, Literal
+from anabranch.lang.schema import Schema
+from anabranch.lang.window import CountWindow, Window
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.physical import JoinNode, Leaf, PreGroup, probe_order
 from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
-from anabranch.schema import Schema
-from anabranch.window import CountWindow, Window
 
 LONG = pa.int64()
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.classify import assign_routes
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.classes import MOST_CLASSES, MOST_CODES, REST, UNKNOWN, ClassColumn, merged
 from anabranch.plan.classifier import attributes
+from anabranch.plan.classify import assign_routes
 from anabranch.plan.classing import carrying, classes_for, with_classes, without_sources
 from anabranch.plan.describe import describe_mesh
 from anabranch.plan.mesh import Mesh, check_mesh, parse_mesh, parse_plan, timed_columns
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, alone, together
-from anabranch.schema import TIMESTAMP, Schema
 
 COLUMNS = pa.schema(
     [

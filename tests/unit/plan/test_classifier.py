@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch import classify
-from anabranch.classify import MOST_BOXES, assign_routes, hours, lay_out
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.lang.schema import Field, Schema
+from anabranch.plan import classify
 from anabranch.plan.classifier import (
     Assign,
     CategoryTest,
@@ -30,7 +30,7 @@ from anabranch.plan.classifier import (
     routes,
     walk,
 )
-from anabranch.schema import Field, Schema
+from anabranch.plan.classify import MOST_BOXES, assign_routes, hours, lay_out
 
 WORDS = ("it", "food", "", "o'clock", "back\\slash", "ünï")
 NUMBERS = st.floats(allow_nan=False) | st.integers(-3, 3).map(float)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
-from anabranch.expr import Expr, conjuncts
-from anabranch.plan.dearness import assumed_cost, by_rank, dearest_last, rank
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.expr import Expr, conjuncts
+from anabranch.plan.cost_rank import assumed_cost, by_rank, dearest_last, rank
 
 
 def filter_of(condition: str) -> Expr:

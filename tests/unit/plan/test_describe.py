@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import Call, Column
+from anabranch.lang.expr import Call, Column
+from anabranch.lang.schema import Field, Schema
+from anabranch.lang.window import Window
 from anabranch.plan.describe import conditions, describe
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.text import parse
-from anabranch.schema import Field, Schema
-from anabranch.window import Window
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("p", pa.int64())))
 

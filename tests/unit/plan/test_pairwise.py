@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
+from anabranch.lang.window import FOREVER
 from anabranch.plan.pairwise import compares_event_times, leaving_early, lifetimes
 from anabranch.plan.query import Query
-from anabranch.window import FOREVER
 
 SECOND = 1_000_000
 

@@ -17,17 +17,17 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.ownership import coordinates, needed_in, own_cells, rows_for_slot
 from anabranch.errors import PlanError
-from anabranch.expr import Column
-from anabranch.host.local import LocalHost
+from anabranch.lang.expr import Column
+from anabranch.lang.schema import Schema
+from anabranch.lang.window import CountWindow, Window
 from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, block_table, choose_partitioning, row_code
 from anabranch.plan.physical import mjoin
-from anabranch.schema import Schema
+from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import Workload, workloads
 from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from anabranch.testing.strategies import splits
-from anabranch.window import CountWindow, Window
 
 LONG = pa.int64()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.content import Applied, Content
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.physical import kept
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Schema
 
 COLUMNS = pa.schema(
     [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan import query_set
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import MOST_RELATIONS, QuerySet, partitioning_of
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64())))
 PAIR = "SELECT a.v AS x, b.v AS y FROM a [RANGE {} SECONDS] AS a, b [RANGE 20 SECONDS] AS b WHERE a.k = b.k"

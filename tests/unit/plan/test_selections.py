@@ -7,13 +7,12 @@ import itertools
 import pytest
 from hypothesis import given
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.engine.compile import compile_plan
 from anabranch.errors import MigrationError, PlanError, SpecError
 from anabranch.functions import below_casts
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.strategies.registry import check_migration
 from anabranch.plan.check import validate
@@ -24,6 +23,7 @@ from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
 from anabranch.plan.selections import checked_in, deferred_thetas
 from anabranch.plan.text import parse
+from anabranch.run.local import LocalHost
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
 from anabranch.testing.strategies import plans

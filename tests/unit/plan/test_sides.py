@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone, partitioning_of
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema(
     (Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64()), Field("i", pa.int32()))

@@ -11,15 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch import cql
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.errors import InvariantBroken, PlanError
-from anabranch.expr import Expr, conjunction, conjuncts
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.expr import Expr, conjunction, conjuncts
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.logical import Filter, Join, LogicalPlan, Output, Project
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import Query
 from anabranch.rewrite.pipeline import RULES, rewrite
-from anabranch.schema import TIMESTAMP, Field, Schema
 
 TYPES = {"ts": TIMESTAMP, "x": pa.int64(), "y": pa.int32(), "f": pa.float64()}
 RELATIONS = ("a", "b", "c")

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch import cli
+from anabranch.cli import main as cli
 from anabranch.errors import AnabranchError, SiteError, SpecError, TopologyError
-from anabranch.host.links.feed import BEFORE_ALL
-from anabranch.host.links.link import Link
-from anabranch.host.links.place import open_link
 from anabranch.place.hierarchy import to_names
 from anabranch.place.removal import removed, tightened
 from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
+from anabranch.run.links.feed import BEFORE_ALL
+from anabranch.run.links.link import Link
+from anabranch.run.links.place import open_link
 from anabranch.sites import controller as controller_module
 from anabranch.sites import observed as observed_module
 from anabranch.sites import root as root_module

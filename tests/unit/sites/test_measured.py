@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.host.links.place import open_link
+from anabranch.run.links.place import open_link
 from anabranch.sites import measured, observed
 from anabranch.sites import root as root_module
 from anabranch.sites.files import load_files

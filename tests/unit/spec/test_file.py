@@ -11,14 +11,14 @@ from anabranch.adapt.balancing import Balance, Thresholds
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitWish
-from anabranch.choosing import Wishes, decide, first_plan
+from anabranch.adapt.splitting import SplitRequest
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
-from anabranch.host.triggers import AvailableNow, Every
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.planning.choosing import PlanOptions, decide, first_plan
+from anabranch.run.triggers import AvailableNow, Every
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
@@ -96,7 +96,12 @@ def test_late_filters_are_named_in_a_list_or_alone() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     spec = parse(GOOD, folder=FOLDER)
     assert spec.trigger == AvailableNow()
-    assert (spec.slots, spec.only.wishes, spec.only.allow_unbounded, spec.name) == (None, Wishes("auto"), False, None)
+    assert (spec.slots, spec.only.wishes, spec.only.allow_unbounded, spec.name) == (
+        None,
+        PlanOptions("auto"),
+        False,
+        None,
+    )
 
 
 def test_what_is_said_about_plans_is_read() -> None:
@@ -376,7 +381,7 @@ def test_moves_and_balance_are_read() -> None:
     assert not sought.is_elastic
     moves = [{"at_batch": 3, "split": "ACME", "over": [0, 2], "key": "a.k"}, {"at_batch": 6, "unite": 7}]
     found = parse(changed("moves", moves), folder=FOLDER)
-    assert found.moves == (SplitWish(3, "ACME", "a.k", (0, 2)), SplitWish(6, 7, unites=True))
+    assert found.moves == (SplitRequest(3, "ACME", "a.k", (0, 2)), SplitRequest(6, 7, unites=True))
     assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
     block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
     expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))

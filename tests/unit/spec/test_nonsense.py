@@ -24,8 +24,8 @@ FULL: dict[str, Any] = yaml.safe_load(
     """
     streams:
       s0: {format: parquet, path: s0, schema: "ts timestamp, k bigint", event_time: ts, watermark: 1 second,
-           options: {mergeSchema: true}, idle_timeout: 1 minute, max_ahead: 1 minute, select: {ts: ts, k: k}, where: k > 0,
-           columns: "ts timestamp, k bigint"}
+           options: {mergeSchema: true}, idle_timeout: 1 minute, max_ahead: 1 minute, select: {ts: ts, k: k},
+           where: k > 0, columns: "ts timestamp, k bigint"}
     tables:
       t: {format: parquet, path: t, schema: "k bigint", refresh: 1 minute, version: files, options: {mergeSchema: true}}
     query: SELECT a.k FROM s0 [RANGE 1 SECOND] AS a
@@ -59,10 +59,12 @@ FULL: dict[str, Any] = yaml.safe_load(
     """
 )
 FULL["stats"]["costs"] = ENGINE.by_name()
-OTHERS = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
+OTHERS: tuple[Any, ...] = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
 """Values of which each entry takes few."""
-FREE = ("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters", "selectivities")
-FREE += ("bytes", "groups", "costs", "predicates")
+FREE = (
+    *("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters", "selectivities"),
+    *("bytes", "groups", "costs", "predicates"),
+)
 """Groups whose names are the user's own."""
 ALSO_TAKEN: Mapping[str, tuple[object, ...]] = {
     "adapt": (False, True, {}),
@@ -128,13 +130,15 @@ def test_what_is_true_or_false_is_nothing_else(path: tuple[Any, ...]) -> None:
 def test_a_number_is_not_true_or_false_or_a_word(path: tuple[Any, ...]) -> None:
     if path[-1] in ("split", "version"):
         pytest.skip("any value may be split; a version is a text")
-    for value in (False, True, "", "nonsense", {}, {"nonsense": 1}, [[]]):
+    values: list[Any] = [False, True, "", "nonsense", {}, {"nonsense": 1}, [[]]]
+    for value in values:
         assert not is_taken(written(path, value)), value
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: ".".join(map(str, path)))
 def test_a_list_is_not_a_number_or_a_group(path: tuple[Any, ...]) -> None:
-    for value in (False, True, 0, 1.5, "", {}, {"nonsense": 1}, [[]], [True], [{}]):
+    values: list[Any] = [False, True, 0, 1.5, "", {}, {"nonsense": 1}, [[]], [True], [{}]]
+    for value in values:
         assert not is_taken(written(path, value)), value
 
 

@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from anabranch.adapt.settings import Settings
-from anabranch.cli import main
+from anabranch.cli.main import main
 from anabranch.errors import SpecError
-from anabranch.host.triggers import Every
 from anabranch.plan.slots import SlotRange
+from anabranch.run.triggers import Every
 from anabranch.spec.file import parse
 from anabranch.spec.model import Spec
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from anabranch import cql
-from anabranch.calibrate.measure import BATCH, Workload, stream
-from anabranch.catalog import Catalog
+from anabranch.calibrate.engine_costs import BATCH, Workload, stream
 from anabranch.engine.engine import Engine
-from anabranch.host.local import LocalHost
+from anabranch.lang.catalog import Catalog
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
+from anabranch.run.local import LocalHost
 from anabranch.stats.measured import from_progress, measured
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics

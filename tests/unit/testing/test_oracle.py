@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.logical import BOUNDARY, Output
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.testing.duckdb_sql import duckdb_answer, to_duckdb
 from anabranch.testing.oracle import batch_answer, comparable, describe_difference, rows_as_multiset
-from anabranch.window import Window
 
 LONG, FLOAT, BOOL = pa.int64(), pa.float64(), pa.bool_()
 STREAM = Schema((Field("ts", TIMESTAMP), Field("k", LONG), Field("v", FLOAT)))

@@ -20,7 +20,7 @@ from anabranch.engine.evaluate.digits import (
     floats_to_text,
 )
 from anabranch.engine.evaluate.numbers import from_numbers, numbers, validity
-from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
+from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
 
 _SECOND = 1_000_000
 SECONDS_LIMIT = 2**63 // _SECOND

@@ -23,7 +23,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from anabranch.engine.evaluate.compare import equal
-from anabranch.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integer, is_text
+from anabranch.lang.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integer, is_text
 
 Codes = NDArray[np.int64]
 

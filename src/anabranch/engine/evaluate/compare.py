@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.schema import is_float
+from anabranch.lang.schema import is_float
 
 Datum: TypeAlias = pa.Array | pa.Scalar
 """A column, or one value for all rows."""

@@ -23,7 +23,7 @@ from anabranch.engine.evaluate.compare import Datum
 from anabranch.engine.evaluate.numbers import as_array, on_arrays
 from anabranch.engine.evaluate.own import call_own
 from anabranch.errors import ExpressionError, FunctionError
-from anabranch.expr import (
+from anabranch.lang.expr import (
     Call,
     Cast,
     Column,
@@ -35,8 +35,8 @@ from anabranch.expr import (
     conjuncts,
     relations,
 )
-from anabranch.plan.dearness import is_dear
-from anabranch.schema import is_counted, is_decimal, is_integer
+from anabranch.lang.schema import is_counted, is_decimal, is_integer
+from anabranch.plan.cost_rank import is_dear
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]

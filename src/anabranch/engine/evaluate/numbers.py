@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.engine.evaluate.compare import Datum
-from anabranch.schema import is_integer
+from anabranch.lang.schema import is_integer
 
 EXACT_BELOW = 1e15
 """ROUND leaves larger scaled numbers unchanged: a double has no digits left to round."""

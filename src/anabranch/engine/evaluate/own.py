@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from anabranch.engine.evaluate.numbers import validity
 from anabranch.errors import FunctionError
-from anabranch.expr import OwnFunction
-from anabranch.schema import type_name
+from anabranch.lang.expr import OwnFunction
+from anabranch.lang.schema import type_name
 
 
 def call_own(own: OwnFunction, arguments: Sequence[pa.Array], length: int) -> pa.Array:

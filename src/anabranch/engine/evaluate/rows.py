@@ -2,7 +2,7 @@
 
 It is made of what travels with a row: its time, the codes of its keys, and payload columns that fit 64 bits. So it can
 be computed of rows that arrive, and of rows in any row file, however old; Spark SQL computes the same
-(`host.spark.source`). Rows that agree in all of these go to the same place.
+(`spark.source`). Rows that agree in all of these go to the same place.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Integers
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.state.columns import validity
+from anabranch.lang.arrays import Integers
+from anabranch.lang.schema import Schema, is_spread_by
 from anabranch.plan.partitioning import ROW
-from anabranch.schema import Schema, is_spread_by
 
 
 def row_hashes(rows: RelationBatch) -> Integers:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from anabranch.engine.evaluate.compare import Datum
 from anabranch.engine.evaluate.numbers import from_numbers, numbers, on_arrays, validity
 from anabranch.functions.texts import TRUNCATED
-from anabranch.schema import TIMESTAMP
+from anabranch.lang.schema import TIMESTAMP
 
 _MONDAY = 3 * 86_400_000_000
 """1970 began on a Thursday."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from anabranch.classify import Routes
 from anabranch.engine.kernels import Int64Array
+from anabranch.plan.classify import Routes
 
 FEW = 8
 """Routes that are counted one after another."""

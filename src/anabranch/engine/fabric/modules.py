@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.lottery import Lottery
-from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
+from anabranch.engine.fabric.row_group import CompiledRoute, RowGroup
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import look_up, meeting, passing
@@ -99,7 +99,7 @@ class OperatorIndex:
         lookups = {name: self._places[name] for each in graph.names for name in (each, question(each))}
         return lookups | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
 
-    def forward(self, ruster: Ruster) -> Iterator[Ruster]:
+    def forward(self, ruster: RowGroup) -> Iterator[RowGroup]:
         """Hands a ruster to the operator on top of its token, and what comes out to the next; yields what is finished.
 
         An empty ruster ends where it is, and its token with it.
@@ -117,7 +117,7 @@ class OperatorIndex:
         for block in module.work(ruster.found, route):
             kept += len(block)
             spent += perf_counter() - started
-            yield from self.forward(Ruster(block, route, rest))
+            yield from self.forward(RowGroup(block, route, rest))
             started = perf_counter()
         spent += perf_counter() - started
         self._meter.hopped(route.relation, route.number, module.name, rows, kept, spent)

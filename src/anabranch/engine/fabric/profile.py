@@ -21,16 +21,16 @@ from time import thread_time
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Doubles
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
-from anabranch.engine.fabric.ruster import CompiledRoute
+from anabranch.engine.fabric.row_group import CompiledRoute
 from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import keep
 from anabranch.engine.state.base import BaseState
+from anabranch.lang.arrays import Doubles
 from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import Route, attributes_of, needs, selected
 from anabranch.stats.mesh.operators import OperatorMatrix

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Doubles
-from anabranch.classify import AttributeColumn, hours, lay_out
 from anabranch.engine.batch import Classes, Combinations
 from anabranch.engine.fabric import kernels
-from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
+from anabranch.engine.fabric.row_group import CompiledRoute, RowGroup
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.base import BaseState
+from anabranch.lang.arrays import Doubles
 from anabranch.plan.classes import UNKNOWN, ClassColumn
 from anabranch.plan.classifier import Classifier, attributes, column_of
+from anabranch.plan.classify import AttributeColumn, hours, lay_out
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import key_columns
 
@@ -36,7 +36,7 @@ class Sorting:
         self._attributes = Attributes(graph, base, attributes(classifier))
         self._table = lay_out(classifier)
 
-    def cut(self, found: Combinations, routes: Sequence[CompiledRoute]) -> list[Ruster]:
+    def cut(self, found: Combinations, routes: Sequence[CompiledRoute]) -> list[RowGroup]:
         """The rows of each route; a route that only few take leaves its rows to the largest."""
         relation, size = self._base.relation, len(found)
         numbers = found.rows[relation]
@@ -127,5 +127,5 @@ class _Decoding:
         return pa.DictionaryArray.from_arrays(places, self.texts)
 
 
-def whole_ruster(found: Combinations, route: CompiledRoute) -> Ruster:
-    return Ruster(found, route, route.token)
+def whole_ruster(found: Combinations, route: CompiledRoute) -> RowGroup:
+    return RowGroup(found, route, route.token)

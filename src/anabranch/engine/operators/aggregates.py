@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.engine.kernels import Int64Array
-from anabranch.expr import AggregateCall, Literal
+from anabranch.lang.expr import AggregateCall, Literal
+from anabranch.lang.schema import is_float
 from anabranch.plan.pregrouping import Part
-from anabranch.schema import is_float
 
 _MAGNITUDE = np.int64(2**63 - 1)
 _ITEMS = frozenset({"distinct", "least_by", "greatest_by", "first_n", "histogram"})

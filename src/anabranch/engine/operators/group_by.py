@@ -35,12 +35,12 @@ from anabranch.engine.operators.aggregates import in_order, is_special, order_of
 from anabranch.engine.operators.aggregates import merged as merged_special
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import ExpressionError
-from anabranch.expr import AggregateCall, Column, Literal
+from anabranch.lang.expr import AggregateCall, Column, Literal
+from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float
+from anabranch.lang.window import FOREVER
 from anabranch.plan.logical import BOUNDARY
 from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP, is_decimal, is_float
-from anabranch.window import FOREVER
 
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8

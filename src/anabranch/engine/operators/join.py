@@ -28,7 +28,7 @@ from anabranch.engine.state.base import BaseState, combined
 from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import Matches
 from anabranch.engine.state.texts import TextColumn
-from anabranch.expr import Column, Expr
+from anabranch.lang.expr import Column, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import plain_shape
 

@@ -31,7 +31,7 @@ from anabranch.engine.state.arena import Array
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.expr import Column
+from anabranch.lang.expr import Column
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PreGroup
 from anabranch.plan.pregrouping import Part, agreement, parts_of

@@ -27,9 +27,9 @@ from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextColumn, TextStore
+from anabranch.lang.schema import Schema, is_fixed_width, is_text
 from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.join_graph import Band, JoinGraph
-from anabranch.schema import Schema, is_fixed_width, is_text
 
 ABSENT = -1
 """The row number of a relation of which a combination has no row."""

@@ -27,8 +27,8 @@ from anabranch.engine.state.arena import Array
 from anabranch.engine.state.columns import validity
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.errors import HostError
+from anabranch.lang.window import BEFORE_ALL, CountWindow
 from anabranch.plan.join_graph import Relation
-from anabranch.window import BEFORE_ALL, CountWindow
 
 ReadColumn = Callable[[str, Int64Array], pa.Array]
 """Reads a column of the rows of some numbers."""

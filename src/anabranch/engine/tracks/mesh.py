@@ -13,10 +13,10 @@ from typing import Any
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.modules import OperatorIndex
-from anabranch.engine.fabric.ruster import Ruster, compile_routes, gathered
+from anabranch.engine.fabric.row_group import RowGroup, compile_routes, gathered
 from anabranch.engine.fabric.sorting import Sorting, whole_ruster
 from anabranch.engine.state.ring import Index
-from anabranch.engine.tracks.protocol import Ground
+from anabranch.engine.tracks.protocol import PlanContext
 from anabranch.engine.tracks.stateless import StatelessTrack
 from anabranch.plan.mesh import Mesh, parse_mesh
 
@@ -26,7 +26,7 @@ class MeshTrack(StatelessTrack):
 
     KIND = "mesh"
 
-    def __init__(self, ground: Ground, mesh: Mesh) -> None:
+    def __init__(self, ground: PlanContext, mesh: Mesh) -> None:
         super().__init__(ground, mesh)
         graph, bases = ground.query.graph, ground.bases
         self._index = OperatorIndex(bases, ground.meter, Lottery())
@@ -48,7 +48,7 @@ class MeshTrack(StatelessTrack):
         }
 
     @classmethod
-    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> MeshTrack:
+    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> MeshTrack:
         """The track from which the layout was taken."""
         track = cls(ground, parse_mesh(layout["plan"]))
         track._index.lottery.reopen(layout["lottery"])
@@ -74,7 +74,7 @@ class MeshTrack(StatelessTrack):
                 yield finished.found
             self.ground.meter.routed(relation, ruster.route.number, len(ruster.found), done)
 
-    def _rusters(self, relation: str, found: Combinations) -> list[Ruster]:
+    def _rusters(self, relation: str, found: Combinations) -> list[RowGroup]:
         """The rows, cut by route."""
         routes, sorting = self._routes[relation], self._sorting.get(relation)
         if sorting is None:

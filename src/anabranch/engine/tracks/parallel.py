@@ -27,7 +27,7 @@ from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.tracks.plan import PlanTrack, Way, rise
-from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.protocol import PlanContext, Track
 from anabranch.engine.tracks.two_plans import TwoPlans
 from anabranch.plan.content import Content
 from anabranch.plan.difference import Box, boxes
@@ -73,7 +73,7 @@ class ParallelTrack(TwoPlans):
         self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
 
     @classmethod
-    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> ParallelTrack:
+    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> ParallelTrack:
         """The track from which the layout was taken."""
         known: dict[str, IntermediateState] = {}
         new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))

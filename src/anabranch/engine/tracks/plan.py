@@ -21,10 +21,10 @@ from anabranch.engine.expiry import out_of_reach
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.inputs import InputWork, carried_columns, make_work
 from anabranch.engine.operators.join import State, WindowJoin, checked, code_reader
-from anabranch.engine.operators.terms import Demanding
+from anabranch.engine.operators.residuals import Demanding
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
-from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
+from anabranch.engine.tracks.protocol import Departure, PlanContext, not_changing
 from anabranch.plan.content import Content
 from anabranch.plan.difference import contents
 from anabranch.plan.mesh import Plan
@@ -87,7 +87,7 @@ class PlanTrack:
     KIND = "plan"
 
     def __init__(
-        self, ground: Ground, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
+        self, ground: PlanContext, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
     ) -> None:
         query = ground.query
         self.ground = ground
@@ -130,7 +130,7 @@ class PlanTrack:
 
     @classmethod
     def reopened(
-        cls, ground: Ground, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
+        cls, ground: PlanContext, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
     ) -> PlanTrack:
         """The track from which the layout was taken; `known` are states, by name, that other tracks have reopened."""
         known = {} if known is None else known

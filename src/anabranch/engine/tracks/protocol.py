@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Ground:
+class PlanContext:
     """The parts shared by the tracks of one query: base states, the arena of their own states, the meter."""
 
     query: Query

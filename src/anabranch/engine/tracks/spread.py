@@ -35,7 +35,7 @@ from anabranch.engine.operators.join import WindowJoin, keep, living, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.tracks.plan import PlanTrack, rise
-from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.protocol import PlanContext, Track
 from anabranch.engine.tracks.two_plans import TwoPlans
 from anabranch.plan.difference import match_states
 from anabranch.plan.mesh import Mesh, parse_mesh
@@ -92,7 +92,7 @@ class SpreadTrack(TwoPlans):
         self._progress = progress or self._begun(0)
 
     @classmethod
-    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> SpreadTrack:
+    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> SpreadTrack:
         """The track from which the layout was taken."""
         known: dict[str, IntermediateState] = {}
         new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))

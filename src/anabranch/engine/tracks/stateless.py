@@ -10,7 +10,7 @@ from anabranch.engine.meter import Size
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.plan import PlanTrack
-from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
+from anabranch.engine.tracks.protocol import Departure, PlanContext, not_changing
 from anabranch.errors import InvariantBroken
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared, mjoin
@@ -20,7 +20,7 @@ from anabranch.stats.step import StepStatistics
 class StatelessTrack:
     """A track over base states alone; `take`, `indexes` and `layout` are left to its kinds."""
 
-    def __init__(self, ground: Ground, plan: Mesh) -> None:
+    def __init__(self, ground: PlanContext, plan: Mesh) -> None:
         self.ground = ground
         self.plan = plan
         self.leaving: Plan | None = None

@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.arrays import Doubles
 from anabranch.errors import StatisticsError
+from anabranch.lang.arrays import Doubles
 
 Needs: TypeAlias = tuple[tuple[frozenset[int], ...], ...]
 """For each operator, sets of operators; one whole set must come before it. Without sets it may come at any time."""

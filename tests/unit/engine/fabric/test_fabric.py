@@ -13,11 +13,11 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import kernels, sorting
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.profile import profile
-from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, one_route, parse_mesh
 from anabranch.plan.query import Query
+from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.scripted import read_rows, read_script
 

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.plan.check import validate
 from anabranch.plan.difference import FilteredState, match_states
 from anabranch.plan.join_graph import JoinGraph

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.ddl import parse_schema
 from anabranch.errors import AnabranchError, MigrationError, PlanError
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.ddl import parse_schema
 from anabranch.migrate.strategies.registry import check_migration
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.text import parse

@@ -1,0 +1,1 @@
+"""The vocabulary of queries: types and schemas, expressions, windows, declared streams, sizes."""

@@ -1,0 +1,201 @@
+"""Routes that ask first: rows without a partner somewhere stop before they join, whatever tells them apart.
+
+A question (`b?`) looks a row up in a state without joining it. Where a row is to meet several states by its own
+columns, asking all of them first leaves only rows that have partners in each, so that no combination is made that the
+next state would drop. It needs no attribute and no training: keys may be texts, hot, or distributed in any way. If all
+relations share one key, what is left after the questions is bounded by the results, in whatever order the states are
+then probed (Yannakakis 1981); so the order of the probes hardly matters any more, and partners are not counted.
+
+What a question does to a row follows from what the probe did to it: it lets through what found a partner, and costs
+what a probe that finds at most one costs. Questions are added one by one, the one that saves most first, as long as
+they save. All costs are sums over rows, because which rows drop out together is all that matters here.
+
+Limit: only relations that share keys with the row itself, and no other predicate, are asked for, at the beginning of
+the route. Routes with questions have no classifier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anabranch.lang.arrays import Doubles, Integers
+from anabranch.mesh.learn import SearchSetting
+from anabranch.mesh.proposal import FOLDS, LEAST_ROWS, HeldOut, MeshProposal, parts_held_out, resampled
+from anabranch.mesh.routes import Router
+from anabranch.mesh.search import MeshCosts
+from anabranch.mesh.training import TrainingSet, folds
+from anabranch.plan.classifier import by_leaf, leaves
+from anabranch.plan.classify import assign_routes
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import RelationRoutes, asked, certain, is_question, question
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix
+
+MOST_ROWS, MOST_SETS = 400, 1 << 19
+"""Rows that questions are chosen by, and rows times sets of operators."""
+CLEARLY = 0.9
+"""The share of the cost of questions below which a classifier is preferred: it fits only as long as rows stay alike."""
+
+
+def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
+    """The relations that rows of a relation may ask for first; none if there are not two."""
+    found = tuple(
+        name
+        for name in operators
+        if name in graph.names
+        and graph.keys_between([relation], [name])
+        and not any(len(theta.relations) > 1 for theta in graph.thetas_between([relation], [name]))
+    )
+    return found if len(found) > 1 else ()
+
+
+def ask_first(
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    may_ask: tuple[str, ...],
+    rng: np.random.Generator,
+    setting: SearchSetting,
+) -> MeshProposal | None:
+    """The route that asks first and then probes; None if no question saves enough, also on rows held out."""
+    if not may_ask or matrix.rows < LEAST_ROWS:
+        return None
+    route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
+    if route == plain:
+        return None
+    asking, single = (certain_ways(sample.relation, each) for each in (route, plain))
+    cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (asking, single))
+    gain = single_cost / cost - 1 if cost > 0 else 0.0
+    parts = parts_held_out(single_cost, cost)
+    held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs, parts)
+    if min(gain, held_out.gain) < max(setting.least_gain, held_out.error):
+        return None
+    questions = [asked(name) for name in route if is_question(name)]
+    return MeshProposal(
+        ways=asking,
+        shares=(1.0,),
+        route_costs=(max(0.0, cost - route_overhead(asking, matrix, setting.costs)),),
+        cost=cost,
+        single=single.routes[0],
+        single_cost=single_cost,
+        reason=f"asking {', '.join(questions)} first gains {gain:+.1%} over the best single route, {held_out}",
+        held_out=held_out,
+    )
+
+
+def preferred(
+    asking: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
+) -> MeshProposal:
+    """The questions, unless the routes of a classifier are clearly cheaper, by what is certain of both."""
+    asks, routes = (
+        price(each.ways, sample, matrix, costs) * max(1.0, (1 + each.gain) / (1 + _certain_gain(each)))
+        for each in (asking, routed)
+    )
+    return routed if routes < CLEARLY * asks else asking
+
+
+def _certain_gain(found: MeshProposal) -> float:
+    return found.gain if found.held_out is None else max(0.0, found.held_out.gain - found.held_out.error)
+
+
+def price(ways: RelationRoutes, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts) -> float:
+    """Seconds of a row on the routes of a relation, summed row by row: operators, tests and overhead."""
+    ends = np.array(leaves(ways.classifier), dtype=np.int64)
+    leaf_of = assign_routes(by_leaf(ways.classifier), sample.columns, sample.rows)
+    route_of, tests = ends[leaf_of, 0], ends[leaf_of, 1]
+    paid = costs.test * tests.astype(np.float64)
+    for number, route in enumerate(ways.routes):
+        rows = np.flatnonzero(route_of == number)
+        paid[rows] += row_costs(matrix.take(rows), route.operators)
+    return float(sample.shares @ paid) + route_overhead(ways, matrix, costs)
+
+
+def route_overhead(ways: RelationRoutes, matrix: OperatorMatrix, costs: MeshCosts) -> float:
+    """Seconds per row that the operators of all routes take however few rows they have."""
+    return costs.route * sum(len(route.operators) for route in ways.routes) / len(matrix.operators)
+
+
+def certain_ways(relation: str, names: tuple[str, ...]) -> RelationRoutes:
+    """One route for all rows of a relation."""
+    return RelationRoutes(relation, (certain(names),))
+
+
+def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
+    """Seconds that each row pays for the operators of a route."""
+    left, paid = np.ones(matrix.rows), np.zeros(matrix.rows)
+    for name in route:
+        at = matrix.operators.index(asked(name) if is_question(name) else name)
+        selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
+        passing = np.minimum(selectivity, 1.0)
+        # A probe costs its lookup and, as much again, each match (`engine.fabric.profile`); so does a row that passes.
+        paid += left * (cost * (1 + passing) / (1 + selectivity) if is_question(name) else cost)
+        left = left * (passing if is_question(name) else selectivity)
+    return paid
+
+
+def _best(
+    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, may_ask: tuple[str, ...], costs: MeshCosts
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The best route with questions, or without any if none saves; and the best one without."""
+    rows = _thinned(matrix)
+    seen, shares = matrix.take(rows), sample.shares[rows] / sample.shares[rows].sum()
+    call = costs.route / len(matrix.operators)
+    router = Router(seen, shares, needs)
+    plain = _probes(router, shares)
+    best, least = plain, _paid(seen, shares, plain, call)
+    questions: tuple[str, ...] = ()
+    while len(questions) < len(may_ask):
+        options = []
+        for name in may_ask:
+            if question(name) not in questions:
+                asks = (*questions, question(name))
+                left = shares * _left(seen, asks)
+                options.append((*asks, *_probes(router, left)))
+        prices = [_paid(seen, shares, route, call) for route in options]
+        place = int(np.argmin(prices))
+        if prices[place] >= least:
+            break
+        best, least = options[place], prices[place]
+        questions = best[: len(questions) + 1]
+    return best, plain
+
+
+def _paid(matrix: OperatorMatrix, shares: Doubles, route: tuple[str, ...], call: float) -> float:
+    return float(shares @ row_costs(matrix, route)) + call * len(route)
+
+
+def _left(matrix: OperatorMatrix, questions: tuple[str, ...]) -> Doubles:
+    """The chance of each row to pass all questions."""
+    places = [matrix.operators.index(asked(name)) for name in questions]
+    left: Doubles = np.minimum(matrix.selectivity[:, places], 1.0).prod(axis=1)
+    return left
+
+
+def _probes(router: Router, left: Doubles) -> tuple[str, ...]:
+    """The best order of the probes for the rows that are left."""
+    return tuple(router.matrix.operators[at] for at in router.best_by(left).order)
+
+
+def _held_out(
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    may_ask: tuple[str, ...],
+    rng: np.random.Generator,
+    costs: MeshCosts,
+    parts: int,
+) -> HeldOut:
+    """Chooses questions from all rows but a third and prices both routes on that third, for so many of the thirds."""
+    paid = np.zeros((2, matrix.rows))
+    call = costs.route / len(matrix.operators)
+    for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
+        routes = _best(sample.take(learning), matrix.take(learning), needs, may_ask, costs)
+        for place, route in enumerate(routes):
+            paid[place, held] = row_costs(matrix.take(held), route) + call * len(route)
+    weighted = np.stack(resampled(sample.weights, rng)) @ paid.T
+    gains = np.divide(weighted[:, 1], weighted[:, 0], out=np.ones(len(weighted)), where=weighted[:, 0] > 0) - 1
+    return HeldOut(float(gains[0]), float(gains[1:].std()))
+
+
+def _thinned(matrix: OperatorMatrix) -> Integers:
+    most = min(matrix.rows, MOST_ROWS, max(LEAST_ROWS, MOST_SETS >> len(matrix.operators)))
+    return np.linspace(0, matrix.rows - 1, most).astype(np.int64)

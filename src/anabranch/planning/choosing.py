@@ -1,0 +1,570 @@
+"""From what a user says about plans to the plan of a query: `plan: auto` and all that goes with it.
+
+Everything a user can say is one value, `PlanOptions`, whether it was written in a spec or set on a writer. `decide` is
+the one way from options to a choice, for running queries, for explanations and for pictures, so that they cannot disagree.
+Statistics are asked in this order: what was given by hand, what was seen (sampled, or measured by an earlier run), what
+calibration found on this machine; the rest is assumed, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from anabranch.adapt.gate import Gate, Verdict, judge
+from anabranch.adapt.routing import AT_ONCE
+from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.settings import Settings
+from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
+from anabranch.balance.first import FirstTable
+from anabranch.cost.estimates import traffic
+from anabranch.cost.host import SPARK, Host, HostNeed, host_need, need_together
+from anabranch.cost.resources import Resources
+from anabranch.cost.shares import Partaker, from_own_model, in_agreement, of_common_join
+from anabranch.cost.units import UnitCosts
+from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
+from anabranch.lang.sizes import size_text
+from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
+from anabranch.optimize.beside import price_of_sides
+from anabranch.optimize.choice import within
+from anabranch.optimize.hints import KINDS
+from anabranch.optimize.joint import Contender, JointChoice, choose_together
+from anabranch.optimize.optimizers import NAMED
+from anabranch.optimize.proposals import kind, over_budget
+from anabranch.plan.check import PLAN_WORDS
+from anabranch.plan.classing import classes_for, with_classes
+from anabranch.plan.describe import short_text
+from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import PhysicalPlan, pre_groups, shared_parts, unshared
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet, partitioning_of
+from anabranch.plan.slots import SlotRange
+from anabranch.plan.text import parse
+from anabranch.planning.calibration import calibrated, calibrated_host
+from anabranch.settings.entries import Entry
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
+
+Learn: TypeAlias = Callable[[Mapping[str, float], PhysicalPlan], LearntMesh]
+"""Finds a mesh, given how many rows each relation's state will hold, and the best mjoin."""
+DEFAULT_GATE = Gate()
+MOST_PLANS = 40
+"""Plans of a query that the joint choice of a set looks at."""
+DEFAULT_BATCH = 1.0
+"""Seconds between batches where a trigger does not say."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The user's settings for the plan of a query; names are checked once the query is known."""
+
+    plan: str = "auto"
+    """`auto`, a family of plans, `mesh` (which begins as an mjoin), or a text of a plan or a mesh."""
+    given: FixedStatistics = NOTHING_KNOWN
+    cpu: float = math.inf
+    """Cores that a slot may use."""
+    memory: float = math.inf
+    """Bytes that a slot may use."""
+    objective: Objective = field(default_factory=Objective)
+    force: str | None = None
+    keep: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    optimizer: str | None = None
+    """The optimizer that alone is asked; None for all of them."""
+
+    @property
+    def has_hints(self) -> bool:
+        """Whether a plan must have some shape, orders or origin; then it is not free to share joins or to be a mesh."""
+        return self.force is not None or self.optimizer is not None or bool(self.keep or self.forbid)
+
+    def with_stats(self, entries: Mapping[str, object]) -> PlanOptions:
+        """Statistics by hand, in the form of a spec's `stats:` block."""
+        return replace(self, given=given_statistics(Entry("stats", entries)))
+
+    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> PlanOptions:
+        """Set the limits of a slot; None leaves a limit unchanged."""
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
+
+    def with_objective(self, text: str) -> PlanOptions:
+        return replace(self, objective=Objective.parse(text))
+
+    def with_hints(
+        self,
+        force: str | None = None,
+        keep: Iterable[str] = (),
+        forbid: Iterable[str] = (),
+        optimizer: str | None = None,
+    ) -> PlanOptions:
+        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
+
+    def need_statistics(self, query: Query) -> bool:
+        """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
+        # Two relations join in one way only, but in a grouped query either may be merged first.
+        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
+        return is_open or min(self.cpu, self.memory) < math.inf
+
+
+def _cpu(limit: float | None, now: float) -> float:
+    return now if limit is None else cpu_limit(Entry("limits.cpu", limit))
+
+
+def _memory(limit: float | str | None, now: float) -> float:
+    return now if limit is None else memory_limit(Entry("limits.memory", limit))
+
+
+AUTO = PlanOptions()
+
+
+def given_statistics(block: Entry) -> FixedStatistics:
+    """Reads a `stats:` block."""
+    given = FixedStatistics.read(block)
+    if given.costs:
+        UnitCosts.from_names(given.costs)  # refuses names that are unknown or missing
+    return given
+
+
+def cpu_limit(entry: Entry) -> float:
+    """Reads the cores that a slot may use."""
+    return entry.number(high=math.inf, above=0.0, hint="write a number above 0, such as 0.8")
+
+
+def memory_limit(entry: Entry) -> float:
+    """Reads the bytes that a slot may use."""
+    return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
+
+
+def decide(
+    query: Query,
+    wishes: PlanOptions = AUTO,
+    *,
+    slots: int = 1,
+    batch: float = DEFAULT_BATCH,
+    seen: StatisticsView = NOTHING_KNOWN,
+    learn: Learn | None = None,
+    gate: Gate = DEFAULT_GATE,
+    host: Host | None = None,
+) -> Choice:
+    """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds.
+
+    `learn` finds a mesh, where rows are at hand to learn it from; `plan: auto` takes it when it passes the gate.
+    `host` is what runs the query: limits count what it needs as well. In process there is none.
+    """
+    wishes.given.check_names(query.whole)
+    view = Layered((wishes.given, seen, calibrated()))
+    budget = Budget(wishes.cpu, wishes.memory, slots)
+    written = _written_with_sharing(wishes)
+    if written is not None:
+        wishes = replace(wishes, plan=str(unshared(written)))
+    hints = _hints(query, wishes)
+    beside = price_of_sides(query, view, batch)
+    around = None if host is None else partial(host_need, query, view, host=host, slots=slots)
+    choice = choose(
+        query.graph,
+        view,
+        budget,
+        wishes.objective,
+        hints,
+        batch=batch,
+        grouping=query.merging,
+        beside=beside,
+        around=around,
+    )
+    return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate), written=written)
+
+
+def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
+    """Spark as a host, with costs as calibrated, else built in; `trigger` is in seconds, 0 where there is none."""
+    costs = calibrated_host()
+    return Host(
+        SPARK if costs is None else costs,
+        "assumed" if costs is None else "calibrated",
+        "trigger" if trigger else "assumed",
+        share=1 / queries,
+    )
+
+
+def _written_with_sharing(wishes: PlanOptions) -> PhysicalPlan | None:
+    """The plan that the user wrote, if it shares a join; it is priced as if it computed the join itself."""
+    if "{" not in wishes.plan or is_mesh_text(wishes.plan):
+        return None
+    return parse(wishes.plan)
+
+
+@dataclass(frozen=True)
+class SetWishes:
+    """The user's settings for the plans of queries that run together."""
+
+    share: str = "adapt"
+    """`auto` shares joins where that saves CPU; `adapt` does so among queries that adapt, and can take it back by what
+    they measure; `off` leaves every query its own joins."""
+    cpu: float = math.inf
+    """Cores that all queries together may use in a slot."""
+    memory: float = math.inf
+    """Bytes that all queries together may use in a slot."""
+
+    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> SetWishes:
+        """Set the joint limits of a slot; None leaves a limit unchanged."""
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
+
+    def may_share(self, is_adapting: bool) -> bool:
+        """True for a query that may share joins with others, by itself."""
+        return self.share == "auto" or (self.share == "adapt" and is_adapting)
+
+
+def adapts_as_a_whole(settings: Settings | None) -> bool:
+    """True for a query that changes its plan by itself, the same in all slots: only such queries decide on sharing."""
+    return settings is not None and settings.scope == "query"
+
+
+SHARE = ("adapt", "auto", "off")
+TOGETHER = SetWishes()
+
+
+def decide_together(
+    queries: QuerySet,
+    choices: Mapping[str, Choice],
+    wishes: Mapping[str, PlanOptions],
+    together: SetWishes = TOGETHER,
+    *,
+    adapting: Collection[str] = (),
+    slots: int = 1,
+) -> JointChoice | None:
+    """The plans of a set, chosen together from the choices of its queries; None where there is nothing to choose.
+
+    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it; by
+    default, only if it is among those that are `adapting`. Joint limits that no plans keep are a NoFeasiblePlan.
+    """
+    if not queries.is_named or any(isinstance(choice.answer, Infeasible) for choice in choices.values()):
+        return None
+    sharing = [name for name in queries.names if together.may_share(name in adapting)]
+    if len(sharing) < 2 and together == TOGETHER:
+        return None
+    own = [from_own_model(member, choices[member.name].model) for member in queries.members]
+    partakers = in_agreement(own)
+    contenders = [_contender(each, choices[each.name], wishes[each.name], each.name in sharing) for each in partakers]
+    by_name = {each.name: each for each in partakers}
+    budget = joint_budget(choices, together, slots)
+    joint = choose_together(contenders, partial(of_common_join, partakers=by_name), budget)
+    if not joint.fits:
+        raise _over_joint_limits(joint)
+    return joint
+
+
+def joint_budget(choices: Mapping[str, Choice], together: SetWishes, slots: int) -> Budget:
+    """What the plans of a set may use together in each slot: the joint limits less what the host needs for all."""
+    budget = Budget(together.cpu, together.memory, slots)
+    needs = [each.host for each in choices.values() if each.host is not None]
+    return within(budget, need_together(needs)) if needs else budget
+
+
+def allocate(
+    queries: QuerySet,
+    allowed: SlotRange,
+    choose_at: Callable[[int], Mapping[str, Choice]],
+    wishes: Mapping[str, PlanOptions],
+    together: SetWishes,
+    fill: Callable[[Partitioning, Mapping[str, float]], FirstTable],
+) -> Allocation:
+    """The fewest slots with which the fullest slot keeps the limits of every query, and the joint ones.
+
+    `choose_at` chooses the plans for a number of slots; `fill` gives the groups of a grid to slots, for the bytes per
+    second of each relation.
+    """
+    if min(*(min(each.cpu, each.memory) for each in wishes.values()), together.cpu, together.memory) == math.inf:
+        raise SpecError(
+            "the fewest slots that keep the limits are asked for, and there are no limits",
+            hint="write what a slot may use: limits: {cpu: 0.8, memory: 500 MB}",
+        )
+
+    def objection(slots: int) -> str | None:
+        choices = choose_at(slots)
+        for choice in choices.values():
+            if isinstance(choice.answer, Infeasible):
+                return over_budget(choice.answer.cost, choice.budget)
+        try:
+            joint = None if together == TOGETHER else decide_together(queries, choices, wishes, together, slots=slots)
+        except NoFeasiblePlan as error:
+            return error.detail or error.message
+        amounts = shared_traffic(choices.values())
+        table = fill(partitioning_of(queries, slots, amounts), amounts)
+        needs = [(proposal(choice).cost, choice.budget) for choice in choices.values()]
+        needs += [] if joint is None else [(joint.cost, joint.budget)]
+        objections = (
+            over_limits(cost, table, limits.cpu, limits.memory, taken=limits.taken, room=limits.room)
+            for cost, limits in needs
+        )
+        return next(filter(None, objections), None)
+
+    return fewest_slots(allowed, objection)
+
+
+def refuse_capacities(capacities: Sequence[float] | None) -> None:
+    """Refuses speeds of slots whose number is still to be found."""
+    if capacities is not None:
+        raise SpecError(
+            "the fewest slots are asked for, and capacities are given for some",
+            hint="leave out 'balance.capacities', or give the number of slots",
+        )
+
+
+def joint_plans(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Plan]:
+    """The first plan of each query of a run."""
+    plans = {name: first_plan(choice) for name, choice in choices.items()}
+    if joint is not None:
+        plans |= {name: plan for name, plan in joint.plans.items() if not isinstance(plans[name], Mesh)}
+    return plans
+
+
+def as_run(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Choice]:
+    """The choices of the queries with the plans that the joint choice gives them."""
+    if joint is None:
+        return dict(choices)
+    written = {name: plan for name, plan in joint.plans.items() if shared_parts(plan)}
+    return {name: replace(choice, written=written.get(name, choice.written)) for name, choice in choices.items()}
+
+
+def _contender(partaker: Partaker, choice: Choice, wishes: PlanOptions, may_share: bool) -> Contender:
+    found = proposal(choice)
+    offer = choice.mesh
+    is_mesh = wishes.plan == "mesh" or (offer is not None and offer.is_taken)
+    if choice.written is not None and not isinstance(choice.written, Mesh):
+        return Contender(partaker, (choice.written,), may_share=False)
+    free = wishes.plan == "auto" and not wishes.has_hints
+    others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
+    plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
+    return Contender(partaker, plans, may_share=free and not is_mesh and may_share)
+
+
+def _over_joint_limits(joint: JointChoice) -> NoFeasiblePlan:
+    budget, cost = joint.budget, joint.cost
+    needs = _needed(cost, budget)
+    plans = "; ".join(f"{name}: {plan}" for name, plan in sorted(joint.plans.items()))
+    return NoFeasiblePlan(
+        "no plans found for the queries together fit within their joint 'limits'",
+        detail=f"{over_budget(cost, budget)}, with the plans {plans}",
+        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",
+    )
+
+
+def change_rules(
+    query: Query,
+    wishes: PlanOptions,
+    choice: Choice,
+    *,
+    adapt: Settings | None = None,
+    switches: tuple[Switch, ...] = (),
+) -> ChangeRules:
+    """Return what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
+    free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
+    criteria = Criteria(
+        given=choice.statistics,
+        budget=choice.budget,
+        objective=wishes.objective,
+        hints=_hints(query, free),
+        host=None if choice.host is None else choice.host.host,
+        expected=_expected(choice),
+    )
+    is_learning = learns(wishes, choice, adapt)
+    return ChangeRules(
+        adapt,
+        criteria,
+        switches,
+        _staging(wishes, choice, adapt),
+        resumes=is_learning or (adapt is not None and wishes.plan in PLAN_WORDS),
+    )
+
+
+def _expected(choice: Choice) -> Resources:
+    """What the first plan is expected to need."""
+    offer = choice.mesh
+    return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
+
+
+def _staging(wishes: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:
+    if not learns(wishes, choice, adapt):
+        return None
+    return BESIDE if adapt is not None and wishes.plan == "auto" else Staging()
+
+
+def proposal(choice: Choice) -> Proposal:
+    """The plan to run; NoFeasiblePlan when there is none within the limits."""
+    match choice.answer:
+        case Proposal() as found:
+            return found
+        case Infeasible() as failed:
+            raise _no_feasible_plan(failed, choice.budget, choice.host)
+
+
+def first_plan(choice: Choice) -> Plan:
+    """Return the first plan of the query: the mesh if it is taken, else the chosen plan."""
+    found = choice.written or proposal(choice).plan
+    offer = choice.mesh
+    return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
+
+
+def learns(wishes: PlanOptions, choice: Choice, adapt: Settings | None = None) -> bool:
+    """Whether the query looks for a better mesh while it runs: by its wish, if it began with one, or if it adapts."""
+    if wishes.plan != "auto":
+        return wishes.plan == "mesh"
+    is_free = not wishes.has_hints
+    return isinstance(first_plan(choice), Mesh) or (adapt is not None and is_free)
+
+
+def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
+    """What each relation of some queries brings, in bytes per second, by the estimates that their plans rest on."""
+    shared: dict[str, float] = {}
+    for choice in choices:
+        for name, amount in traffic(choice.estimates).items():
+            # Rows that any of the queries wants travel.
+            shared[name] = max(amount, shared.get(name, 0.0))
+    return shared
+
+
+def headline(choice: Choice) -> str:
+    """The chosen plan and why, in one line."""
+    found, plan = proposal(choice), first_plan(choice)
+    reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
+    return f"plan {short_text(plan)}: {reason} ({len(found.considered)} considered)"
+
+
+def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
+    graph = query.graph
+    if is_mesh_text(wishes.plan):
+        written = parse_mesh(wishes.plan)
+        return MeshOffer("as written", True, check_mesh(written, with_classes(graph, classes_for(written, graph))))
+    if isinstance(choice.answer, Infeasible):
+        return None
+    wanted = wishes.plan == "mesh"
+    is_free = wishes.plan == "auto" and not wishes.has_hints
+    if wanted and len(graph.names) < 3:
+        return MeshOffer("two relations have only one order")
+    if wanted and learn is None:
+        return MeshOffer("no sample: the query starts with one route per relation and learns a mesh while it runs")
+    if learn is None or len(graph.names) < 3 or not (wanted or is_free):
+        return None
+    model, best = choice.model, choice.answer.cost
+    considered = choice.answer.considered
+    mjoins = [each for each in considered if kind(each.plan) == "mjoin" and not any(pre_groups(each.plan))]
+    rival = min(mjoins, key=lambda each: each.cost.cpu, default=None)
+    single = best if rival is None else rival.cost
+
+    def verdict(proposed: Resources) -> Verdict:
+        return judge(gate, best, proposed, AT_ONCE, choice.objective, choice.budget)
+
+    best_case = verdict(replace(single, cpu=model.base.cpu))
+    if is_free and not best_case.passed:
+        return MeshOffer(f"not learnt: even with free routes it {best_case.reason}")
+    held = {name: model.rows(model.estimates.mask((name,))) for name in graph.names}
+    learnt = learn(held, choice.answer.plan if rival is None else rival.plan)
+    if not learnt.is_mesh:
+        return MeshOffer("one route per relation is best for the sampled rows", learnt=learnt)
+    rates = dict(zip(graph.names, model.estimates.rates, strict=True))
+    # The model gives the total cost of single routes; the sample gives the share that a mesh would save.
+    routing = single.cpu - model.base.cpu
+    cost = replace(single, cpu=model.base.cpu + routing / (1 + learnt.gain(rates)))
+    if wanted:
+        return MeshOffer("requested, and it gains on held-out rows", True, learnt.mesh, learnt, cost)
+    found = verdict(cost)
+    return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
+
+
+def _hints(query: Query, wishes: PlanOptions) -> Hints:
+    entry, force = "plan", wishes.plan.strip()
+    if not force:
+        raise PlanError("the plan is empty", hint="use auto, mjoin, tree or a plan text such as ((a b) c)")
+    if wishes.force is not None:
+        if force not in ("auto", wishes.force):
+            raise SpecError(
+                f"'plan' and 'hints.force' name different plans, '{force}' and '{wishes.force}'",
+                hint="write 'plan: auto', or leave 'hints.force' out",
+            )
+        entry, force = "hints.force", wishes.force
+    if force == "mesh" or is_mesh_text(force):
+        # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
+        force = "mjoin"
+    wanted = None if force == "auto" else force
+    if wishes.optimizer not in (None, *NAMED):
+        raise SpecError(
+            f"'hints.optimizer' names '{wishes.optimizer}', which is not an optimizer",
+            hint=f"write one of {', '.join(NAMED)}, or leave it out to ask all",
+        )
+    try:
+        return Hints.parse(
+            query.graph,
+            query.merging,
+            force=wanted,
+            keep=wishes.keep,
+            forbid=wishes.forbid,
+            optimizer=wishes.optimizer,
+        )
+    except PlanError as error:
+        if entry == "plan" or error.message.startswith("'hints."):
+            raise
+        raise PlanError(f"'{entry}': {error.message}", detail=error.detail, hint=error.hint) from error
+
+
+def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None = None) -> NoFeasiblePlan:
+    cost, slots = failed.cost, budget.slots
+    each = f" in each of {slots} slots" if slots > 1 else ""
+    needs = _needed(cost, budget)
+    allowed = (
+        f"'limits.cpu' allows {budget.cpu:g} cores{each}",
+        f"'limits.memory' allows {size_text(budget.memory)}{each}",
+    )
+    match failed.bound:
+        case "cpu":
+            named, best, limit = "'limits.cpu'", "the plan with least CPU", allowed[0]
+        case "memory":
+            named, best, limit = "'limits.memory'", "the plan with least memory", allowed[1]
+        case "cpu and memory together" | "hints":
+            named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
+            limit = f"{allowed[0]} and {allowed[1]}"
+    subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
+    slot = budget.of_slot(cost)
+    remedies = ["use more slots", "shorten the windows"]
+    if host is not None and cost.cpu > budget.total_cpu:
+        remedies.insert(0, "set a longer trigger")
+    return NoFeasiblePlan(
+        f"{subject} fits within {named}",
+        detail=f"{limit}; {best} is {failed.best}, which needs {slot.cpu:.3g} cores and "
+        f"{size_text(slot.memory)}{each}{_parts(cost, budget, host)}",
+        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, {', '.join(remedies[:-1])}, or {remedies[-1]}",
+    )
+
+
+def _needed(cost: Resources, budget: Budget) -> list[str]:
+    """The limits to write for a plan.
+
+    All that the plan exceeds: with one limit of two raised, the next error would be about the other.
+    """
+    slot = budget.of_slot(cost)
+    needs = [f"cpu: {_rounded_up(slot.cpu):g}"] if cost.cpu > budget.total_cpu else []
+    return needs + ([f"memory: {size_text(_rounded_up(slot.memory))}"] if cost.memory > budget.total_memory else [])
+
+
+def _parts(cost: Resources, budget: Budget, host: HostNeed | None) -> str:
+    """The parts of what a slot needs: the plan's and the host's."""
+    if host is None:
+        return ""
+    state = size_text(cost.memory * budget.room / budget.slots)
+    return (
+        f": {cost.cpu / budget.slots:.3g} cores for the plan and {budget.taken.cpu:.3g} for Spark "
+        f"({host.triggers:.3g} for a trigger every {host.batch:g} s, {host.rows + host.results:.3g} for rows and "
+        f"results), {state} for the state and {size_text(budget.taken.memory)} for a worker and its rows"
+    )
+
+
+def _rounded_up(amount: float) -> float:
+    """At least the amount, in two digits.
+
+    >>> _rounded_up(137_412.0)
+    140000.0
+    """
+    if amount <= 0:
+        return 0.0
+    digit = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return math.ceil(amount / digit) * digit

@@ -1,0 +1,380 @@
+"""A running set of queries changes: queries join it and leave it, between two batches.
+
+The base rows in the checkpoint are carried over from the old set to the new one: into its relations, its codes, its
+layout and its grid. One new manifest of the last batch, written in one piece, is the change; before it the old set
+holds, after it the new one. Nothing of a query that stays depends on the change: its rows are there, its groups are
+rebuilt from them, and the next batch is the next batch.
+
+A query that joins answers from an event time on (`since`): it gives exactly those of its results that are not older. No
+row of that time or newer has arrived before the change. The manifest says from which event time on each relation is
+*complete*: all its rows are there, with the values of all columns. It follows from the rows that the old set may have
+dropped (`engine.expiry`), and from what earlier changes left. `since` is the first moment after the newest row at which
+no row from before the relation is complete is in its window any more. Rows from before the change get stand-ins for
+columns that they were not kept with (`run/placeholders`); no query that joins takes them for values, because a relation
+is complete only after them.
+
+Limit: all live rows pass through the driver. A query that joins can read streams of the set only; Spark cannot add a
+source to a query that has a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.evaluate.codes import combine_codes, key_codes
+from anabranch.engine.evaluate.expression import ColumnLookup, evaluate, evaluate_mask
+from anabranch.engine.expiry import kept_from, spares
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.ownership import needed_in
+from anabranch.errors import BundleError
+from anabranch.functions import below_casts, bind_call
+from anabranch.lang.expr import Column, Expr, columns, conjunction, conjuncts
+from anabranch.lang.window import BEFORE_ALL, FOREVER
+from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.partitioning import Partitioning, row_code
+from anabranch.plan.query import titled
+from anabranch.plan.query_set import Member, QuerySet
+from anabranch.run.clock import Clocks
+from anabranch.run.commit import relation_floors
+from anabranch.run.manifest import Manifest, RowFile
+from anabranch.run.placeholders import stand_ins
+from anabranch.run.row_ownership import first_slots, kept_rows
+from anabranch.run.store import Store, new_attempt, rows_name
+from anabranch.run.tables import read_columns
+from anabranch.run.wire import WireLayout, wire_layout
+from anabranch.stats.report import SlotReport
+
+
+@dataclass(frozen=True)
+class SetChange:
+    """Which queries joined and left, and from which event time on those that joined answer."""
+
+    joined: Mapping[str, int | None] = field(default_factory=dict)
+    """In microseconds; None where there was no row yet, so that the answer is complete."""
+    left: tuple[str, ...] = ()
+
+
+def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None) -> None:
+    """Refuses what a running set cannot become; nothing has been touched.
+
+    `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
+    """
+    if unknown := [name for name in new.streams if name not in old.streams]:
+        readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
+        raise BundleError(
+            f"{titled(readers[0])} reads stream '{unknown[0]}', which the running queries do not read",
+            detail=f"they read {', '.join(old.streams)}; Spark cannot add a source to a query that has a checkpoint",
+            hint="start it on its own, or start all queries again with a new checkpoint",
+        )
+    before = {each.name: each for each in old.members}
+    for each in new.members:
+        known = before.get(each.name)
+        if known is not None and known.query.text != each.query.text:
+            raise BundleError(
+                f"query '{each.name}' is another one in the running set",
+                detail=f"there it is: {known.query.text}",
+                hint="remove that one first, or give this one another name",
+            )
+    for table in set(new.graph.tables) & set(old.graph.tables):
+        if lacking := set(read_columns(new.graph, table)) - set(read_columns(old.graph, table)):
+            raise BundleError(
+                f"column '{min(lacking)}' of table '{table}' is not among those that the running queries read",
+                detail="the rows of the table that batches meet are in the checkpoint, without that column",
+                hint="start the query on its own, or register the table under another name for it",
+            )
+    for relation in new.graph.streamed:
+        same = _same(old.graph, relation)
+        if same is not None and _stand_ins(relation, same, old, new) is None:
+            tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
+            raise BundleError(
+                f"rows of '{relation.name}' were kept without columns that the running queries would have to test",
+                detail=f"all of them ask for {tests}, and the query that joins does not",
+                hint=f"give '{relation.name}' another alias in the query that joins, or the same filter",
+            )
+    for name, time in _promised(old, new, manifest)[0].items():
+        if name not in before and time >= FOREVER:
+            raise BundleError(
+                f"{titled(name)} has an unbounded window over rows that the running queries have not kept",
+                detail="its answer would never be complete",
+                hint="start it on its own, from the first row on",
+            )
+
+
+def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
+    """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
+    manifest = store.latest()
+    refuse_change(old, new, manifest)
+    arrivals = [each for each in new.members if each.name not in old.names]
+    left = tuple(each.name for each in old.members if each.name not in new.names)
+    if manifest is None:
+        store.belong_to(new)
+        return SetChange({each.name: None for each in arrivals}, left)
+    rows = _rows(store, old, manifest)
+    layout = wire_layout(new, table)
+    carried = {each.name: _carried(each, old, layout, rows, manifest.complete) for each in new.graph.streamed}
+    since, complete = ({}, {}) if manifest.clocks.newest is None else _promised(old, new, manifest)
+    attempt = new_attempt()
+    files = []
+    for slot in table.working:
+        mine = {name: _part(table, name, batch, slot) for name, batch in carried.items()}
+        count = sum(len(batch) for batch in mine.values())
+        if count:
+            file = rows_name(manifest.batch, slot, attempt)
+            store.write_rows(file, layout.join(mine), SlotReport())
+            youngest = {name: int(batch.times.max()) for name, batch in mine.items() if len(batch)}
+            files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
+    clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
+    plans = {name: text for name, text in manifest.plans.items() if name in new.names}
+    renumbered = renumbered_predicates(old, new)
+    plans = {name: text for name, text in plans.items() if name not in renumbered or "#" not in text}
+    versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
+    changed = Manifest(
+        manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, complete
+    )
+    store.commit(changed)
+    store.belong_to(new)
+    store.collect((changed,))
+    store.keep_tables(new.graph.tables)
+    return SetChange({each.name: since.get(each.name) for each in arrivals}, left)
+
+
+def renumbered_predicates(old: QuerySet, new: QuerySet) -> frozenset[str]:
+    """The queries that stay with other late filters: their predicates have other numbers."""
+    before = {each.name: each.query.late_filters for each in old.members}
+    return frozenset(
+        each.name for each in new.members if before.get(each.name, each.query.late_filters) != each.query.late_filters
+    )
+
+
+def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> list[Expr]:
+    """What queries that stay test from now on, and rows have passed when they came."""
+    if known.filter is None or not any(relation.name in each.query.whole.names for each in _staying(old, new)):
+        return []
+    tested = () if relation.filter is None else conjuncts(relation.filter)
+    return [part for part in conjuncts(known.filter) if part not in tested]
+
+
+def _staying(old: QuerySet, new: QuerySet) -> list[Member]:
+    return [each for each in new.members if each.name in old.names]
+
+
+def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
+    """Values for the columns that rows from before the change lack; None where none are known.
+
+    If there are such values, all that rows have passed is true of them, and not only what is tested from now on: after
+    a later change more of it may be tested, and rows then have these in place of their own.
+    """
+    kept = {field.name for field in known.schema}
+    lacking = [field for field in relation.schema if field.name not in kept]
+    names = {field.name for field in lacking}
+    passed = () if known.filter is None else conjuncts(known.filter)
+    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names])
+    tests = [part for part in _passed_before(relation, known, old, new) if _read_by(part) & names]
+    if found is not None and all(_read_by(part) <= names for part in tests):
+        return found
+    return stand_ins(lacking, tests)
+
+
+def _read_by(part: Expr) -> set[str]:
+    """The columns that a condition on one relation reads, by name."""
+    return {column.name for column in columns(part)}
+
+
+def _refuse_stand_ins(part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup) -> None:
+    """Refuses to test what rows have passed when they came, where an earlier change left them values that do not.
+
+    Rows from `first` on have values of their own.
+    """
+    if not evaluate_mask(part, read, len(batch))[batch.times < first].all():
+        raise BundleError(
+            f"rows of '{relation.name}' have stand-ins that {part} rejects, and have passed it themselves",
+            detail="an earlier change gave them values for columns that they were not kept with",
+            hint="make this change when rows from before that one have left their windows",
+        )
+
+
+def _promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[dict[str, int], dict[str, int]]:
+    """From when on each query of the new set answers, if not from the first row on, and each relation is complete.
+
+    Without a manifest, and before the first row, as of the event time 0.
+    """
+    newest = None if manifest is None else manifest.clocks.newest
+    if manifest is None or newest is None:
+        first, since, kept = 0, dict[str, int](), kept_from(old, dict.fromkeys(old.graph.names, 0))
+    else:
+        first, since = newest + 1, {name: time for name, time in manifest.since.items() if name in new.names}
+        kept = kept_from(old, relation_floors(old, manifest.clocks))
+        kept = {name: max(time, manifest.complete.get(name, BEFORE_ALL)) for name, time in kept.items()}
+
+    def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
+        """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
+        found = min(kept[relation.name], first) if _is_there(old.graph, new.graph, relation, asked) else first
+        return max(found, since.get(relation.stream, found)) if relation.is_result else found
+
+    arrivals = [each for each in new.members if each.name not in old.names]
+    for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
+        own, early = {terms.relation: terms for terms in member.terms}, spares(member.query)
+        lag = 0 if member.query.grouping is None else member.query.grouping.lag
+        latest = first
+        for shared in member.query.whole.streamed:
+            terms = own.get(shared.name)
+            window, asked = (shared.window, None) if terms is None else (terms.window, terms.filter)
+            lost = complete(shared, _filter(shared, asked)) - 1
+            # The last event time at which a row that may be lacking could be part of a result.
+            until = min(window.deadline(lost), shared.window.deadline(lost) - early[shared.name])
+            latest = max(latest, max(lost, until) + lag + 1)
+        since[member.name] = min(latest, FOREVER)
+    return since, {each.name: complete(each, _filter(each, None)) for each in new.graph.streamed}
+
+
+def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
+    found = () if shared.filter is None else conjuncts(shared.filter)
+    return found if own is None else (*found, *conjuncts(own))
+
+
+def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...]) -> bool:
+    """True when the old set has taken in all rows, columns and keys of a relation that a query asks for."""
+    known = _same(old, wanted)
+    if known is None:
+        return False
+    if known.filter is not None and any(part not in asked for part in conjuncts(known.filter)):
+        return False
+    # What the filter of the old relation asks has been tested when the rows came.
+    untested = [part for part in asked if known.filter is None or part not in conjuncts(known.filter)]
+    read = {field.name for field in wanted.schema} | {column.name for part in untested for column in columns(part)}
+    carried = {field.name for field in known.schema}
+    if not read <= carried:
+        return False
+    return all(
+        _old_code(old, wanted.name, key.expression(wanted.name)) is not None
+        or {column.name for column in columns(key.expression(wanted.name))} <= carried
+        for key in new.keys_of([wanted.name])
+    )
+
+
+def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
+    """The relation of that name, if it has the same rows."""
+    for relation in graph.relations:
+        if relation.name == wanted.name:
+            is_same = (relation.stream, relation.is_result) == (wanted.stream, wanted.is_result)
+            return relation if is_same and relation.event_time == wanted.event_time else None
+    return None
+
+
+def _old_code(old: JoinGraph, relation: str, expression: Expr) -> str | None:
+    """The name of the code that the old set has of an expression."""
+    if relation not in old.names:
+        return None
+    return next((key.name for key in old.keys_of([relation]) if key.expression(relation) == expression), None)
+
+
+def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, RelationBatch]:
+    """All rows of the old set, each once, wherever it was kept."""
+    tables = manifest.partitionings
+    last = tables[-1]
+    layout = wire_layout(old, *tables)
+    found: dict[str, list[RelationBatch]] = {each.name: [layout.empty(each.name)] for each in old.graph.streamed}
+    for file in manifest.files:
+        for name, batch in layout.split(store.read_rows(file.name)).items():
+            if len(batch):
+                mine = kept_rows(tables[file.partitioning :], file.slot, name, batch)
+                mine &= first_slots(last, name, batch) == file.slot
+                found[name].append(batch.take(np.flatnonzero(mine)))
+    return {name: joined(several) for name, several in found.items()}
+
+
+def _carried(
+    relation: Relation,
+    old: QuerySet,
+    layout: WireLayout,
+    rows: Mapping[str, RelationBatch],
+    complete: Mapping[str, int],
+) -> RelationBatch:
+    """The rows of a relation of the new set, as far as the old set has them."""
+    known = _same(old.graph, relation)
+    stays = {each.name for each in old.members} & set(layout.queries.names)
+    readers = [each for each in layout.queries.members if relation.name in each.query.whole.names]
+    if known is None:
+        return layout.empty(relation.name)
+    batch = rows[relation.name]
+    carried = {name: batch.payload.column(name) for name in batch.payload.schema.names}
+    tested = () if known.filter is None else conjuncts(known.filter)
+    rest = () if relation.filter is None else tuple(part for part in conjuncts(relation.filter) if part not in tested)
+    # Rows with a key that is NULL have no code and were never kept.
+    keys = [below_casts(key.expression(relation.name)) for key in old.graph.keys_of([relation.name])]
+    rest = tuple(part for part in rest if part not in [bind_call("is_not_null", (key,)) for key in keys])
+    readable = all(column.name in carried for part in rest for column in columns(part))
+    if not readable or (not any(each.name in stays for each in readers) and _lacks(relation, layout, old, carried)):
+        # Only queries that join would read them, and those answer from later on.
+        return layout.empty(relation.name)
+
+    def read(column: Column) -> pa.Array:
+        return carried[column.name]
+
+    for part in _passed_before(relation, known, old, layout.queries):
+        if _read_by(part) <= carried.keys():
+            _refuse_stand_ins(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
+    times = batch.times
+    codes = dict(batch.codes)
+    if (condition := conjunction(rest)) is not None:
+        kept = evaluate_mask(condition, read, len(times))
+        carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
+        times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
+    length = len(times)
+    standing = _stand_ins(relation, known, old, layout.queries) or {}
+    payload = pa.RecordBatch.from_pydict(
+        {
+            f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)
+            for f in relation.schema
+        }
+    )
+    made = {code: _code(code, relation, layout, old.graph, codes, read, times) for code in layout.codes[relation.name]}
+    return RelationBatch(times, made, payload)
+
+
+def _repeated(value: pa.Scalar | None, kind: pa.DataType, length: int) -> pa.Array:
+    return pa.nulls(length, kind) if value is None or not value.is_valid else pa.repeat(value, length)
+
+
+def _lacks(relation: Relation, layout: WireLayout, old: QuerySet, carried: Mapping[str, pa.Array]) -> bool:
+    """True when rows of the old set have no value for some column or key."""
+    keys = [key.expression(relation.name) for key in layout.queries.graph.keys_of([relation.name])]
+    unknown = [key for key in keys if _old_code(old.graph, relation.name, key) is None]
+    read = {column.name for key in unknown for column in columns(key)} | {field.name for field in relation.schema}
+    return not read <= carried.keys()
+
+
+def _code(
+    code: str,
+    relation: Relation,
+    layout: WireLayout,
+    old: JoinGraph,
+    codes: Mapping[str, Int64Array],
+    read: object,
+    times: Int64Array,
+) -> Int64Array:
+    """The code of rows by the new set: as they had it, else computed; rows without the columns have none to match."""
+    if code == row_code(relation.name):
+        return codes[code] if code in codes else combine_codes([times, np.arange(len(times))])
+    key = next(each for each in layout.queries.graph.keys_of([relation.name]) if each.name == code)
+    expression = key.expression(relation.name)
+    known = _old_code(old, relation.name, expression)
+    if known is not None:
+        return codes[known]
+    try:
+        values = evaluate(expression, read, len(times))  # type: ignore[arg-type]
+    except KeyError:
+        return np.zeros(len(times), dtype=np.int64)
+    made: Int64Array = key_codes(values, key.type)
+    return made
+
+
+def _part(table: Partitioning, name: str, batch: RelationBatch, slot: int) -> RelationBatch:
+    if not len(batch) or table.slots == 1:
+        return batch
+    return batch.take(np.flatnonzero(needed_in(table, name, batch)[:, slot]))

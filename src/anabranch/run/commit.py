@@ -1,0 +1,209 @@
+"""From one manifest to the next: makes the task of a batch, and the manifest from the reports of its slots.
+
+All hosts use these functions. Nothing here reads or writes files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from anabranch.adapt.facts import Moment
+from anabranch.engine.expiry import expiry
+from anabranch.plan.execution import ExecutionModel
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query_set import QuerySet
+from anabranch.plan.slots import Orders, most_frequent
+from anabranch.run.clock import Clocks
+from anabranch.run.manifest import Manifest, RowFile
+from anabranch.run.slot import SlotTask
+from anabranch.run.store import new_attempt
+from anabranch.run.work import Setup
+from anabranch.stats.report import SlotReports
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+COMPACT_FILES = 32
+"""A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
+COMPACT_FILES_ALWAYS = 256
+"""With this many it is compacted anyway: a restart must not open files without end."""
+
+
+def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
+    """The floor of each relation: that of its stream or, where it has results of a query, the watermark of that."""
+    floors: dict[str, int] = {}
+    passed: dict[str, int] = {}
+    by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
+    for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
+        for relation in member.query.whole.streamed:
+            # Every result still to come has a row still to come: none is older than the least floor of its query.
+            floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
+        passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
+    return floors
+
+
+def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The largest event time that the slots received, for each stream that had any."""
+    newest: dict[str, int] = {}
+    derived = derived_relations(queries)
+    for report in reports.values():
+        rejected = {name: time for name, time in report.rejected.items() if name not in derived}
+        for name, time in [*report.newest.items(), *rejected.items()]:
+            relation = queries.graph.relation(name)
+            if not relation.is_result:
+                newest[relation.stream] = max(time, newest.get(relation.stream, time))
+    return newest
+
+
+def ticks_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int | None]:
+    """The last tick of each derived stream, if there was one; ticks travel as rejected rows."""
+    return last_ticks(queries, [report.rejected for report in reports.values()])
+
+
+def last_ticks(queries: QuerySet, rejected: Sequence[Mapping[str, int]]) -> dict[str, int | None]:
+    """The largest time of a rejected row of each derived stream, from the times by relation."""
+    found: dict[str, int | None] = {}
+    for name, relation in derived_relations(queries).items():
+        found[relation.stream] = max((times[name] for times in rejected if name in times), default=None)
+    return found
+
+
+def derived_relations(queries: QuerySet) -> dict[str, Relation]:
+    """The derived relations, by name."""
+    return {relation.name: relation for relation in queries.graph.relations if relation.is_derived}
+
+
+def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """Rows in: the rows of each stream that its source delivered, each counted once and before filters."""
+    return _by_stream(queries, [report.delivered for report in reports.values()])
+
+
+def rows_by_query(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """Rows out: the finished results of each query, after merging groups and after HAVING."""
+    return {name: sum(report.results.get(name, 0) for report in reports.values()) for name in queries.names}
+
+
+def rows_out(queries: QuerySet, reports: SlotReports) -> int:
+    """The rows that all sinks together received."""
+    found = rows_by_query(queries, reports)
+    return sum(found[each.name] for each in queries.delivered)
+
+
+def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The late rows of each stream."""
+    return _by_stream(queries, [report.late for report in reports.values()])
+
+
+def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The rows of each stream that lay too far in the future."""
+    return _by_stream(queries, [report.ahead for report in reports.values()])
+
+
+def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
+    totals = dict.fromkeys(queries.streams, 0)
+    for relation in queries.graph.streamed:
+        if relation.is_result:
+            continue
+        count = sum(each.get(relation.name, 0) for each in counts)
+        totals[relation.stream] = max(count, totals[relation.stream])
+    return totals
+
+
+def moment(queries: QuerySet, clocks: Clocks, execution: ExecutionModel) -> Moment:
+    """Event time as of the clocks: the newest row, and which rows have left all results."""
+
+    def is_over(time: int) -> bool:
+        lows = expiry(queries, relation_floors(queries, clocks), execution)
+        return all(relation.window.deadline(time - 1) < lows[relation.name] for relation in queries.graph.relations)
+
+    return Moment(clocks.newest, is_over)
+
+
+def next_task(
+    setup: Setup,
+    orders: Orders,
+    batch: int,
+    manifest: Manifest | None,
+    clocks: Clocks,
+    clocks_after: Clocks | None,
+    ceilings: Mapping[str, int] = NOTHING,
+    versions: Mapping[str, str] | None = None,
+) -> SlotTask:
+    """A new attempt at a batch, from the state that the last manifest left.
+
+    `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet. `ceilings` has the
+    largest event time that is admitted, by relation, where there is one; `versions` are those of tables in force.
+    """
+    return SlotTask(
+        queries=setup.queries,
+        plans=orders.plans,
+        partitioning=orders.table,
+        counts_cells=orders.counts_cells,
+        batch=batch,
+        attempt=new_attempt(),
+        after=manifest.attempt if manifest else None,
+        floors=relation_floors(setup.queries, clocks),
+        floors_after=relation_floors(setup.queries, clocks_after) if clocks_after else None,
+        files=manifest.files if manifest else (),
+        partitionings=manifest.partitionings if manifest else (),
+        execution=setup.execution,
+        compacting=slots_to_compact(manifest, orders.table),
+        ceilings=ceilings,
+        versions=versions or {},
+        since=manifest.since if manifest else {},
+        complete=manifest.complete if manifest else {},
+    )
+
+
+def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manifest:
+    """The manifest of a batch: older files that still speak for live rows, and this batch's."""
+    lows = expiry(task.queries, relation_floors(task.queries, clocks), task.execution)
+    tables = task.tables
+    replaced = {slot for slot in task.compacting if slot in reports}
+    files = [
+        file
+        for file in task.files
+        if is_alive(task.queries, file, lows) and file.slot in task.partitioning.working and file.slot not in replaced
+    ]
+    for slot, report in sorted(reports.items()):
+        # The file of a slot that was compacted has the rows of all stages.
+        for written in report.files[-1:] if slot in replaced else report.files:
+            if written.rows:
+                name = task.rows_name(slot, written.stage)
+                files.append(RowFile(name, task.batch, slot, written.rows, written.newest, len(tables) - 1))
+    # Tables from before the oldest file decide nothing any more.
+    oldest = min((file.partitioning for file in files), default=len(tables) - 1)
+    plans = {name: str(most_frequent(each)) for name, each in task.plans.items()}
+    return Manifest(
+        task.batch,
+        task.attempt,
+        clocks,
+        tuple(replace(file, partitioning=file.partitioning - oldest) for file in files),
+        tables[oldest:],
+        plans,
+        task.versions,
+        task.since,
+        task.queries.fingerprint,
+        task.complete,
+    )
+
+
+def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
+    """True when some row of the file may still be part of a result."""
+    windows = {relation.name: relation.window for relation in queries.graph.relations}
+    return any(windows[name].deadline(newest) >= lows[name] for name, newest in file.newest.items())
+
+
+def slots_to_compact(manifest: Manifest | None, partitioning: Partitioning) -> frozenset[int]:
+    """The slots whose files have become many."""
+    if manifest is None or not manifest.files:
+        return frozenset()
+    chosen = set()
+    for slot in range(partitioning.slots):
+        rows = [file.rows for file in manifest.files if file.slot == slot]
+        grown = len(rows) >= COMPACT_FILES and 2 * (sum(rows) - max(rows)) >= max(rows)
+        if grown or len(rows) >= COMPACT_FILES_ALWAYS:
+            chosen.add(slot)
+    return frozenset(chosen)

@@ -1,0 +1,93 @@
+"""What a form of files is to those who read them, and how rows of a stream are made from files.
+
+A stream is a scan of files, or a frame over one that selects, computes and filters (`spark/scans`). `Reading` says
+both: which columns of the files are read, and what becomes of them.
+
+Law: rows are those that Spark would read. What a form cannot be sure of, it leaves to Spark (`look_into`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.lang.expr import Column, Expr, columns
+from anabranch.run.rows import flat
+
+Columns: TypeAlias = Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a file says of itself: its rows, and whether a slot can read it."""
+
+    rows: int
+    is_readable: bool
+
+
+class FileForm(Protocol):
+    """A form of files; travels to the workers."""
+
+    def can_hold(self, kind: pa.DataType) -> bool:
+        """Whether slots read columns of a type from files of this form."""
+        ...
+
+    def look_into(self, path: str, wanted: Columns) -> Footer:
+        """Looks whether a file has the columns as Spark would read them; what cannot be read at all has not."""
+        ...
+
+    def read(self, path: str, wanted: Columns) -> pa.Table:
+        """The columns of a file that was looked into, as the types of its stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows of a stream are made from its files."""
+
+    form: FileForm
+    made: Mapping[str, Expr]
+    """The columns of the stream that are read, over columns of the files."""
+    conditions: tuple[Expr, ...] = ()
+    """What rows of the files must fulfil to be rows of the stream."""
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of the files that are read."""
+        read = (column for each in (*self.made.values(), *self.conditions) for column in columns(each))
+        return {column.name: column.type for column in read}
+
+    def only(self, names: Collection[str]) -> Reading:
+        """The same rows with these columns."""
+        return replace(self, made={name: self.made[name] for name in names})
+
+    def look_into(self, path: str) -> Footer:
+        return self.form.look_into(path, self.columns)
+
+    def read(self, path: str) -> pa.Table:
+        """The rows of the stream that a file holds."""
+        table = self.form.read(path, self.columns)
+        if not self.conditions and all(_is_named(each, name) for name, each in self.made.items()):
+            return table
+        values = {name: flat(table.column(name)) for name in table.column_names}
+        length = len(table)
+
+        def read(column: Column) -> pa.Array:
+            return values[column.name]
+
+        for condition in self.conditions:
+            kept = evaluate_mask(condition, read, length)
+            if not kept.all():
+                accepted = pa.array(kept)
+                values = {name: each.filter(accepted) for name, each in values.items()}
+                length = int(kept.sum())
+        return pa.table({name: evaluate(each, read, length) for name, each in self.made.items()})
+
+
+def _is_named(made: Expr, name: str) -> bool:
+    return isinstance(made, Column) and made.name == name

@@ -1,0 +1,66 @@
+"""What the filters of single relations do to sampled rows, and what they cost: where a filter is placed depends on it.
+
+The rows must be those before the filters, so the query is sampled with these filters late. The engine's own evaluator
+is timed, on all sampled rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import thread_time
+
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.evaluate.expression import evaluate_mask
+from anabranch.errors import ExpressionError
+from anabranch.lang.expr import Column, Expr
+from anabranch.plan.query import Query
+from anabranch.stats.filters import SeenFilter
+
+FEWEST_ROWS = 1_000
+"""With fewer rows, the cost and the share of a filter stay unknown."""
+TURNS = 3
+"""Times that a filter is evaluated; the fastest counts."""
+
+
+def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:
+    """The late filters of a query on rows of their relations; those of which too few rows are known are not there."""
+    found = []
+    for theta in query.graph.thetas:
+        if len(theta.relations) != 1:
+            continue
+        (name,) = theta.relations
+        batch = rows.get(name)
+        if batch is None or len(batch) < FEWEST_ROWS:
+            continue
+        try:
+            passing, seconds = timed(theta.predicate, batch)
+        except ExpressionError:
+            continue  # it fails on rows that another condition would have kept from it
+        share, each = max(passing, 0.5) / len(batch), seconds / len(batch)
+        found.append(SeenFilter(name, str(theta), share, each))
+    return tuple(found)
+
+
+def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:
+    """How many rows pass, and the seconds of this thread that all of them take; tests put others in its place."""
+
+    def read(column: Column) -> pa.Array:
+        return rows.payload.column(column.name)
+
+    least, passing = float("inf"), 0.0
+    for _ in range(TURNS):
+        started = thread_time()
+        passing = float(evaluate_mask(condition, read, len(rows)).sum())
+        least = min(least, thread_time() - started)
+    return passing, least
+
+
+def bytes_of_columns(rows: Mapping[str, RelationBatch]) -> dict[str, dict[str, float]]:
+    """Bytes of a value of each column, by relation."""
+    return {
+        name: {each: batch.payload.column(each).nbytes / len(batch) for each in batch.payload.schema.names}
+        for name, batch in rows.items()
+        if len(batch)
+    }

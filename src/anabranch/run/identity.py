@@ -1,0 +1,70 @@
+"""The identity of queries in a checkpoint, in words: what they read, and how two of them differ.
+
+A checkpoint belongs to one fingerprint, which says that queries differ but not in what. So the metadata also has the
+text of the queries and the columns that they read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch.lang.expr import columns as of_expression
+from anabranch.lang.schema import type_name
+from anabranch.plan.query_set import QuerySet
+
+MOST = 3
+"""Differences that are shown."""
+_WORDS = re.compile(r"\w+|[^\w\s]")
+
+
+def columns_read(queries: QuerySet) -> dict[str, str]:
+    """The columns that queries read of each stream and table, with their types."""
+    found: dict[str, dict[str, str]] = {}
+    for relation in queries.graph.relations:
+        columns = found.setdefault(relation.stream, {})
+        if not relation.is_table:
+            columns[relation.event_time] = "event time"
+        read = {field.name: field.type for field in relation.schema}
+        expressions = [key.expression(relation.name) for key in queries.graph.keys_of([relation.name])]
+        expressions += [] if relation.filter is None else [relation.filter]
+        read |= {each.name: each.type for expression in expressions for each in of_expression(expression)}
+        columns |= {name: type_name(type) for name, type in read.items() if name not in columns}
+    return {
+        stream: ", ".join(f"{name} {kind}" for name, kind in sorted(read.items())) for stream, read in found.items()
+    }
+
+
+def what_differs(found: Mapping[str, Any], queries: QuerySet) -> str:
+    """The difference between the queries of a checkpoint's metadata and those that run now."""
+    was, now = str(found.get("query", "")), queries.text
+    changes = _changes(_WORDS.findall(was), _WORDS.findall(now))
+    if changes:
+        more = f"\nand {len(changes) - MOST} more differences" if len(changes) > MOST else ""
+        return "\n".join(changes[:MOST]) + more + f"\nit was written by: {was}"
+    before = found.get("columns")
+    if isinstance(before, Mapping):
+        for stream, columns in columns_read(queries).items():
+            if before.get(stream, columns) != columns:
+                return f"the texts are equal, but of '{stream}' it reads {before[stream]}; this query reads {columns}"
+    return f"the texts are equal; columns, types, event times or functions differ\nit was written by: {was}"
+
+
+def _changes(was: list[str], now: list[str]) -> list[str]:
+    """The stretches of words in which two texts differ, with the words before each."""
+    found = []
+    matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind == "equal":
+            continue
+        old, new, before = " ".join(was[a:b]), " ".join(now[c:d]), " ".join(was[max(0, a - 3) : a])
+        place = f"after '{before}'" if before else "at the beginning"
+        if not old:
+            found.append(f"{place}: this query adds '{new}'")
+        elif not new:
+            found.append(f"{place}: this query lacks '{old}'")
+        else:
+            found.append(f"{place}: it has '{old}', this query '{new}'")
+    return found

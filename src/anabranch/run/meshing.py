@@ -1,0 +1,111 @@
+"""Learns a mesh from sampled rows, before a query runs.
+
+The operators of the query run on the sample as they would run on live rows. While a query runs, its slots profile their
+own rows, and `adapt.mesh_watch` searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from anabranch.adapt.mesh_watch import learn_mesh
+from anabranch.engine.batch import RelationBatch, deadlines
+from anabranch.engine.engine import Engine
+from anabranch.mesh.training import LEAST_HOURS
+from anabranch.plan.classifier import HOUR
+from anabranch.plan.physical import PhysicalPlan, mjoin
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.run.profiles import take_profiles
+from anabranch.run.sample import Kin
+from anabranch.run.wire import wire_layout
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.mesh.operators import OperatorMatrix
+from anabranch.stats.mesh.profiles import OperatorProfile
+
+THICK = 1.5
+"""How many times the partners that a sampled row found it may have, for "none" to mean none."""
+
+
+def learn_from_rows(
+    query: Query,
+    rows: Mapping[str, RelationBatch],
+    held: Mapping[str, float],
+    rival: PhysicalPlan | None = None,
+    *,
+    seed: int = 1,
+    kin: Kin | None = None,
+) -> LearntMesh:
+    """Searches the best mesh for sampled rows; see `profiles_of_rows`.
+
+    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders.
+    That a row of a thin sample found no partner says little, so no questions are proposed then.
+    """
+    profiles, is_thick = profiles_of_rows(query, rows, held, kin)
+    return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)
+
+
+def profiles_of_rows(
+    query: Query, rows: Mapping[str, RelationBatch], held: Mapping[str, float], kin: Kin | None = None
+) -> tuple[list[OperatorProfile], bool]:
+    """The operators, run on sampled rows, and whether these have about as many partners as they would have in states.
+
+    `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
+    partners in it than it will in the states: the matches are scaled up in proportion. Rows that were sampled with
+    their partners stand for those of `rows`.
+    """
+    rows = rows if kin is None else {**rows, **kin.rows}
+    layout = wire_layout(by_itself(query), partitioning_of(by_itself(query), 1))
+    engine = Engine.alone(
+        replace(query, grouping=None, sides=(), condition=None), mjoin(query.graph.names), codes=layout.codes
+    )
+    alive = _alive(query, rows)
+    engine.restore(alive, None)
+    live = {name: base.ring.live for name, base in engine.bases.items() if base.ring.live}
+    factors = {name: {other: _factor(name, other, held, live, kin) for other in live} for name in live}
+    # Rows of a day differ by the hour, and its youngest thousand are of one.
+    is_long = any(len(batch) and np.ptp(batch.times) >= LEAST_HOURS * HOUR for batch in alive.values())
+    profiles = take_profiles(engine.only, evenly=is_long)
+    seen = [_in_proportion(each, factors.get(each.relation, {})) for each in profiles]
+    is_thick = all(
+        factor <= THICK
+        for name, others in factors.items()
+        for other, factor in others.items()
+        if name != other and query.graph.keys_between([name], [other])
+    )
+    return seen, is_thick
+
+
+def _factor(relation: str, other: str, held: Mapping[str, float], live: Mapping[str, int], kin: Kin | None) -> float:
+    """How many times the partners that a sampled row found in the sample of another relation it will find in its state.
+
+    Where both were sampled by the key that they share, a row has kept all its partners.
+    """
+    share = kin.share if kin is not None and {relation, other} <= kin.key.relations else 1.0
+    return share * held[other] / live[other]
+
+
+def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    """The rows that the states would hold at the last moment that all samples cover; none where there is none."""
+    every = [rows.get(name, ()) for name in query.graph.names]
+    if not all(len(batch) for batch in every):
+        return {}
+    end = min(int(rows[name].times.max()) for name in query.graph.names)
+    alive = {}
+    for relation in query.graph.relations:
+        batch = rows[relation.name]
+        is_alive = (batch.times <= end) & (deadlines(relation, batch) >= end)
+        alive[relation.name] = batch.take(np.flatnonzero(is_alive))
+    return alive
+
+
+def _in_proportion(seen: OperatorProfile, factors: Mapping[str, float]) -> OperatorProfile:
+    matrix = seen.matrix
+    factor = np.array([factors.get(operator, 1.0) for operator in matrix.operators])
+    selectivity = matrix.selectivity * factor
+    # A lookup costs its probe and its matches, as `engine.fabric.profile` counts them.
+    cost = matrix.cost * (1 + selectivity) / (1 + matrix.selectivity)
+    return replace(seen, matrix=OperatorMatrix(matrix.operators, selectivity, cost))

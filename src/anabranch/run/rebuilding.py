@@ -1,0 +1,194 @@
+"""Brings the engine of a slot to the state before a step: from durable rows, or by following a change of the table.
+
+Rows come as *holdings*: the rows that one slot holds, and the tables since they were written. Usually a holding is a
+row file of the checkpoint; a host without a checkpoint reads its engines instead. Which rows of a holding count is the
+law of `holdings`.
+
+When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
+already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
+Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
+result: in queries with outer joins, tables or count windows, which follow no change in place; in grouped queries,
+whose pending groups hold them; where rows wait for the watermark; and where rows of some relation go to several slots,
+so that new ones would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well,
+and so is a slot of a grouped query that had rows before it owned what they are part of. Slots that neither gain nor
+lose rows nor groups keep their state as it is.
+
+A move on parallel tracks (Zhu 2006, Section 21.1) takes no rows over. Its slots change only the test of which results
+are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, as after any move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from anabranch.engine.batch import RelationBatch, deadlines, joined
+from anabranch.engine.counting import still_counted
+from anabranch.engine.engine import Engine
+from anabranch.engine.expiry import expiry
+from anabranch.engine.kernels import BoolArray
+from anabranch.engine.ownership import owner_test
+from anabranch.plan.mesh import Mesh
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import input_operators
+from anabranch.run.row_ownership import gains_and_losses, kept_rows, may_take, taken_rows
+from anabranch.run.slot import SlotTask, owners
+from anabranch.run.store import Store
+from anabranch.run.tables import ReadTable, table_rows
+from anabranch.run.wire import WireLayout, wire_layout
+
+Rows = Mapping[str, RelationBatch]
+"""Base rows by relation."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Rows that one slot holds, to be read when they are needed, and the tables in force since they were written."""
+
+    slot: int
+    tables: tuple[Partitioning, ...]
+    read: Callable[[Collection[str]], Rows]
+    """Reads the rows of some relations."""
+
+
+def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
+    """The row files that may hold rows of a slot; of other slots only where the table has changed."""
+    # Where the rows of a file were needed, the tables of their time say.
+    layout = wire_layout(task.queries, *task.tables)
+    for file in task.files:
+        # The first stage has taken over what other slots had; it is in the slot's own file.
+        if file.slot == slot or (task.is_moving and not task.stage):
+            yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
+    for stage in range(task.stage):
+        yield Holding(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
+
+
+def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str]) -> Rows:
+    return layout.split(store.read_rows(name), relations)
+
+
+def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
+    """Brings a fresh engine to the state before the task's batch; returns the rows that it took over from others.
+
+    `read` returns the rows of versions of tables.
+    """
+    layout = wire_layout(task.queries, task.partitioning)
+    if task.versions:
+        engine.load(table_rows(layout, task.partitioning, slot, task.versions, read), task.versions)
+    own: dict[str, list[RelationBatch]] = {}
+    taken: dict[str, list[RelationBatch]] = {}
+    for holding in holdings:
+        into = own if holding.slot == slot else taken
+        for name, batch in _chosen(task, slot, holding).items():
+            into.setdefault(name, []).append(batch)
+    streams = [relation.name for relation in task.queries.graph.streamed]
+    rows = {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams}
+    for name in task.queries.graph.counted:
+        # Only all rows together tell which of them have left.
+        low = expiry(task.queries, task.floors, task.execution)[name]
+        rows[name] = still_counted(task.queries.graph.relation(name), rows[name], low)
+    engine.restore(rows, task.answered)
+    return {name: joined(batches) for name, batches in taken.items()}
+
+
+def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:
+    """Brings an engine at work under the last table to the task's; None where it has to be rebuilt.
+
+    Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
+    """
+    before, now = task.partitionings[-1], task.partitioning
+    if task.queries.has_sides or task.versions:
+        return None
+    gains, loses = gains_and_losses(before, now, slot)
+    if task.queries.graph.counted and (gains or loses):
+        return None
+    if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave_behind(engine, task, before)):
+        return None
+    if task.queries.grouped and _owns_others(before, now, slot):
+        return None
+    if gains and (engine.has_leftovers or before.dimensions != now.dimensions):
+        return None
+    taken: dict[str, list[RelationBatch]] = {}
+    if gains:
+        for holding in holdings:
+            if holding.slot != slot:
+                for name, batch in _chosen(task, slot, holding).items():
+                    taken.setdefault(name, []).append(batch)
+    rows = {name: joined(batches) for name, batches in taken.items()}
+    engine.own(owners(task, slot))
+    if loses:
+        engine.leave_behind()
+    if rows:
+        engine.restore(rows, task.answered)
+    return rows
+
+
+def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
+    """True when combinations of rows that a slot has all along belong to it under one of the tables only.
+
+    Pending groups hold what the slot owned. Where no row goes to two slots, what a slot owns changes with its rows
+    alone. When a move on parallel tracks begins or ends, no combination that is alive changes its owner.
+    """
+    if before.is_partition and now.is_partition:
+        return False
+    is_on_tracks = before.mark is not None or now.mark is not None
+    return not is_on_tracks and before.groups_of(slot) != now.groups_of(slot)
+
+
+def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
+    return (
+        not task.queries.grouped
+        and engine.entrance is None
+        and before.before.is_partition
+        and task.partitioning.is_partition
+    )
+
+
+def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
+    """True when rows that were merged under the last table must stay apart under the new one.
+
+    What different slots will own is not merged. So merged rows differ where results have to be tested for their owner
+    under one of the tables only, and where a move on parallel tracks begins that concerns the slot.
+    """
+    before, now = task.partitionings[-1], task.partitioning
+    is_marked = now.mark is not None and now.mark != before.mark and now.is_on_track(slot)
+    for member in task.queries.members:
+        plan, names = engine.engines[member.name].plan, member.query.graph.names
+        is_merging = not isinstance(plan, Mesh) and any(True for _ in input_operators(plan))
+        flips = (owner_test(before, slot, names) is None) != (owner_test(now, slot, names) is None)
+        if (flips or is_marked) and (is_merging or engine.engines[member.name].is_migrating):
+            return True
+    return False
+
+
+def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
+    """The live rows of a holding that a slot keeps, or takes over from another slot."""
+    now, is_own = task.partitioning, holding.slot == slot
+    names = [
+        relation.name
+        for relation in task.queries.graph.streamed
+        if is_own or may_take(holding.tables, now, holding.slot, slot, relation.name)
+    ]
+    chosen = {}
+    for name, batch in holding.read(names).items() if names else ():
+        if not len(batch):
+            continue
+        if is_own:
+            mine = kept_rows((*holding.tables, now), slot, name, batch)
+        else:
+            mine = taken_rows(holding.tables, now, holding.slot, slot, name, batch)
+        rows = batch if mine.all() else batch.take(np.flatnonzero(mine))
+        alive = _alive(task, name, rows)
+        if alive.any():
+            chosen[name] = rows if alive.all() else rows.take(np.flatnonzero(alive))
+    return chosen
+
+
+def _alive(task: SlotTask, name: str, batch: RelationBatch) -> BoolArray:
+    alive: BoolArray = (
+        deadlines(task.queries.graph.relation(name), batch) >= expiry(task.queries, task.floors, task.execution)[name]
+    )
+    return alive

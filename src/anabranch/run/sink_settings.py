@@ -1,0 +1,121 @@
+"""The settings of a sink, checked without Spark, so that explaining a query refuses what running it would.
+
+Law: a sink that is made has passed `check_sink`. Whether Spark has a format that is not named here, only Spark knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anabranch.errors import SpecError
+from anabranch.lang.schema import Schema
+from anabranch.run.formats import FILE_FORMATS
+
+KNOWN_FORMATS = FILE_FORMATS | {"memory", "console", "jdbc", "noop", "kafka", "delta", "iceberg"}
+"""Formats that are certain to be there, and those of packages that many have."""
+BATCH, KEYS = "batchColumn", "keyColumns"
+_OURS = (BATCH.lower(), KEYS.lower(), "dbtable")
+_ROWS = "numRows"
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """What a user asks for: a format, where it writes, and its options."""
+
+    format: str
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Without `path`."""
+    partition_by: tuple[str, ...] = ()
+    name: str | None = None
+    """Of the query."""
+
+    @classmethod
+    def of(
+        cls,
+        format: str,
+        options: Mapping[str, str],
+        path: str | None = None,
+        partition_by: tuple[str, ...] = (),
+        name: str | None = None,
+    ) -> SinkSettings:
+        """Takes a path out of the options."""
+        rest = {key: value for key, value in options.items() if key.lower() != "path"}
+        target = path or next((value for key, value in options.items() if key.lower() == "path"), None)
+        return cls(format, target, rest, partition_by, name)
+
+
+@dataclass(frozen=True)
+class JdbcTable:
+    """A table of a database that gets each batch once; `options` are Spark's, of the connection."""
+
+    table: str
+    options: Mapping[str, str]
+    batch_column: str | None
+    keys: tuple[str, ...]
+
+
+def check_sink(sink: SinkSettings, schema: Schema) -> None:
+    """Refuses settings that no run could use for results of these columns."""
+    require_columns(sink.partition_by, schema)
+    match sink.format.lower():
+        case "memory" if sink.name is None:
+            raise SpecError("the memory sink has no name", hint="set queryName(): it names the table to read from")
+        case "console":
+            console_rows(sink.options)
+        case "jdbc":
+            jdbc_table(sink, schema)
+        case format if format in FILE_FORMATS and sink.path is None:
+            raise SpecError(f"the '{sink.format}' sink has no path", hint="give start(path) or option('path', …)")
+
+
+def console_rows(options: Mapping[str, str]) -> int:
+    """How many rows of a batch the console sink prints."""
+    given = next((value for key, value in options.items() if key.lower() == _ROWS.lower()), "20")
+    if not str(given).isdecimal():
+        raise SpecError(f"{_ROWS} of the 'console' sink is '{given}'", hint="write a whole number, such as 20")
+    return int(given)
+
+
+def jdbc_table(sink: SinkSettings, schema: Schema) -> JdbcTable | None:
+    """The table that gets each batch once; None if the options ask for Spark's plain writer."""
+    lower = {key.lower(): value for key, value in sink.options.items()}
+    batch_column, keys = lower.get(BATCH.lower()), lower.get(KEYS.lower())
+    is_plain = batch_column is None and keys is None
+    name = lower.get("dbtable") or (None if is_plain else sink.path)
+    for option, value in (("url", lower.get("url")), ("dbtable", name)):
+        if not value:
+            raise SpecError(f"the 'jdbc' sink has no {option}", hint=f"give option('{option}', …)")
+    if is_plain:
+        return None
+    if batch_column is not None and keys is not None:
+        raise SpecError(f"the 'jdbc' sink has both {BATCH} and {KEYS}", hint="give one of them")
+    assert name is not None
+    columns = tuple(key.strip() for key in (keys or "").split(",") if key.strip())
+    if keys is not None and not columns:
+        raise SpecError(f"{KEYS} of the 'jdbc' sink names no column", hint="name the columns of a key of the results")
+    for column in columns:
+        if schema.find(column) is None:
+            raise SpecError(
+                f"key column '{column}' is not in the SELECT list",
+                detail=f"the query selects {', '.join(schema.names)}",
+                hint="select it, or use another key",
+            )
+    if batch_column is not None and schema.find(batch_column) is not None:
+        raise SpecError(f"{BATCH} '{batch_column}' is a column of the results", hint="give it a name of its own")
+    rest = {key: value for key, value in sink.options.items() if key.lower() not in _OURS}
+    return JdbcTable(name, rest, batch_column, columns)
+
+
+def require_columns(partition_by: tuple[str, ...], schema: Schema) -> None:
+    """Refuses partition columns that the query does not select."""
+    for column in partition_by:
+        if schema.find(column) is None:
+            raise SpecError(
+                f"partition column '{column}' is not in the SELECT list",
+                detail=f"the query selects {', '.join(schema.names)}",
+                hint="select it, or partition by another column",
+            )
+    if partition_by and len(partition_by) == len(schema):
+        raise SpecError("every selected column is a partition column", hint="leave one to be written into the files")

@@ -1,0 +1,426 @@
+"""One engine step of one slot; every host runs this code.
+
+A step needs the rows and a `SlotTask`: a small immutable value that travels to the worker. The step admits the rows
+(late rows are counted and dropped), advances the engine, and writes the admitted rows to a file that carries the slot's
+report. A task may be run again: it starts from the state after the batch before. Where that state is not at hand, it is
+rebuilt from the base rows that the last manifest lists.
+
+Where queries read the results of others, a batch has several stages: the rows of streams are the input of the first,
+and what one stage finds for other queries is the input of the next. Each stage is a step of its own, with the floors of
+before the batch; by the law of the engine the cut changes no answer. A grouped query answers in the stage in which all
+its rows are there.
+
+Each slot has its own plan for each query. A slot that runs another plan than the task names migrates in place, before
+the step. A slot that is rebuilt begins with the plan that the task names, and has nothing to migrate. So a migration
+needs nothing durable: whatever crashes, the restart has a plan and the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter, thread_time
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.engine.batch import RelationBatch, deadlines, joined
+from anabranch.engine.engine import Engine
+from anabranch.engine.expiry import watermarks
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.ownership import Ownership, cells_needed, first_cells, own_cells, owner_test
+from anabranch.engine.query_engine import QueryEngine
+from anabranch.engine.state.arena import Arena
+from anabranch.errors import BundleError, HostError, MigrationError
+from anabranch.lang.window import FOREVER
+from anabranch.migrate.strategies.registry import strategy_named
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query_set import Plans, QuerySet
+from anabranch.plan.sharing import SHARING, shares
+from anabranch.plan.slots import SlotPlan, SlotPlans
+from anabranch.run.counting import count_keys
+from anabranch.run.functions import functions_named
+from anabranch.run.manifest import RowFile
+from anabranch.run.profiles import take_profiles
+from anabranch.run.side_output import Bounds
+from anabranch.run.store import Store, rows_name
+from anabranch.run.wire import wire_layout
+from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
+from anabranch.stats.step import StepStatistics
+
+
+@dataclass(frozen=True)
+class SlotTask:
+    """A step of all slots of a set of queries: their plans and the state it starts from."""
+
+    queries: QuerySet
+    plans: SlotPlans
+    partitioning: Partitioning
+    batch: int
+    attempt: str
+    """The name of this attempt at the batch, which its files and its hot state bear."""
+    after: str | None
+    """The attempt that left the state to start from; None at the first batch."""
+    floors: Mapping[str, int]
+    """By relation, as of before the batch."""
+    floors_after: Mapping[str, int] | None = None
+    """As of after the batch; needed during the step by grouped queries and where rows wait for the watermark."""
+    files: tuple[RowFile, ...] = ()
+    partitionings: tuple[Partitioning, ...] = ()
+    """The tables since the oldest of the files was written, in the order in which they came into force."""
+    execution: ExecutionModel = DEFAULT_EXECUTION
+    compacting: frozenset[int] = frozenset()
+    """The slots that write all their live rows with this batch, so that older files can be removed."""
+    counts_cells: bool = False
+    """Whether slots report their rows by cell."""
+    ceilings: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time that is admitted, by relation, where there is one."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The version of each table of the queries that is in force in this batch."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """The event times that are admitted."""
+        return Bounds(self.floors, self.ceilings)
+
+    stage: int = 0
+    since: Mapping[str, int] = field(default_factory=dict)
+    """For queries that joined a running set: the event time from which on they answer."""
+    complete: Mapping[str, int] = field(default_factory=dict)
+    """As the manifest has it; the next one has it too."""
+
+    def at(self, stage: int) -> SlotTask:
+        """The task of another stage of the batch."""
+        return self if stage == self.stage else replace(self, stage=stage)
+
+    @property
+    def is_last(self) -> bool:
+        """True of the last stage of the batch."""
+        return self.stage == self.queries.stages - 1
+
+    @property
+    def answered_before(self) -> int:
+        """The least watermark of all queries before the batch."""
+        return min(self.floors.values())
+
+    @property
+    def answered(self) -> dict[str, int]:
+        """The watermark of each query before the stage: boundaries below it have been answered."""
+        answered = watermarks(self.queries, self.floors, self.execution)
+        if self.stage and self.floors_after is not None:
+            after = watermarks(self.queries, self.floors_after, self.execution)
+            answered |= {name: after[name] for name, level in self.queries.levels.items() if level < self.stage}
+        return answered
+
+    @property
+    def watermarks(self) -> dict[str, int] | None:
+        """The watermark after the batch of each query that answers in this stage, where it is known."""
+        if self.floors_after is None:
+            return None
+        after = watermarks(self.queries, self.floors_after, self.execution)
+        return {name: after[name] for name, level in self.queries.levels.items() if level == self.stage}
+
+    @property
+    def is_moving(self) -> bool:
+        """True when partition groups change their slots with this batch."""
+        return bool(self.partitionings) and self.partitionings[-1] != self.partitioning
+
+    @property
+    def tables(self) -> tuple[Partitioning, ...]:
+        """The tables since the oldest of the files was written, with the task's own as the last."""
+        if self.partitionings and not self.is_moving:
+            return self.partitionings
+        return (*self.partitionings, self.partitioning)
+
+    def of_slot(self, slot: int) -> dict[str, SlotPlan]:
+        """The plan of each query in a slot."""
+        return {name: plans[slot] for name, plans in self.plans.items()}
+
+    def rows_name(self, slot: int, stage: int | None = None) -> str:
+        """The file that the slot leaves in this stage, or in another."""
+        return rows_name(self.batch, slot, self.attempt, self.stage if stage is None else stage)
+
+    def merged_name(self, slot: int) -> str:
+        """The file with the report on the groups that are merged after this stage, for the slot's share of them."""
+        return self.rows_name(slot).replace(".arrow", "-merged.arrow")
+
+    def is_compacting(self, slot: int) -> bool:
+        """True when the file of this stage has all live rows of the slot."""
+        return self.is_last and slot in self.compacting
+
+
+UNCHANGED = PlanChange()
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a host came to the engine and the rows of a step."""
+
+    changes: Mapping[str, PlanChange] = field(default_factory=dict)
+    """Changes of plan that were made just before the step, by query."""
+    was_hot: bool = False
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time among rows that a filter rejected, by relation."""
+    rejected_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows that a filter rejected, by relation; each is counted by one slot."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu: float = 0.0
+    """Seconds of one core that this took."""
+    taken: Mapping[str, RelationBatch] = field(default_factory=dict)
+    """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
+
+
+NOTHING_OPENED = Opening()
+NOTHING_FINISHED: Mapping[str, int] = MappingProxyType({})
+
+
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
+    """A fresh engine of the slot, with the task's plans."""
+    return Engine(
+        task.queries,
+        Plans({name: wanted.plan for name, wanted in task.of_slot(slot).items()}),
+        arena=arena,
+        codes=wire_layout(task.queries, task.partitioning).codes,
+        owns=owners(task, slot),
+        execution=task.execution,
+        since=task.since,
+    )
+
+
+def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
+    """The test of each query that keeps a combination in one slot."""
+    return {
+        member.name: owner_test(task.partitioning, slot, member.query.graph.names) for member in task.queries.members
+    }
+
+
+def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
+    """True when the engine need not be rebuilt: its tables are the task's, its states are worth keeping, and each query
+    has the task's plan or can change to it.
+    """
+    plans = task.of_slot(slot)
+    return (
+        not engine.is_wasteful
+        and engine.versions == task.versions
+        and all(engine.engines[name].can_reach(wanted.plan) for name, wanted in plans.items())
+    )
+
+
+def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
+    """Brings each query to the task's plan, or on its way to it; returns what was done.
+
+    An engine that refuses a plan goes on with the one that it has.
+    """
+    changes: dict[str, PlanChange] = {}
+    sharing: dict[str, SlotPlan] = {}
+    for name, wanted in task.of_slot(slot).items():
+        mine = engine.engines[name].plan
+        if mine != wanted.plan and (shares(mine) or shares(wanted.plan)):
+            sharing[name] = wanted
+        else:
+            changes[name] = _bring_to(engine, name, wanted)
+    return changes | _bring_together(engine, sharing)
+
+
+def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str, PlanChange]:
+    """Changes the plans of queries that begin or stop to share joins; all of them or none."""
+    if not wanted:
+        return {}
+    for name in wanted:
+        if engine.engines[name].is_migrating:
+            engine.abort_migration(name)
+    strategy = strategy_named(SHARING)
+    try:
+        done = engine.change_plans({name: each.plan for name, each in wanted.items()}, strategy)
+    except (MigrationError, BundleError) as error:
+        return dict.fromkeys(wanted, PlanChange(refused=error.message))
+    return {name: PlanChange(migrated) for name, migrated in done.items()}
+
+
+def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
+    mine = engine.engines[query]
+    if mine.plan != wanted.plan and mine.is_migrating:
+        # Where the change is made box by box, the plan that it leaves may not be the one to go back to.
+        engine.abort_migration(query)
+    if mine.plan == wanted.plan:
+        return PlanChange()
+    try:
+        return PlanChange(engine.migrate(wanted.plan, strategy_named(wanted.strategy), query))
+    except MigrationError as error:
+        return PlanChange(refused=error.message)
+
+
+def advance(
+    engine: Engine,
+    task: SlotTask,
+    slot: int,
+    arrived: Mapping[str, RelationBatch],
+    store: Store | None,
+    opening: Opening = NOTHING_OPENED,
+    finished: Mapping[str, int] = NOTHING_FINISHED,
+) -> Generator[tuple[str, pa.RecordBatch], None, SlotReport]:
+    """Yields the results of one step, each batch with its query: parts, of a grouped query.
+
+    At its end the rows are durable, and with them the report that it returns. `finished` has the results of each query
+    that whoever takes the batches has made of them by then.
+    """
+    started, cpu = perf_counter(), thread_time()
+    admitted: dict[str, RelationBatch] = {}
+    rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+    delivered = Counter[str](opening.rejected_rows)
+    bounds = task.bounds
+    for name, batch in arrived.items():
+        if name not in task.floors:
+            continue  # a table, whose rows do not travel
+        relation = task.queries.graph.relation(name)
+        mine = first_copies(task.partitioning, slot, name, batch)
+        delivered[name] += int(mine.sum())
+        if relation.is_derived:
+            # Its producer may have longer windows than this query.
+            valid = batch.times <= deadlines(relation, batch)
+            if not valid.all():
+                batch, mine = batch.take(np.flatnonzero(valid)), mine[valid]
+        inside = bounds.admitted(name, batch.times)
+        is_inside = bool(inside.all())
+        admitted[name] = batch if is_inside else batch.take(np.flatnonzero(inside))
+        rows[name] = int(mine[inside].sum())
+        if not is_inside:
+            is_late = batch.times[mine & ~inside] < task.floors[name]
+            late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
+        moving = bounds.below(name, batch.times)
+        if len(moving):
+            # Late rows too: a stream that brings nothing else is not silent.
+            newest[name] = int(moving.max())
+            _refuse_beyond_all_windows(name, newest[name])
+    admitting = perf_counter() - started
+    with functions_named(task.queries.graph, task.batch):
+        for query, batch in engine.step(admitted, task.floors, task.watermarks):
+            if batch.num_rows:
+                yield query, batch
+    # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
+    kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
+    statistics, wanted = engine.statistics(), task.of_slot(slot)
+    held, left = _held(task, slot, engine) if task.counts_cells else (None, 0.0)
+    reporting = thread_time()
+    queries = {
+        name: _query_report(
+            each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED), task.is_last
+        )
+        for name, each in engine.engines.items()
+    }
+    has_looked = any(each.profiles is not None for each in queries.values())
+    looking = {"look": thread_time() - reporting} if has_looked else {}
+    report = SlotReport(
+        queries=queries,
+        statistics=statistics.total,
+        rows=rows,
+        delivered=dict(delivered),
+        results=dict(finished),
+        late=late,
+        ahead=ahead,
+        newest=newest,
+        rejected=opening.rejected,
+        seconds={**opening.seconds, "admit": admitting, **looking},
+        was_hot=opening.was_hot,
+        files=() if store is None else (_written(kept, task.stage),),
+        cpu=opening.cpu + thread_time() - cpu,
+        taken=sum(len(batch) for batch in opening.taken.values()),
+        cells=_cells(task, slot, admitted) if task.counts_cells else None,
+        held=held,
+        left=left,
+        has_leftovers=engine.has_leftovers,
+        keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
+    )
+    if store is not None:
+        store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
+    return report
+
+
+def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
+    """Rows by relation and cell; a row that went to several slots counts in the first of them."""
+    table = task.partitioning
+    counts = {
+        name: np.bincount(own_cells(table, name, batch), minlength=table.cells(name))
+        for name, batch in admitted.items()
+    }
+    return {name: _first(table, slot, name, cells) for name, cells in counts.items()}
+
+
+def _held(task: SlotTask, slot: int, engine: Engine) -> tuple[dict[str, tuple[int, ...]], float]:
+    """Base rows in their windows by relation and cell, and the share that groups have left behind; these do not count.
+
+    Reads only the keys of rows, so that it costs little beside a step; heavy keys are cut by all that a row has.
+    """
+    table = task.partitioning
+    found, all_rows, left = dict[str, tuple[int, ...]](), 0, 0
+    for name, state in engine.bases.items():
+        rows = state.export() if table.heavy else state.keys()
+        cells = np.bincount(own_cells(table, name, rows), minlength=table.cells(name))
+        all_rows += len(rows)
+        left += int(cells[~cells_needed(table, name)[slot]].sum())
+        found[name] = _first(table, slot, name, cells)
+    return found, left / max(all_rows, 1)
+
+
+def _first(table: Partitioning, slot: int, name: str, cells: Int64Array) -> tuple[int, ...]:
+    """Counts by cell, without those of which another slot has the first copy."""
+    return tuple(np.where(first_cells(table, name, slot), cells, 0).tolist())
+
+
+def idle_report(task: SlotTask, slot: int) -> SlotReport:
+    """The report of a slot without partition groups: it has nothing to do, and the plans that it is told."""
+    return SlotReport(queries={name: QueryReport(wanted.plan) for name, wanted in task.of_slot(slot).items()})
+
+
+def _both(admitted: dict[str, RelationBatch], taken: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    if not taken:
+        return admitted
+    names = {**admitted, **taken}
+    return {name: joined([rows[name] for rows in (admitted, taken) if name in rows]) for name in names}
+
+
+def _written(rows: Mapping[str, RelationBatch], stage: int) -> RowsWritten:
+    newest = {name: int(batch.times.max()) for name, batch in rows.items() if len(batch)}
+    return RowsWritten(sum(len(batch) for batch in rows.values()), newest, stage)
+
+
+def _refuse_beyond_all_windows(relation: str, time: int) -> None:
+    """Refuses an event time to which a range cannot be added: the sum would wrap, and the row would match nothing."""
+    if time >= FOREVER:
+        raise HostError(
+            f"a row of relation '{relation}' has an event time that no window can be added to",
+            detail=f"it lies {time:,} microseconds after 1970, which is beyond the year 148,000",
+            hint="keep such rows out of the frame that is registered as the stream",
+        )
+
+
+def _query_report(
+    engine: QueryEngine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange, is_last: bool
+) -> QueryReport:
+    is_asked = wanted.learns and not engine.is_migrating and is_last and not engine.query.graph.tables
+    profiles = tuple(take_profiles(engine)) if is_asked else None
+    return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
+
+
+def drain(
+    step: Generator[tuple[str, pa.RecordBatch], None, SlotReport],
+) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
+    """All results of a step, and its report."""
+    results = []
+    while True:
+        try:
+            results.append(next(step))
+        except StopIteration as end:
+            return results, end.value
+
+
+def first_copies(partitioning: Partitioning, slot: int, name: str, rows: RelationBatch) -> NDArray[np.bool_]:
+    """True for the rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
+    if partitioning.is_partition or not len(rows):
+        return np.ones(len(rows), dtype=np.bool_)
+    first: NDArray[np.bool_] = first_cells(partitioning, name, slot).take(own_cells(partitioning, name, rows))
+    return first

@@ -1,0 +1,131 @@
+"""The work of a run, as a value: its queries, the plans that they begin with, and what may change those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.rules import NO_RULES, ChangeRules
+from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
+from anabranch.adapt.steering import Steering
+from anabranch.adapt.table import Table, first_table
+from anabranch.balance.first import first_table as filled_table
+from anabranch.engine.batch import RelationBatch
+from anabranch.plan.classing import carrying, without_sources
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
+from anabranch.plan.mesh import parse_plan
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
+from anabranch.plan.slots import ONE_SLOT, SlotRange
+from anabranch.run.counting import cells_of_sample
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The part of a run that no batch changes."""
+
+    queries: QuerySet
+    execution: ExecutionModel = DEFAULT_EXECUTION
+
+
+@dataclass(frozen=True)
+class Work:
+    """A set of queries to run."""
+
+    queries: QuerySet
+    plans: Plans
+    """The plans to begin with."""
+    slots: SlotRange = ONE_SLOT
+    rules: Mapping[str, ChangeRules] = field(default_factory=dict)
+    """The change rules of each query; only its user changes the plan of a query without rules."""
+    execution: ExecutionModel = DEFAULT_EXECUTION
+    moves: tuple[Scheduled, ...] = ()
+    balance: Balance = BY_HAND
+    traffic: Mapping[str, float] = field(default_factory=dict)
+    """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
+    held: frozenset[str] = frozenset()
+    """The tables that every slot holds whole."""
+    sharing: SharingRules = BY_HAND_ONLY
+    sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
+    """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
+
+    def __post_init__(self) -> None:
+        if self.queries.graph.counted:
+            object.__setattr__(self, "execution", for_counting(self.execution))
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.queries, self.execution)
+
+    def first_table(self, last: Partitioning | None) -> Partitioning:
+        """The table to begin with; a restart goes on with the last one, unless the most slots are another number."""
+        if last is not None and last.slots == self.slots.most:
+            return last
+        grid = partitioning_of(self.queries, self.slots.most, self.traffic, self.held)
+        if self.slots.start < grid.slots:
+            return first_table(grid, self.slots)
+        rows = cells_of_sample(grid, self.sample, self.traffic)
+        return filled_table(grid, rows, self.balance.capacities).partitioning
+
+    def resumed(self, left: Mapping[str, str]) -> Work:
+        """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
+        resuming = {
+            name: parse_plan(text)
+            for name, text in left.items()
+            if name in self.plans.plans and self.rules.get(name, NO_RULES).resumes
+        }
+        return replace(self, plans=Plans({**self.plans.plans, **resuming}))
+
+    def carrying(self) -> Work:
+        """The work with the class columns that its plans test, those that it begins with and those it is to change to.
+
+        Whoever runs it does this once it knows the plans: rows of a run travel with the same columns all the time.
+        """
+        switched = ((name, switch.plan) for name, rules in self.rules.items() for switch in rules.switches)
+        queries = carrying(self.queries, [*self.plans.plans.items(), *switched])
+        return replace(self, queries=without_sources(queries))
+
+    def steering(self, partitioning: Partitioning) -> Steering:
+        """The steering of the queries."""
+        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
+        return Steering(
+            self.queries,
+            self.plans,
+            table,
+            self.rules,
+            self.moves,
+            self.balance,
+            self.held,
+            self.sharing,
+        )
+
+    @property
+    def _no_tracks(self) -> str | None:
+        if self.queries.graph.tables:
+            return "the rows of a table have no event time by which old and new results could be told apart"
+        for relation in self.queries.graph.relations:
+            if relation.window.is_counted:
+                return (
+                    f"a row of '{relation.name}' may stay in its window of rows for ever, so the move might never end"
+                )
+            if not relation.window.is_bounded:
+                return f"rows of '{relation.name}' never leave their [UNBOUNDED] window, so the move would never end"
+        if self.queries.has_sides:
+            return "outer, semi and anti joins need all rows of a group in one slot"
+        if self.queries.stages > 1:
+            return "queries that read others take rows in several stages of a batch"
+        return None
+
+    @property
+    def _rebuilds(self) -> str | None:
+        if self.queries.has_sides or self.queries.graph.tables:
+            return "slots of a query with tables, or with outer, semi or anti joins, are rebuilt when they lose groups"
+        if self.queries.graph.counted:
+            return "slots that count the rows of windows are rebuilt when they gain or lose groups"
+        if self.queries.grouped:
+            return "slots of a grouped query are rebuilt when they lose groups"
+        if self.execution.rows_wait:
+            return f"with execution '{self.execution}' slots are rebuilt when they lose groups"
+        return None

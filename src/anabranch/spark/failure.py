@@ -1,0 +1,274 @@
+"""Turns failures of Spark, of sources and of sinks into our errors, by who must act."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+    UnsupportedOperationException,
+)
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch import errors
+from anabranch.errors import (
+    AnabranchError,
+    CatalogError,
+    CheckpointError,
+    CorruptCheckpoint,
+    ExpressionError,
+    FunctionError,
+    HostError,
+    SinkError,
+)
+from anabranch.run.functions import named
+from anabranch.settings.secrets import without_secrets
+from anabranch.spark.session import first_cause
+
+
+def query_id(frame: DataFrame) -> str:
+    """The identity of the running query across restarts, or nothing outside a streaming query."""
+    return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+
+
+@contextmanager
+def named_failure(sink: str, batch_id: int) -> Iterator[None]:
+    """Turns any error of a sink into a SinkError that names the sink by its title."""
+    try:
+        yield
+    except AnabranchError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"sink {sink} failed on batch {batch_id}",
+            detail=_first_line(error),
+            hint="the batch is not committed; fix the cause, then restart the query from its checkpoint",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The cause in one line; py4j's own first line only names the call."""
+    if isinstance(error, Py4JError):
+        return first_cause(error)
+    return without_secrets(f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
+@contextmanager
+def named_source(name: str, kind: str = "stream") -> Iterator[None]:
+    """Turns whatever a source raises when it is opened or read into an error that names the stream or table."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise CatalogError(
+            f"{kind} '{name}' cannot be read",
+            detail=first_cause(error),
+            hint="check its format, its path or table, and its options",
+        ) from error
+
+
+@contextmanager
+def named_start(checkpoint: str) -> Iterator[None]:
+    """Turns what Spark raises when it starts a query into an error of the streams, or of the checkpoint it reads."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise CatalogError(
+            "Spark cannot run what the streams of the query compute",
+            detail=first_cause(error),
+            hint="change what was computed in the frames before they were registered",
+        ) from error
+    except (PySparkException, Py4JError) as error:
+        if _IN_USE in str(error):
+            raise CheckpointError(
+                f"checkpoint '{checkpoint}' is in use by a query that runs",
+                detail=first_cause(error),
+                hint="stop that one first, or set spark.sql.streaming.stopActiveRunOnRestart=true",
+            ) from error
+        raise CorruptCheckpoint(
+            f"checkpoint '{checkpoint}' has a part of Spark's own that cannot be used",
+            detail=first_cause(error),
+            hint=_RESTORE,
+        ) from error
+
+
+def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
+    """A CorruptCheckpoint if the error is about a damaged or missing file of Spark's part of the checkpoint."""
+    reason = spark_reason(error)
+    if _DAMAGED_LOG.search(reason) is None:
+        return None
+    return CorruptCheckpoint("Spark's part of the checkpoint cannot be used", detail=reason, hint=_RESTORE)
+
+
+@contextmanager
+def named_end() -> Iterator[None]:
+    """Turns an error by which Spark or a source ended a query into a HostError, for queries from a spec."""
+    try:
+        yield
+    except StreamingQueryException as error:
+        raise HostError(
+            "the query was ended by Spark",
+            detail=spark_reason(error),
+            hint="the checkpoint stays good for a restart; --verbose shows everything that Spark says",
+        ) from error
+
+
+def spark_reason(error: StreamingQueryException) -> str:
+    """Why a query ended, in one line, without the numbers of the query around it."""
+    first = str(error).strip().partition("\n")[0]
+    return without_secrets(first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST"))
+
+
+_DAMAGED_LOG = re.compile(r"Failed to read log file|CONCURRENT_STREAM_LOG_UPDATE|batch \d+ doesn't exist")
+"""A file that is gone looks to Spark like another driver at work in the same folder."""
+_RESTORE = (
+    "if another driver uses the folder, stop one of them; "
+    "else restore the whole folder from a copy, or start with an empty checkpoint folder"
+)
+
+
+def refuses_schema(error: Exception) -> bool:
+    """True when a source refuses a schema because its columns are fixed, as those of rate and kafka are."""
+    return isinstance(error, UnsupportedOperationException)
+
+
+@contextmanager
+def evaluating(batch_id: int) -> Iterator[None]:
+    """Names errors of computing the frame, so that the sink is not blamed for them."""
+    try:
+        yield
+    except PythonException as error:
+        own = step_error(error)
+        if isinstance(own, FunctionError) and " in batch " not in own.message:
+            own = named(own, [], batch_id)
+        if own is not None:
+            raise own from error
+        raise HostError(
+            f"a Python worker failed on batch {batch_id}",
+            detail=_gist(str(error)),
+            hint="if the sources use Python functions, look there first; the batch is not committed",
+        ) from error
+    except Exception as error:
+        if _is_data_exception(error):
+            raise ExpressionError(
+                f"an expression failed on batch {batch_id}",
+                detail=str(error).strip().partition("\n")[0],
+                hint="the batch is not committed; guard the expression against such values, or cast to a wider type",
+            ) from error
+        if _BAD_FILE in str(error):
+            raise CatalogError(
+                f"a file of a stream cannot be read, on batch {batch_id}",
+                detail=next(line for line in str(error).splitlines() if _BAD_FILE in line).partition("] ")[2],
+                hint="the batch is not committed; fix the file, or write the columns that it has into the schema",
+            ) from error
+        if _DEAD_WORKER in str(error):
+            raise HostError(
+                f"a Python worker died on batch {batch_id}",
+                detail=_DEAD_WORKER,
+                hint="the batch is not committed; if the machine ran out of memory, use more slots or shorter windows",
+            ) from error
+        raise
+
+
+def for_spark(error: BaseException) -> BaseException:
+    """The error without the Java stacks that it came through; Spark has those already.
+
+    To see whether a query was stopped, Spark searches the text behind py4j's name for an interrupt, with a pattern that
+    overflows the JVM's stack on a long text. The query's thread would then end with that overflow and not as stopped.
+    """
+    inner = next((each for each in _chain(error) if isinstance(each, Py4JJavaError)), None)
+    if inner is None:
+        return error
+    causes = "\n".join(line for line in str(inner).splitlines() if line.startswith((": ", "Caused by: ")))
+    name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
+    ours = f"{type(error).__name__}: {error}\n" if isinstance(error, AnabranchError) else ""
+    return RuntimeError(without_secrets(f"{ours}{name}: An error occurred while calling Spark\n{causes[:_MUCH]}"))
+
+
+class QueryStopped(Exception):
+    """Ends a batch that Spark began after its query was told to stop; not an error.
+
+    Spark must not take the batch for done, and takes an error in these words for the end that it was asked for.
+    """
+
+    def __init__(self) -> None:
+        name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
+        super().__init__(f"{name}: An error occurred while calling Spark\n: {_INTERRUPT}: the query was stopped")
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True when a batch failed only because its query was stopped."""
+    return any(_INTERRUPTED.search(str(each)) is not None for each in _chain(error))
+
+
+def is_spark_gone(spark: SparkSession) -> bool:
+    """True when the Spark context, or the JVM that it is in, has ended or is about to."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):
+        return True
+
+
+@contextmanager
+def unless_gone(spark: SparkSession, is_expected: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Passes over errors where Spark has ended and that was expected."""
+    try:
+        yield
+    except Exception:
+        if not (is_expected() and is_spark_gone(spark)):
+            raise
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    inner: BaseException | None = error
+    while inner is not None:
+        yield inner
+        inner = inner.__cause__ or inner.__context__
+
+
+# Py4J shows what a callback raises as an error of its own.
+logging.getLogger("py4j.clientserver").addFilter(
+    lambda record: record.exc_info is None or not isinstance(record.exc_info[1], QueryStopped)
+)
+
+_INTERRUPT = "java.lang.InterruptedException"
+_INTERRUPTED = re.compile(r"java\.[\w.]+Interrupt\w*Exception|cancelled part of cancelled job group")
+_MUCH = 1000
+_IN_USE = "is already active"
+_DEAD_WORKER = "Python worker exited unexpectedly"
+_BAD_FILE = "[FAILED_READ_FILE"
+
+
+def _is_data_exception(error: Exception) -> bool:
+    """True for what Spark itself found wrong with a value: SQL's class 22, overflows and impossible casts."""
+    return isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
+
+
+def _gist(text: str) -> str:
+    """The error that a worker's traceback ends with."""
+    traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
+    after = re.split(r"\n {2,}.*", traceback)[-1].strip()
+    return without_secrets(after or text.strip().partition("\n")[0])
+
+
+_STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def step_error(error: PythonException) -> AnabranchError | None:
+    """The error that the engine raised in a worker, rebuilt from the text that Spark carries of it."""
+    found = _STEP_ERROR.search(str(error))
+    kind = getattr(errors, found.group(1), None) if found else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):
+        return None
+    message, *rest = found.group(2).strip().split("\n")
+    hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
+    detail = "\n".join(line for line in rest if not line.startswith("hint: "))
+    if issubclass(kind, errors.CqlError):
+        return errors.InvariantBroken(message, detail=detail)
+    return kind(message, detail=detail, hint="\n".join(hints))

@@ -1,0 +1,298 @@
+"""Streams of files whose rows never pass through the JVM: Spark finds the files, the slots read them.
+
+Spark lists the folders, keeps the offsets and decides which files are of a micro-batch, as ever. Of its plan for the
+batch only the files are taken: the streaming plan is a scan of each stream that nobody runs, and the slots read the
+files themselves (`run/file_rows`). So a micro-batch has one stage without a shuffle, and Spark has next to nothing to
+plan, to generate and to compile.
+
+Law: a batch has the rows that Spark would read. Streams that are not scans of files, or that compute what the engine
+does not understand (`scans`), and queries that need Spark to compute or to observe something, are read by Spark from
+the start. A batch with a file that slots cannot read is read by Spark as a whole, from the same files.
+
+The files of a batch are found in Spark's plan of it, by calls that are not part of its interface. Where Spark has not
+got them, it reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from anabranch.lang.schema import TIMESTAMP
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.query_set import QuerySet
+from anabranch.run.file_rows import MOST_READERS, SlotFiles, columns_to_read
+from anabranch.run.files.csv import Csv
+from anabranch.run.files.form import Columns, FileForm, Footer, Reading
+from anabranch.run.files.parquet import Parquet
+from anabranch.run.wire import RELATION
+from anabranch.spark.arrow_schema import from_spark
+from anabranch.spark.expressions import to_column
+from anabranch.spark.failure import query_id
+from anabranch.spark.scans import Scan, made_column, scan_of, source_of
+from anabranch.spark.source import Cells, tagged_union
+
+OFF = "ANABRANCH_SPARK_READS"
+"""An environment variable that, set to anything, lets Spark read all streams."""
+MOST_FILES = 256
+"""Of more files in a batch, Spark reads all, with tasks for them."""
+MOST_LISTED = 10_000
+"""Files whose sizes are added up."""
+_FILES = "LogicalRelation"
+_LISTING = frozenset(
+    (
+        *("path", "basepath", "pathglobfilter", "recursivefilelookup", "__globpaths__", "filenameonly"),
+        *("maxfilespertrigger", "maxbytespertrigger", "maxcachedfiles", "maxfileage", "latestfirst"),
+        *("modifiedbefore", "modifiedafter", "cleansource", "sourcearchivedir"),
+    )
+)
+"""Options that concern which files there are, and not how they are read."""
+_NEEDED = {
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+"""Settings under which files are what they are."""
+_NEEDED_FOR_PARQUET = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+}
+"""Settings under which Spark reads Parquet as Arrow does."""
+_CALLS = {
+    "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper": "streamingQuery",
+    "org.apache.spark.sql.execution.streaming.runtime.StreamExecution": "lastExecution",
+}
+_NEEDED_FOR_CSV = {"spark.sql.legacy.timeParserPolicy": "corrected"}
+_OF_CSV = frozenset(("header", "sep", "delimiter", "inferschema"))
+_SEPARATORS = frozenset(",;|")
+_CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+_ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
+_WATERMARK = "spark.watermarkDelayMs"
+
+Place: TypeAlias = tuple[int, Relation]
+"""A relation, and its number on the wire."""
+
+
+@dataclass(frozen=True)
+class FileStreams:
+    """The streams of a run, all of which are files that slots read; `scans` are those of Spark's plan, in order."""
+
+    spark: SparkSession
+    """The session that runs the query."""
+    cells: Cells
+    scans: Sequence[Place]
+    whole: Mapping[str, Reading]
+    """How all columns of each stream are made from its files."""
+    readings: Mapping[str, Reading]
+    """How those are made that the queries read."""
+
+    def frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
+        found = [frames[relation.stream].select(f.lit(place).alias(RELATION)) for place, relation in self.scans]
+        return reduce(DataFrame.unionAll, found)
+
+    def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
+        """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
+        execution, relations, of_stream = self._found(frame)
+        files = {stream: () if found is None else _paths(found) for stream, found in of_stream.items()}
+        footers = {
+            stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
+        }
+        self._count(execution, relations, footers)
+        if self._can_read(files, footers) and not any(map(_is_partitioned, relations)):
+            return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
+        return self._read_by_spark(frame.sparkSession, of_stream)
+
+    def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
+        """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
+        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
+        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
+        assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
+        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        return execution, relations, of_stream
+
+    def _count(self, execution: Any, relations: Sequence[Any | None], footers: Mapping[str, Sequence[Footer]]) -> None:
+        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
+        rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
+        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
+        by_scan = [rows.pop(relation.stream, 0) for _, relation in self.scans]
+        found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
+        leaves = _listed(execution.executedPlan().collectLeaves())
+        counts = by_scan if len(leaves) == len(by_scan) else found
+        if len(leaves) == len(counts):
+            for leaf, count in zip(leaves, counts, strict=True):
+                metric = leaf.metrics().get("numOutputRows")
+                if count and metric.isDefined():
+                    metric.get().add(count)
+
+    def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
+        paths = [path for several in files.values() for path in several]
+        is_local = all(urlsplit(path).scheme == "file" for path in paths)
+        is_readable = all(footer.is_readable for several in footers.values() for footer in several)
+        return len(paths) <= MOST_FILES and is_local and is_readable
+
+    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
+        java = session._jsparkSession
+        frames = {
+            stream: _made(self.whole[stream], DataFrame(java.baseRelationToDataFrame(found), session))
+            for stream, found in relations.items()
+            if found is not None
+        }
+        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames])
+
+
+def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:
+    """A frame with a part for each slot, in which there is nothing to read."""
+    return session.range(0, slots, 1, slots) if anchor is None else anchor
+
+
+def _made(reading: Reading, frame: DataFrame) -> DataFrame:
+    """The rows of a stream over those of its files, computed by Spark."""
+    for condition in reading.conditions:
+        frame = frame.where(to_column(condition))
+    return frame.select(*(made_column(each, name) for name, each in reading.made.items()))
+
+
+def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[Place | str]) -> FileStreams | None:
+    """The streams of a run if slots can read them all; None if Spark has to."""
+    ours = list(scans)
+    if OFF in os.environ or cells.start.slots > MOST_READERS:
+        return None
+    wanted = [scan for scan in ours if not isinstance(scan, str)]
+    if len(wanted) < len(ours) or not all(_has_times(relation, frames[relation.stream]) for _, relation in wanted):
+        return None
+    session = frames[wanted[0][1].stream].sparkSession
+    with suppress(Py4JError, TypeError, AttributeError):
+        streams = {relation.stream for _, relation in wanted}
+        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in streams):
+            whole = {stream: reading for stream in streams if (reading := _whole(frames[stream])) is not None}
+            readings = _readings(whole, cells)
+            if readings is not None and _has_plans_of_batches(session):
+                return FileStreams(session, cells, wanted, whole, readings)
+    return None
+
+
+def _has(session: SparkSession, settings: Mapping[str, str]) -> bool:
+    return all(str(session.conf.get(name)).lower() == value for name, value in settings.items())
+
+
+def _has_plans_of_batches(session: SparkSession) -> bool:
+    """True when the plan of the batch at hand can be asked for; else an error of py4j."""
+    jvm, gateway = session.sparkContext._jvm, session.sparkContext._gateway
+    assert jvm is not None
+    assert gateway is not None
+    nothing = gateway.new_array(jvm.java.lang.Class, 0)
+    for name, method in _CALLS.items():
+        jvm.java.lang.Class.forName(name).getMethod(method, nothing)
+    return True
+
+
+def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[str, float]:
+    """The bytes that stand in the folder of each relation's stream; nothing where one is no folder of this machine.
+
+    With nothing else known of the streams, these tell which of them brings the most rows.
+    """
+    relations = [each for each in queries.graph.streamed if not each.is_result]
+    folders = {stream: _folder(frames[stream]) for stream in {each.stream for each in relations}}
+    sizes = {stream: 0.0 if folder is None else _bytes_in(folder) for stream, folder in folders.items()}
+    return {each.name: sizes[each.stream] for each in relations} if all(sizes.values()) else {}
+
+
+def _folder(frame: DataFrame) -> str | None:
+    with suppress(Py4JError, TypeError, AttributeError):
+        source = source_of(frame)
+        path = None if source is None else source.options().get("path")
+        if path is not None and path.isDefined():
+            local = str(path.get()).removeprefix("file://")
+            return local if os.path.isdir(local) else None
+    return None
+
+
+def _bytes_in(folder: str) -> float:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return float(sum(entry.stat().st_size for entry in itertools.islice(entries, MOST_LISTED) if entry.is_file()))
+    return 0.0
+
+
+def _has_times(relation: Relation, frame: DataFrame) -> bool:
+    schema = from_spark(frame.schema, relation.stream)
+    field = schema.find(relation.event_time)
+    return field is not None and field.type == TIMESTAMP
+
+
+def _whole(frame: DataFrame) -> Reading | None:
+    """How all columns of a stream are made from its files; None where the frame, or the files, are for Spark alone."""
+    scan = scan_of(frame)
+    form = None if scan is None else _form(frame.sparkSession, scan)
+    return None if scan is None or form is None else Reading(form, scan.made, scan.conditions)
+
+
+def _readings(whole: Mapping[str, Reading], cells: Cells) -> dict[str, Reading] | None:
+    """How slots make the columns that the queries read; None where they cannot."""
+    wanted = columns_to_read(cells.layout.queries)
+    if wanted is None or not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
+        return None
+    found = {stream: whole[stream].only(names) for stream, names in wanted.items()}
+    is_readable = all(each.columns and all(map(each.form.can_hold, each.columns.values())) for each in found.values())
+    return found if is_readable else None
+
+
+def _has_columns(reading: Reading, wanted: Columns) -> bool:
+    return all(name in reading.made and reading.made[name].type == kind for name, kind in wanted.items())
+
+
+def _form(session: SparkSession, scan: Scan) -> FileForm | None:
+    """The form of the files of a scan, if slots read it with these options."""
+    if any(field.metadata.keys() - {_WATERMARK} for field in scan.schema):
+        return None
+    given = scan.source.options()
+    options = {str(name).lower(): str(given.apply(name)) for name in _listed(given.keys().toSeq())}
+    others = options.keys() - _LISTING
+    match scan.source.className():
+        case "parquet" if not others and _has(session, _NEEDED_FOR_PARQUET):
+            return Parquet()
+        case "csv" if others <= _OF_CSV and _has(session, _NEEDED_FOR_CSV):
+            return _csv(session, scan.schema.names, options)
+    return None
+
+
+def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> Csv | None:
+    separator, header = options.get("sep", options.get("delimiter", ",")), options.get("header", "false").lower()
+    if separator not in _SEPARATORS or {"sep", "delimiter"} <= options.keys() or header not in ("true", "false"):
+        return None
+    if session.conf.get(_CORRUPT) in names:
+        return None  # the schema asks for the text of rows that cannot be read
+    is_utc = str(session.conf.get(_ZONE)).lower() in _UTC
+    return Csv(tuple(names), separator, header == "true", is_utc)
+
+
+def _relation(leaf: Any) -> Any | None:
+    """What a scan of the batch reads; None of a stream without new files."""
+    return leaf.relation() if leaf.getClass().getSimpleName() == _FILES else None
+
+
+def _is_partitioned(relation: Any | None) -> bool:
+    return relation is not None and not relation.partitionSchema().isEmpty()
+
+
+def _paths(relation: Any) -> tuple[str, ...]:
+    return tuple(relation.location().inputFiles())
+
+
+def _local(path: str) -> str:
+    return unquote(urlsplit(path).path)
+
+
+def _listed(several: Any) -> list[Any]:
+    return [several.apply(place) for place in range(several.size())]

@@ -1,0 +1,225 @@
+"""Folders of streams that grow: a trigger costs what came, not what is there.
+
+Spark finds the new files of a stream by listing its whole folder, with five questions to the disk and several objects
+for each file, only to leave out all that it has read before. Here it is told of those alone that it does not know: the
+source itself says which names it has seen, so a listing is one reading of the folder's names and a look at each new
+file (`local_files`).
+
+The source also writes down what it has read, in a log of one file for each micro-batch, and after each it lists the log
+to delete what is older than ten minutes, which at four micro-batches a second are thousands of files. It is shown the
+few oldest.
+
+Law: a micro-batch has the files that it would have. Names are left out only of a listing that a source makes to find
+new files, which is when the thread holds the source's lock, and only those that this very source would leave out next.
+Whoever else lists the folder, and the same source before it knows what kind of folder it has, sees all of it. Of a log
+nothing is left out but for the one caller that deletes old files, and he finds the others as they get older.
+Limit: folders of this machine, without folders inside and without patterns in their names. Others are listed as ever.
+
+Sources are reached by calls that are not part of Spark's interface; where they are missing, all stays as it was.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Lock
+from typing import Any, cast
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from anabranch.spark.local_files import compiled, local_files
+
+SOURCE_OF_FILES = "FileStreamSource"
+OLDEST = 16
+"""Files of its log that a source is shown when it deletes old ones; it writes one for each micro-batch."""
+NEW_FILES, OLD_LOGS = "anabranch.NewFiles", "anabranch.OldLogs"
+JAVA = """
+package anabranch;
+
+import java.lang.ref.WeakReference;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.paths.SparkPath;
+import <source>;
+
+public final class NewFiles extends LocalFiles.Listing {
+    private final WeakReference source;
+    private final Path folder;
+    private Map before = new HashMap();
+    private Map paths = new HashMap();
+
+    public NewFiles(Object source, Path folder) {
+        this.source = new WeakReference(source);
+        this.folder = folder;
+    }
+
+    /** How many names the latest listing left out. */
+    public int known() {
+        return paths.size();
+    }
+
+    public boolean isOver() {
+        return source.get() == null;
+    }
+
+    public boolean isAsking(Path listed) {
+        FileStreamSource asking = (FileStreamSource) source.get();
+        if (asking == null || !Thread.holdsLock(asking) || !listed.equals(folder)) {
+            return false;
+        }
+        return asking.sourceHasMetadata().isDefined() && Boolean.FALSE.equals(asking.sourceHasMetadata().get());
+    }
+
+    public void begin(String[] names) {
+        before = paths;
+        paths = new HashMap(2 * names.length);
+    }
+
+    public boolean isKnown(String name) {
+        SparkPath path = (SparkPath) before.get(name);
+        return path != null && isSeen(name, path);
+    }
+
+    public boolean isKnown(String name, FileStatus status) {
+        return isSeen(name, SparkPath.fromFileStatus(status));
+    }
+
+    private boolean isSeen(String name, SparkPath path) {
+        FileStreamSource asking = (FileStreamSource) source.get();
+        if (asking == null || asking.seenFiles().isNewFile(path, Long.MAX_VALUE)) {
+            return false;
+        }
+        paths.put(name, path);
+        return true;
+    }
+}
+"""
+JAVA_OF_LOGS = """
+package anabranch;
+
+import java.lang.ref.WeakReference;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TreeMap;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+
+public final class OldLogs extends LocalFiles.Listing {
+    private final WeakReference source;
+    private final Path folder;
+    private final int most;
+    private Set oldest = new HashSet();
+    private int times;
+
+    public OldLogs(Object source, Path folder, Integer most) {
+        this.source = new WeakReference(source);
+        this.folder = folder;
+        this.most = most.intValue();
+    }
+
+    /** How often the oldest files were shown. */
+    public int times() {
+        return times;
+    }
+
+    public boolean isOver() {
+        return source.get() == null;
+    }
+
+    public boolean isAsking(Path listed) {
+        Object asking = source.get();
+        return asking != null && Thread.holdsLock(asking) && listed.equals(folder) && isDeleting();
+    }
+
+    private static boolean isDeleting() {
+        StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+        for (int i = 0; i < callers.length; i++) {
+            if (callers[i].getMethodName().equals("deleteExpiredLog")) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    public void begin(String[] names) {
+        times++;
+        TreeMap ordered = new TreeMap();
+        for (int i = 0; i < names.length; i++) {
+            int end = names[i].indexOf('.');
+            try {
+                Long batch = Long.valueOf(end < 0 ? names[i] : names[i].substring(0, end));
+                if (ordered.size() < most || batch.compareTo((Long) ordered.lastKey()) < 0) {
+                    ordered.put(batch, names[i]);
+                }
+                if (ordered.size() > most) {
+                    ordered.pollLastEntry();
+                }
+            } catch (NumberFormatException other) {
+                continue;
+            }
+        }
+        oldest = new HashSet(ordered.values());
+    }
+
+    public boolean isKnown(String name) {
+        return !oldest.contains(name);
+    }
+
+    public boolean isKnown(String name, FileStatus status) {
+        return false;
+    }
+}
+"""
+_at_work = Lock()
+
+
+def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[Any, Any]]:
+    """Lets the file sources of a running query be told of new files only.
+
+    Returns what does that, for each source: in its folder, and in its log.
+    """
+    told = list[tuple[Any, Any]]()
+    with _at_work, suppress(Py4JError, TypeError, AttributeError):
+        files = local_files(spark)
+        for source in [] if files is None else _sources(running):
+            java = JAVA.replace("<source>", source.getClass().getName())
+            folder, log = _private(source, "qualifiedBasePath"), _private(source, "metadataLog").metadataPath()
+            new = _made(spark, files, NEW_FILES, java, source, folder)
+            old = _made(spark, files, OLD_LOGS, JAVA_OF_LOGS, source, log, OLDEST)
+            cast(Any, files).add(new)
+            cast(Any, files).add(old)
+            told.append((new, old))
+    return told
+
+
+def _private(source: Any, name: str) -> Any:
+    field = source.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(source)
+
+
+def _made(spark: SparkSession, files: Any, name: str, java: str, *values: Any) -> Any:
+    """An object of a class that is compiled once for each JVM: py4j confuses two classes of one name."""
+    classes = files.classes()
+    if classes.get(name) is None:
+        classes.put(name, compiled(spark, name, java, files))
+    return classes.get(name).getConstructors()[0].newInstance(_array(spark, *values))
+
+
+def _sources(running: StreamingQuery) -> list[Any]:
+    several = running._jsq.streamingQuery().sources()
+    found = [several.apply(place) for place in range(several.size())]
+    return [each for each in found if each.getClass().getSimpleName() == SOURCE_OF_FILES]
+
+
+def _array(spark: SparkSession, *values: Any) -> Any:
+    gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
+    assert gateway is not None
+    assert jvm is not None
+    array = gateway.new_array(jvm.java.lang.Object, len(values))
+    for place, value in enumerate(values):
+        array[place] = value
+    return array

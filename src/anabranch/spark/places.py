@@ -1,0 +1,75 @@
+"""The executors of a running query as its driver sees them: who runs which slot, who joined, who was lost.
+
+Before every batch the driver asks Spark which executors there are. When one was lost, a query that balances itself
+spreads the groups of its slots over the others, so that no single slot has to be rebuilt whole. When one joins, they
+get their work back. Otherwise a slot is rebuilt from the checkpoint on the executor that it is given.
+
+A session on one machine has no executors to choose from, and all this does nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.adapt.table import TableSteering
+from anabranch.plan.partitioning import Partitioning
+from anabranch.spark.locality import forget_at, make_anchor
+from anabranch.spark.placement import Executor, live_executors, place
+
+
+class Places:
+    """The executor of each slot in use."""
+
+    def __init__(self, steering: TableSteering) -> None:
+        self._steering = steering
+        self._executors: tuple[Executor, ...] = ()
+        self._at: dict[int, str] = {}
+        self._anchor: tuple[dict[int, str], DataFrame] | None = None
+
+    def executor(self, slot: int) -> str | None:
+        """The executor of a slot; None on one machine, and for a slot that is not in use."""
+        return self._at.get(slot)
+
+    def meet(self, spark: SparkSession) -> None:
+        """Takes note of executors that joined or were lost since the last batch."""
+        before, self._executors = self._executors, live_executors(spark)
+        if not before or before == self._executors:
+            return
+        alive = {each.id for each in self._executors}
+        lost = [slot for slot, at in self._at.items() if at not in alive]
+        joined = sorted(alive - {each.id for each in before})
+        if lost and not joined:
+            gone = sorted({self._at[slot] for slot in lost})
+            self._steering.lose(lost, f"executor {', '.join(gone)} was lost")
+        elif joined and not lost:
+            self._steering.regain(f"executor {', '.join(joined)} joined")
+
+    def anchor(self, spark: SparkSession, table: Partitioning) -> DataFrame | None:
+        """The anchor that keeps the slots of a table where their state is; None on one machine."""
+        if not self._executors:
+            return None
+        self._at = place(table.working, self._executors, self._at, packed=_is_allocated_dynamically(spark))
+        if self._anchor is None or self._anchor[0] != self._at:
+            locations = {each.id: each.location for each in self._executors}
+            anchor = make_anchor(spark, [locations[self._at[slot]] for slot in table.working])
+            self._anchor = dict(self._at), anchor
+        return self._anchor[1]
+
+    def cores(self, spark: SparkSession) -> int | None:
+        """Tasks that can run at once; None where Spark starts executors for tasks that wait."""
+        if not self._executors:
+            return int(spark.sparkContext.defaultParallelism)
+        return None if _is_allocated_dynamically(spark) else sum(each.cores for each in self._executors)
+
+    def forget(self, identity: str) -> None:
+        """Removes the hot state of the query, which has ended, from all executors: slots may have been on any."""
+        if self._anchor is not None:
+            with suppress(Exception):  # Spark may have ended before
+                spark = self._anchor[1].sparkSession
+                forget_at(spark, [each.location for each in live_executors(spark)], identity)
+
+
+def _is_allocated_dynamically(spark: SparkSession) -> bool:
+    return str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"

@@ -1,0 +1,153 @@
+"""Triggers of a query in numbers: Spark's own progress with our entry for the batch, and the report of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.lang.window import instant_text
+from anabranch.run.progress import BatchProgress
+from anabranch.stats.mesh.routes import merge_routes
+
+_SPARK_STEP = "addBatch"
+
+
+class Progress(dict[str, Any]):
+    """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do).
+
+    As in PySpark every key is an attribute too: `progress.batchId`.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"a progress has no '{name}'", name=name, obj=self) from None
+
+    @property
+    def json(self) -> str:
+        return json.dumps(self, default=str)
+
+    @property
+    def prettyJson(self) -> str:
+        return json.dumps(self, indent=2, default=str)
+
+
+def progress_of(spark: str, find: Callable[[int], BatchProgress | None]) -> Progress:
+    """A trigger, from the JSON that Spark has of it, with our entry for its batch, if it is found."""
+    # Spark's JSON leaves out what is empty; PySpark's own dictionary has it.
+    progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark)})
+    # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
+    ours = find(progress["batchId"]) if has_batch(progress) else None
+    progress["adaptive"] = None if ours is None else ours.to_json()
+    if ours is not None:
+        _count_rows(progress, ours.rows_in)
+        # Spark knows no operator with state here, and its watermark is of a frame that the query does not use.
+        progress["eventTime"] = {} if ours.watermark is None else {"watermark": instant_text(ours.watermark)}
+        progress["stateOperators"] = [_state_operator(ours)]
+    return progress
+
+
+def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None]) -> dict[str, Any]:
+    """The triggers of a run, and our entries for them, in numbers."""
+    batches = [_batch_report(progress, entry) for progress, entry in zip(triggers, ours, strict=True)]
+    latest = ours[-1] if ours else None
+    known = [entry for entry in ours if entry is not None]
+    by_query = [entry.queries for entry in known if entry.queries]
+    return {
+        "rows_in": sum(batch["rows_in"] for batch in batches),
+        "rows_out": sum(entry.rows_out for entry in known) if known else None,
+        "late_rows": sum(sum(entry.late_rows.values()) for entry in known) if known else None,
+        "ahead_rows": sum(sum(entry.ahead_rows.values()) for entry in known) if known else None,
+        "state_rows": latest.statistics.state_rows if latest else None,
+        "state_bytes": latest.statistics.state_bytes if latest else None,
+        "duration_ms": sum(batch["duration_ms"] for batch in batches),
+        "routes": _route_report(known),
+        "queries": {
+            name: sum(each[name].rows_out for each in by_query if name in each)
+            for name in (by_query[-1] if by_query else ())
+        },
+        "batches": batches,
+    }
+
+
+def _count_rows(progress: Progress, rows_in: Mapping[str, int]) -> None:
+    """Puts the rows in of a batch under Spark's names.
+
+    Spark counts what its scans read: twice where it evaluates a frame twice, once for each alias of a stream, and
+    nothing where slots read.
+    """
+    _count_as(progress, sum(rows_in.values()), progress["durationMs"]["triggerExecution"])
+    if len(progress["sources"]) == len(rows_in):
+        # Both in the order of the scans.
+        for source, rows in zip(progress["sources"], rows_in.values(), strict=True):
+            _count_as(source, rows, progress["durationMs"]["triggerExecution"])
+
+
+def _count_as(entry: dict[str, Any], rows: int, milliseconds: float) -> None:
+    counted, entry["numInputRows"] = entry["numInputRows"], rows
+    if milliseconds:
+        entry["processedRowsPerSecond"] = 1000 * rows / milliseconds
+    if counted and "inputRowsPerSecond" in entry:
+        entry["inputRowsPerSecond"] *= rows / counted
+
+
+def _state_operator(ours: BatchProgress) -> dict[str, Any]:
+    """The state of the query under the names that Spark has for its own, for tools that read those."""
+    states = ours.statistics.states
+    return {
+        "operatorName": "anabranch",
+        "numRowsTotal": ours.statistics.state_rows,
+        "numRowsUpdated": sum(state.inserted for state in states),
+        "numRowsRemoved": sum(state.dropped for state in states),
+        "memoryUsedBytes": ours.statistics.state_bytes,
+        "numRowsDroppedByWatermark": sum(ours.late_rows.values()),
+        "numShufflePartitions": len(ours.slots),
+        "customMetrics": {},
+    }
+
+
+def has_batch(progress: Mapping[str, Any]) -> bool:
+    """True of a trigger that had something to do."""
+    return _SPARK_STEP in progress["durationMs"]
+
+
+def _batch_report(progress: Progress, ours: BatchProgress | None) -> dict[str, Any]:
+    whole = progress["durationMs"]["triggerExecution"]
+    own = None if ours is None else round(1000 * ours.own_seconds, 1)
+    return {
+        "batch": progress["batchId"],
+        "rows_in": progress["numInputRows"],
+        "rows_out": None if ours is None else ours.rows_out,
+        "late_rows": None if ours is None else sum(ours.late_rows.values()),
+        "ahead_rows": None if ours is None else sum(ours.ahead_rows.values()),
+        "state_rows": None if ours is None else ours.statistics.state_rows,
+        "state_bytes": None if ours is None else ours.statistics.state_bytes,
+        "duration_ms": whole,
+        "own_ms": own,
+        "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
+        "plan": None if ours is None else ours.plan,
+        "queries": {} if ours is None else {name: each.rows_out for name, each in ours.queries.items()},
+    }
+
+
+def _route_report(batches: list[BatchProgress]) -> list[dict[str, Any]]:
+    """The routes of the latest mesh that all slots had; empty where there was no mesh."""
+    agreed = [batch for batch in batches if len(set(batch.plans)) == 1]
+    since = [batch for batch in agreed if batch.plans == agreed[-1].plans]
+    routes = merge_routes(route for batch in since for route in batch.statistics.routes)
+    rows = {name: sum(each.rows for each in routes if each.relation == name) for name in {r.relation for r in routes}}
+    return [
+        {
+            "relation": each.relation,
+            "route": each.route,
+            "rows": each.rows,
+            "share": round(each.rows / rows[each.relation], 4) if each.rows else 0.0,
+            "results": each.results,
+            "operators": [hop.operator for hop in each.hops],
+            "selectivities": [hop.kept / hop.rows if hop.rows else None for hop in each.hops],
+            "seconds": round(each.seconds, 6),
+        }
+        for each in sorted(routes, key=lambda each: (each.relation, each.route))
+    ]

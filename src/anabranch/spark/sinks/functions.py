@@ -1,0 +1,48 @@
+"""Sinks that hand each batch to a function on the driver: the user's own, or one that prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from anabranch.spark.sinks.sink import Batch, Sink
+
+
+@dataclass(frozen=True)
+class ForeachBatchSink(Sink):
+    """The user's own function of (frame, batch number); it must give the same outcome when called again."""
+
+    function: Callable[[DataFrame, int], None]
+
+    @property
+    def title(self) -> str:
+        return "'foreachBatch'"
+
+    @property
+    def is_lasting(self) -> bool:
+        return False
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        self.function(frame, batch.number)
+
+
+@dataclass(frozen=True)
+class ConsoleSink(Sink):
+    """Prints the first rows of each batch on standard output."""
+
+    rows: int = 20
+    truncate: bool = True
+
+    @property
+    def title(self) -> str:
+        return "'console'"
+
+    @property
+    def is_lasting(self) -> bool:
+        return False
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        print(f"-------- batch {batch.number} --------")  # noqa: T201
+        frame.show(self.rows, self.truncate)

@@ -1,0 +1,136 @@
+"""A table of a database, exactly once: the rows of a batch replace those of an earlier attempt in one transaction.
+
+The executors write a batch into a table of its own beside the target, by Spark's writer. Then the driver, in one
+transaction, removes from the target what the batch replaces and inserts the rows. What it replaces is said by one of
+two options:
+
+    batchColumn   a column of the target that holds the number of the batch: the rows with this number
+    keyColumns    columns whose values are unique among the results: the rows with the values of the batch (an upsert)
+
+Law: the target shows all of a batch or nothing of it, and a batch that is written again leaves its rows once. Spark may
+run a task twice whose executor was lost; so the rows beside the target are counted before they are taken.
+
+Limit: the database must have transactions that include DELETE and INSERT … SELECT. Without either option the results go
+through Spark's plain writer, which appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from anabranch.errors import SinkError
+from anabranch.run.sink_settings import JdbcTable
+from anabranch.spark.sinks.sink import Batch, Sink
+
+
+@dataclass(frozen=True)
+class JdbcSink(Sink):
+    """Replaces the rows of a batch in a table of a database."""
+
+    spark: SparkSession
+    target: JdbcTable
+
+    @property
+    def table(self) -> str:
+        return self.target.table
+
+    @property
+    def title(self) -> str:
+        return f"'jdbc' at '{self.table}'"
+
+    @property
+    def place(self) -> str | None:
+        return f"jdbc table {self.table}"
+
+    def beside(self, batch: Batch) -> str:
+        """The table that the executors write."""
+        return f"{self.table}_anabranch_{batch.query_id[:8] or 'batch'}"
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        rows = (
+            frame
+            if self.target.batch_column is None
+            else frame.withColumn(self.target.batch_column, f.lit(batch.number))
+        )
+        # Creates the target if there is none.
+        self._writer(rows.limit(0), self.table).mode("append").save()
+        self._writer(rows, self.beside(batch)).mode("overwrite").option("truncate", "true").save()
+        expected = frame.count()
+        with self._connection() as (connection, _):
+            found = _number(connection, f"SELECT COUNT(*) FROM {self.beside(batch)}")
+            if found != expected:
+                raise SinkError(
+                    f"sink {self.title} has {found} rows of batch {batch.number} instead of {expected}",
+                    detail="a task ran twice, or another query writes into its table",
+                    hint="restart the query; the batch is written again",
+                )
+
+    def publish(self, batch: Batch) -> None:
+        beside = self.beside(batch)
+        with self._connection() as (connection, quote):
+            connection.setAutoCommit(False)
+            names = ", ".join(map(quote, self._columns(connection, beside)))
+            _run(connection, f"DELETE FROM {self.table} WHERE {self._replaced(batch, beside, quote)}")
+            _run(connection, f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {beside}")
+            connection.commit()
+
+    def _replaced(self, batch: Batch, beside: str, quote: Any) -> str:
+        if self.target.batch_column is not None:
+            return f"{quote(self.target.batch_column)} = {batch.number}"
+        # NULL is a key like any other: groups may have it.
+        pairs = [(f"beside.{quote(key)}", f"{self.table}.{quote(key)}") for key in self.target.keys]
+        same = " AND ".join(f"({new} = {old} OR ({new} IS NULL AND {old} IS NULL))" for new, old in pairs)
+        return f"EXISTS (SELECT 1 FROM {beside} beside WHERE {same})"
+
+    def _columns(self, connection: Any, table: str) -> list[str]:
+        statement = connection.createStatement()
+        try:
+            found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()
+            return [found.getColumnLabel(i + 1) for i in range(found.getColumnCount())]
+        finally:
+            statement.close()
+
+    def _writer(self, frame: DataFrame, table: str) -> Any:
+        return frame.write.format("jdbc").options(**{**self.target.options, "dbtable": table})
+
+    @contextmanager
+    def _connection(self) -> Iterator[tuple[Any, Any]]:
+        """A connection of the driver, made as Spark makes its own, and how the database quotes a name."""
+        jvm: Any = self.spark._jvm
+        options = jvm.java.util.HashMap()
+        for key, value in {**self.target.options, "dbtable": self.table}.items():
+            options.put(key, value)
+        known = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(options))
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(known.url())
+        connection = dialect.createConnectionFactory(known).apply(-1)
+        try:
+            yield connection, dialect.quoteIdentifier
+        finally:
+            # A transaction that is not committed is undone.
+            if not connection.getAutoCommit():
+                connection.rollback()
+            connection.close()
+
+
+def _run(connection: Any, sql: str) -> None:
+    statement = connection.createStatement()
+    try:
+        statement.executeUpdate(sql)
+    finally:
+        statement.close()
+
+
+def _number(connection: Any, sql: str) -> int:
+    statement = connection.createStatement()
+    try:
+        found = statement.executeQuery(sql)
+        found.next()
+        return int(found.getLong(1))
+    finally:
+        statement.close()

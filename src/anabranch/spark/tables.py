@@ -1,0 +1,92 @@
+"""Tables of a running query on Spark: read by the driver, copied into the checkpoint, met by the batches after.
+
+A table is read at the start and, if it is to be refreshed, again before a batch once the interval has passed or its
+version is another. Rows that are the same as before make no new version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from anabranch.errors import CatalogError
+from anabranch.lang.schema import Schema
+from anabranch.plan.query_set import QuerySet
+from anabranch.run.store import Store
+from anabranch.run.tables import TableVersions, read_columns
+from anabranch.spark.arrow_schema import from_spark
+from anabranch.spark.failure import named_source
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Where the rows of a table come from, and when they are read again."""
+
+    read: Callable[[], DataFrame]
+    schema: Schema
+    refresh: int | None = None
+    """Microseconds of processing time after which the table is read again."""
+    version: Callable[[], object] | None = None
+    """Returns another value when the table has changed; asked before every batch."""
+
+    @property
+    def is_read_again(self) -> bool:
+        return self.refresh is not None or self.version is not None
+
+
+class SparkTables:
+    """The tables of one run."""
+
+    def __init__(self, queries: QuerySet, store: Store, sources: Mapping[str, TableSource]) -> None:
+        self._graph = queries.graph
+        self._shelf = TableVersions(queries, store)
+        self._sources = {name: sources[name] for name in queries.graph.tables}
+        self._read_at: dict[str, int] = {}
+        self._versions: dict[str, object] = {}
+        for name in self._sources:
+            self._read(name)
+
+    def small(self) -> frozenset[str]:
+        """The tables that every slot holds whole."""
+        return self._shelf.small()
+
+    def read(self, version: str) -> pa.Table:
+        """The rows of a version."""
+        return self._shelf.read(version)
+
+    def in_force(self, batch: int) -> dict[str, str]:
+        """The versions that a batch meets; tables are read again where that is due."""
+        for name, source in self._sources.items():
+            due = source.refresh is not None and _now() - self._read_at[name] >= source.refresh
+            if due or (source.version is not None and source.version() != self._versions[name]):
+                self._read(name)
+        return self._shelf.in_force(batch)
+
+    def _read(self, name: str) -> None:
+        source = self._sources[name]
+        self._read_at[name] = _now()
+        if source.version is not None:
+            self._versions[name] = source.version()
+        self._shelf.offer(name, self._rows(name, source))
+
+    def _rows(self, name: str, source: TableSource) -> pa.Table:
+        wanted = read_columns(self._graph, name)
+        types = {field.name: field.type for field in source.schema if field.name in wanted}
+        with named_source(name, kind="table"):
+            frame = source.read()
+            found = {field.name: field.type for field in from_spark(frame.schema, name)}
+            if changed := [column for column in wanted if found.get(column) != types[column]]:
+                raise CatalogError(
+                    f"column '{changed[0]}' of table '{name}' is gone, or of another type than when it was registered",
+                    hint="keep the columns of a table, or start a new query",
+                )
+            rows: pa.Table = frame.select(*(f"`{column}`" for column in wanted)).toArrow()
+        return rows.cast(pa.schema([(column, types[column]) for column in wanted]))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,1 @@
+"""Reports what running queries do to the outside: log events and OpenLineage."""

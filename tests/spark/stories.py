@@ -1,0 +1,216 @@
+"""Seeded streams and queries for the end-to-end tests, and functions that feed and check them.
+
+Streams have ties, NULLs in every key column, skew, odd floats, and arrive out of order within their allowed disorder.
+
+Law: one feed is one micro-batch, whether the query runs meanwhile or not. A feed is one Parquet file with the rows of
+all streams, renamed into a folder that the query reads as a single source, one file per micro-batch. With a folder for
+each stream Spark could list one folder before the feed and another one after it, and make two micro-batches of a feed.
+
+Limit: all streams have the same columns, and a query has one source. Queries over several sources are tested where
+nothing is fed while they run (test_api.py, test_launch.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import DataFrame, SparkSession
+
+import anabranch
+from anabranch.adapt.course import MoveStrategy
+from anabranch.api import ContinuousQuery, Session
+from anabranch.cql import compile_query
+from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.schema import TIMESTAMP, Schema
+from anabranch.testing.duckdb_sql import duckdb_answer
+from anabranch.testing.oracle import Answer, batch_answer, rows_as_multiset
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+COLUMNS = pa.schema(
+    [
+        ("ts", TIMESTAMP),
+        ("x", pa.int64()),
+        ("y", pa.int32()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("d", pa.decimal128(9, 2)),
+        ("p", pa.int64()),
+    ]
+)
+FEEDS = "feeds"
+STREAM = "stream"
+SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,2), p bigint"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A query, how it is run, and the disorder (in seconds) of the streams that have some.
+
+    `switches` are changes of plan on the way: batch, plan, strategy. `moves` are moves of groups of slot 0: batch,
+    slot that takes them, how many, strategy.
+    """
+
+    cql: str
+    slots: int = 2
+    plan: str = "auto"
+    disorder: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 60
+    seed: int = 1
+    switches: Sequence[tuple[int, str, str]] = ()
+    moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
+    is_apart: bool = False
+    """Whether each stream is a folder of its own, whose files the slots read; for stories that are fed beforehand."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(name for name in ("s0", "s1", "s2", "s3") if f"{name} [" in self.cql)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of each stream in order of arrival."""
+        return {
+            name: arrivals(np.random.default_rng([self.seed, number]), number, self.rows, self.disorder.get(name, 0))
+            for number, name in enumerate(self.streams)
+        }
+
+    def catalog(self) -> Catalog:
+        catalog = Catalog()
+        for name in self.streams:
+            disorder = self.disorder.get(name, 0) * SECOND
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts", disorder))
+        return catalog
+
+    def expected(self, tables: Mapping[str, pa.Table]) -> Answer:
+        """The batch answer: DuckDB's for an inner join, the naive evaluator's for any other query."""
+        query = compile_query(self.cql, self.catalog())
+        if query.grouping is None and not query.sides:
+            return rows_as_multiset(duckdb_answer(query, tables))
+        return batch_answer(query, tables)
+
+
+def arrivals(rng: np.random.Generator, number: int, rows: int, disorder: int) -> pa.Table:
+    """One stream over a minute; a row arrives at its time plus a delay of at most the allowed disorder."""
+    times = rng.integers(0, 120, rows) * (SECOND // 2)
+    order = np.argsort(times + rng.integers(0, disorder * SECOND + 1, rows), kind="stable")
+    keys = [0, 0, 0, 1, 1, 2, 3, 4, None]
+    values: dict[str, Sequence[object]] = {
+        "x": [keys[i] for i in rng.integers(0, len(keys), rows)],
+        "y": [keys[i] for i in rng.integers(0, len(keys), rows)],
+        "s": [["a", "ab", "b", "bä", "", None][i] for i in rng.integers(0, 6, rows)],
+        "f": [[0.0, -0.0, 0.5, 1.0, float("nan"), None][i] for i in rng.integers(0, 6, rows)],
+        "d": [[Decimal("1.50"), Decimal("2.25"), Decimal("-7.00"), None][i] for i in rng.integers(0, 4, rows)],
+        "p": [1000 * number + i for i in range(rows)],
+    }
+    arrays = [pa.array(START + times[order], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
+    arrays += [pa.array(values[column.name], column.type) for column in list(COLUMNS)[1:]]
+    return pa.table(arrays, schema=COLUMNS)
+
+
+def table(rows: Sequence[tuple[float, int | None, int]]) -> pa.Table:
+    """Rows of (second, x, p); the other columns are NULL."""
+    times = [START + round(second * SECOND) for second, _, _ in rows]
+    columns: dict[str, Sequence[object]] = {"x": [x for _, x, _ in rows], "p": [p for _, _, p in rows]}
+    arrays = [pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
+    arrays += [pa.array(columns.get(column.name, [None] * len(rows)), column.type) for column in list(COLUMNS)[1:]]
+    return pa.table(arrays, schema=COLUMNS)
+
+
+def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.Table]]:
+    """The rows in `batches` micro-batches of about equal size."""
+    for number in range(batches):
+        yield {
+            name: table.slice(
+                number * table.num_rows // batches,
+                (number + 1) * table.num_rows // batches - number * table.num_rows // batches,
+            )
+            for name, table in tables.items()
+        }
+
+
+def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
+    """Adds the rows of all streams as one micro-batch, which becomes visible at once."""
+    feeds = folder / FEEDS
+    feeds.mkdir(parents=True, exist_ok=True)
+    number = sum(path.suffix == ".parquet" for path in feeds.iterdir())
+    rows = [table.append_column(STREAM, pa.array([name] * table.num_rows)) for name, table in batch.items()]
+    hidden = feeds / f".{number:04d}.parquet.hidden"
+    parquet.write_table(pa.concat_tables(rows), hidden)
+    # Spark takes files in the order of their times of modification.
+    os.utime(hidden, (START // SECOND + number, START // SECOND + number))
+    hidden.rename(feeds / f"{number:04d}.parquet")
+
+
+def feed_apart(folder: Path, batch: Mapping[str, pa.Table]) -> None:
+    """Adds the rows of each stream as a file of its own; fed before anybody reads, a batch is a micro-batch."""
+    for name, rows in batch.items():
+        number = len(list((folder / name).glob("*.parquet")))
+        write_apart(folder, name, number, rows)
+
+
+def write_apart(folder: Path, name: str, number: int, rows: pa.Table, **options: object) -> None:
+    """Writes one file of a stream, which becomes visible at once."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    hidden = folder / name / f".part {number:04d}.hidden"
+    parquet.write_table(rows, hidden, **options)
+    os.utime(hidden, (START // SECOND + number, START // SECOND + number))
+    hidden.rename(folder / name / f"part {number:04d}.parquet")
+
+
+def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFrame]:
+    """The story's streams by name, all of one source or each of its own."""
+    if story.is_apart:
+        for name in story.streams:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        files = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
+        return {name: files.parquet(str(folder / name)) for name in story.streams}
+    (folder / FEEDS).mkdir(parents=True, exist_ok=True)
+    reader = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
+    # Slots do not know the option, so that Spark reads.
+    source = reader.option("mergeSchema", "false").parquet(str(folder / FEEDS))
+    return {name: source.where(source[STREAM] == name).drop(STREAM) for name in story.streams}
+
+
+def register(spark: SparkSession, story: Story, folder: Path, **idle_timeouts: str) -> Session:
+    """A session with the story's streams; each feed is one micro-batch of them."""
+    session = anabranch.Session(spark)
+    for name, frame in frames(spark, story, folder).items():
+        disorder = f"{story.disorder.get(name, 0)} seconds"
+        session.register(name, frame, "ts", watermark=disorder, idle_timeout=idle_timeouts.get(name))
+    return session
+
+
+def run(query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2) -> anabranch.QueryHandle:
+    """Runs the query over all feeds so far; results and checkpoint are in folders below `folder`."""
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(folder / "out"))
+    handle.awaitTermination()
+    return handle
+
+
+def written(folder: Path) -> Answer:
+    """The rows in the Parquet sink."""
+    files = sorted((folder / "out").glob("part-*.parquet"))
+    return rows_as_multiset(pa.concat_tables([parquet.read_table(file) for file in files])) if files else Answer()
+
+
+def fails_once(seen: dict[int, Answer], at: int = 2) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that keeps the answer of each batch, and fails at the first attempt at one.
+
+    By then the files of other queries of the batch may be there.
+    """
+    failed: list[int] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        if batch == at and not failed:
+            failed.append(batch)
+            raise RuntimeError("no place left")
+        seen[batch] = rows_as_multiset(frame.toArrow())
+
+    return keep

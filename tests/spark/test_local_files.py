@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.spark.local_files import CLASS, ease_hadoop
+
+MODES = [0o644, 0o600, 0o755, 0o777, 0o070, 0o007, 0o000, 0o1777]
+
+
+def settings_of(spark: SparkSession) -> Any:
+    java = spark.sparkContext._jsc
+    assert java is not None
+    return java.hadoopConfiguration()
+
+
+def files_of(spark: SparkSession, folder: Path) -> Any:
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.hadoop.fs.Path(f"file://{folder}").getFileSystem(settings_of(spark))
+
+
+def all_settings(spark: SparkSession) -> dict[str, str]:
+    found, entries = {}, settings_of(spark).iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        found[entry.getKey()] = entry.getValue()
+    return found
+
+
+def test_permissions_are_those_of_chmod_and_nothing_is_forked_for_them(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    ease_hadoop(spark)
+    files = files_of(spark, tmp_path)
+    assert files.getRaw().getClass().getName() == CLASS
+    target = tmp_path / "a file with 'quotes' and ünicode"
+    files.create(jvm.org.apache.hadoop.fs.Path(f"file://{target}"), True).close()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    for mode in MODES:
+        files.setPermission(
+            jvm.org.apache.hadoop.fs.Path(f"file://{target}"),
+            jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:03o}"),
+        )
+        assert stat.S_IMODE(target.stat().st_mode) == mode
+
+
+def test_a_file_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    ease_hadoop(spark)
+    missing = jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}/missing")
+    with pytest.raises(Exception, match="NoSuchFile"):
+        files_of(spark, tmp_path).setPermission(missing, jvm.org.apache.hadoop.fs.permission.FsPermission("600"))
+
+
+def test_every_setting_stays_and_only_its_source_is_forgotten(spark: SparkSession) -> None:
+    before = all_settings(spark)
+    ease_hadoop(spark)
+    assert all_settings(spark) == before
+    assert settings_of(spark).getPropertySources("fs.permissions.umask-mode") is None
+
+
+def test_easing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    ease_hadoop(spark)
+    raw = files_of(spark, tmp_path).getRaw()
+    ease_hadoop(spark)
+    assert files_of(spark, tmp_path).getRaw().equals(raw)
+
+
+def test_where_hadoop_is_other_than_expected_all_stays_as_it_was(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.spark.local_files.HADOOPS_OWN", CLASS)
+    monkeypatch.setattr("anabranch.spark.local_files.SOURCE", "no Java")
+    ease_hadoop(spark)
+    files_of(spark, tmp_path).mkdirs(spark.sparkContext._jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}/made"))  # type: ignore[union-attr]
+    assert (tmp_path / "made").is_dir()

@@ -1,0 +1,85 @@
+"""A restart begins with the statistics that earlier runs measured, and knows the plans that ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.loop import Loop
+from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.rules import ChangeRules
+from anabranch.adapt.settings import Scope, Settings
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.run.local import LocalHost
+from tests.unit.adapt.test_steering import LEFT, QUERY, RIGHT, drifting
+
+GATE = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
+
+
+def started(folder: Path, plan: PhysicalPlan = LEFT, scope: Scope = "query", slots: int = 1) -> LocalHost:
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=GATE, remember=4, scope=scope)
+    return LocalHost(QUERY, plan, slots=slots, checkpoint=str(folder), rules=ChangeRules(adapt))
+
+
+def the_loop(host: LocalHost) -> Loop:
+    loop = host.steering.of_query(None).loop
+    assert loop is not None
+    return loop
+
+
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "anabranch" / "history.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "decision"]
+
+
+def test_a_restart_begins_with_the_statistics_of_the_last_decision(tmp_path: Path) -> None:
+    """Plan RIGHT looks up other pairs than LEFT: what it measured stays known."""
+    host = started(tmp_path, RIGHT)
+    drifting(host, 16, matching="bc")
+    assert host.plan == LEFT
+    known = the_loop(started(tmp_path)).known
+    assert known.to_json() == decisions(tmp_path)[-1]["statistics"]
+    assert set(known.selectivities) == set(the_loop(host).known.selectivities)
+
+
+def test_a_slot_takes_over_what_it_measured_itself(tmp_path: Path) -> None:
+    drifting(started(tmp_path, scope="slot", slots=2), 8, matching="bc")
+    again = started(tmp_path, scope="slot", slots=2).steering.of_query(None)
+    latest = {record["slots"][0]: record["statistics"] for record in decisions(tmp_path)}
+    assert {slots[0]: loop.known.to_json() for slots, loop in again._loops} == latest
+    assert latest[0] != latest[1]
+
+
+def test_a_query_with_another_number_of_slots_measures_anew(tmp_path: Path) -> None:
+    drifting(started(tmp_path), 8, matching="bc")
+    assert the_loop(started(tmp_path, slots=2)).known.rates == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"statistics": None},
+        {"statistics": []},
+        {"statistics": {"rates": {}}},
+        {"statistics": {"rates": 3}},
+        {"plan": "(a b)"},
+        {"plan": 7},
+        {"plan": "(("},
+    ],
+)
+def test_a_record_that_cannot_be_read_is_skipped(damage: dict[str, object], tmp_path: Path) -> None:
+    drifting(started(tmp_path), 8, matching="bc")
+    history = tmp_path / "anabranch" / "history.jsonl"
+    *_, last = decisions(tmp_path)
+    history.write_text(f"{json.dumps(last | damage)}\n")
+    host = started(tmp_path)
+    assert the_loop(host).known.rates == {}
+    history.write_text("".join(f"{json.dumps(record)}\n" for record in (last, last | damage)))
+    host = started(tmp_path)
+    assert the_loop(host).known.to_json() == last["statistics"]
+    drifting(host, 8, matching="bc")
+    assert {record["kind"] for record in host.history} <= {"decision", "migration"}

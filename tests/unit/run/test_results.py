@@ -1,0 +1,69 @@
+"""Results of a query alone travel as they are; those of named queries come apart again as they were."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from anabranch.cql import compile_query
+from anabranch.engine.operators.group_by import parts_schema
+from anabranch.plan.query_set import ALONE, alone, partitioning_of, together
+from anabranch.run.results import ResultLayout, group_codes, merging, parts_table, results_of
+from anabranch.testing.scripted import read_script
+
+CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
+PAIR = compile_query("SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k", CATALOG)
+SINGLE = compile_query("SELECT a.k AS k FROM a [RANGE 5 SECONDS]", CATALOG)
+COUNT = compile_query("SELECT a.k, COUNT(*) AS n FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS] GROUP BY a.k", CATALOG)
+PAIRS = pa.RecordBatch.from_pydict({"x": [1, None], "y": [2, 3]}, schema=PAIR.schema.to_arrow())
+SINGLES = pa.RecordBatch.from_pydict({"k": [7, 8, None]}, schema=SINGLE.schema.to_arrow())
+
+
+def test_results_of_a_query_alone_travel_as_they_are() -> None:
+    layout = ResultLayout(alone(PAIR))
+    assert layout.schema == PAIR.schema
+    assert layout.wrap(ALONE, PAIRS) is PAIRS
+    table = pa.Table.from_batches([PAIRS])
+    assert layout.split(table) == {ALONE: table}
+
+
+@pytest.mark.parametrize("queries", [{"p": PAIR, "s": SINGLE}, {"p": PAIR}])
+def test_results_of_named_queries_come_apart_again(queries: dict[str, object]) -> None:
+    """Also those of one query that has a name; NULLs inside a result are no absence of it."""
+    layout = ResultLayout(together({name: {"p": PAIR, "s": SINGLE}[name] for name in queries}))
+    sent = {name: {"p": PAIRS, "s": SINGLES}[name] for name in queries}
+    batches = [layout.wrap(name, batch) for name, batch in sent.items()]
+    assert [batch.schema for batch in batches] == [layout.schema.to_arrow()] * len(batches)
+    apart = layout.split(pa.Table.from_batches(batches))
+    assert {name: table.to_pylist() for name, table in apart.items()} == {
+        name: batch.to_pylist() for name, batch in sent.items()
+    }
+
+
+def test_parts_of_one_group_have_one_hash_and_become_one_result() -> None:
+    """Whatever slot found them; NULL is a key like any other."""
+    (member,) = alone(COUNT).members
+    grouping = member.query.grouping
+    assert grouping is not None
+    keys = pa.array([1, None, 1, None, 2], pa.int64())
+    parts = pa.RecordBatch.from_arrays(
+        [pa.array([3, 3, 3, 3, 4]), keys, pa.array([1, 1, 5, 1, 1])], schema=parts_schema(grouping)
+    )
+    codes = group_codes(grouping, parts)
+    assert codes[0] == codes[2]
+    assert codes[1] == codes[3]
+    assert len(set(codes.tolist())) == 3
+    results = results_of(member, parts_table(member, [parts.slice(0, 2), parts.slice(2)]))
+    assert sorted(results.rows.to_pylist(), key=str) == [{"k": 1, "n": 6}, {"k": 2, "n": 1}, {"k": None, "n": 2}]
+    assert results.times is not None
+    assert sorted(results.times.tolist()) == [15_000_000, 15_000_000, 20_000_000]
+
+
+@pytest.mark.parametrize(
+    ("group", "is_merged"), [("a.k", False), ("b.k", False), ("a.v", True), ("a.k + 1", True), ("a.v, a.k", False)]
+)
+def test_groups_that_the_key_of_the_slots_decides_are_not_merged(group: str, is_merged: bool) -> None:
+    text = f"SELECT COUNT(*) AS n FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS], b [NOW] WHERE a.k = b.k GROUP BY {group}"
+    queries = together({"g": compile_query(text, CATALOG), "p": PAIR})
+    assert merging(queries, partitioning_of(queries, 2)) == ({"g"} if is_merged else set())
+    assert not merging(queries, partitioning_of(queries, 1))
