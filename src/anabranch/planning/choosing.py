@@ -1,7 +1,7 @@
 """From what a user says about plans to the plan of a query: `plan: auto` and all that goes with it.
 
 Everything a user can say is one value, `PlanOptions`, whether it was written in a spec or set on a writer. `decide` is
-the one way from options to a choice, for running queries, for explanations and for pictures, so that they cannot disagree.
+the one way from options to a choice: running queries, explanations and pictures cannot disagree.
 Statistics are asked in this order: what was given by hand, what was seen (sampled, or measured by an earlier run), what
 calibration found on this machine; the rest is assumed, and says so.
 """
