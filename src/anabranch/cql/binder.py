@@ -125,7 +125,7 @@ def _require_event_times(statement: Statement, rows: Rows) -> None:
                 f"'{source.relation}' has no event time column",
                 text=statement.text,
                 span=named.span,
-                detail="the event time of a result is that of its newest row, or the end of its window if it is grouped",
+                detail="the event time of a result is that of its newest row, or the end of its window for groups",
                 hint=f"write the window behind '{source.relation}' in FROM, as in [TUMBLE 10 MINUTES]",
             )
         if named is not None and named.name.lower() != source.event_time.lower():

@@ -70,10 +70,10 @@ from anabranch.spark.failure import (
 )
 from anabranch.spark.file_streams import FileStreams, file_streams, slots_frame
 from anabranch.spark.late import LateRows, LateRowsWarning, only_diverted
-from anabranch.spark.local_files import ease_hadoop
 from anabranch.spark.locality import SLOT, anchored
-from anabranch.spark.new_files import find_new_files
 from anabranch.spark.offsets import in_scan_order, sparks_folder
+from anabranch.spark.patches.local_files import replace_local_files
+from anabranch.spark.patches.new_files import find_new_files
 from anabranch.spark.places import Places
 from anabranch.spark.prefilter import Prefilter
 from anabranch.spark.session import refuse_speculation
@@ -605,7 +605,7 @@ def start_query(
     """
     refuse_speculation(spark)
     require_ansi(spark, work.queries.graph)
-    ease_hadoop(spark)
+    replace_local_files(spark)
     _refuse_name_in_use(spark, options.name)
     runner = SparkRunner(work, sinks, checkpoint, options)
     earlier = _latest.get(runner.identity)

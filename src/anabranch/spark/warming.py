@@ -8,7 +8,7 @@ from threading import Lock, Thread
 
 from pyspark.sql import SparkSession
 
-from anabranch.spark.local_files import ease_hadoop
+from anabranch.spark.patches.local_files import replace_local_files
 from anabranch.spark.worker import warm
 
 SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
@@ -33,7 +33,7 @@ def warm_workers(spark: SparkSession) -> Thread:
     thread = Thread(target=run, daemon=True)
     thread.start()
     # Beside it: the first batch waits for the workers, and starting them for nothing else.
-    Thread(target=ease_hadoop, args=(spark,), daemon=True).start()
+    Thread(target=replace_local_files, args=(spark,), daemon=True).start()
     return thread
 
 

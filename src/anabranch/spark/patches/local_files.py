@@ -1,18 +1,16 @@
-"""Hadoop in the driver without the costs that it adds to every micro-batch.
+"""Replaces Hadoop's local file system in the driver's JVM by one that costs a micro-batch less.
 
-*Permissions of local files.* Without Hadoop's native library every file that it creates on a local disk gets its
-permissions from a forked `chmod`. Spark creates a file per source and two more for every micro-batch, and waits for
-each fork. `LocalFiles` sets the same permissions by a call of Java's own. It is compiled in the JVM by the compiler
-that Spark has for its generated code, and takes the place of Hadoop's class for `file:`.
+*Permissions.* Without Hadoop's native library, every file created on a local disk gets its permissions from a forked
+`chmod`. Spark creates a file per source and two more for every micro-batch, and waits for each fork. `LocalFiles` sets
+the same permissions by a call of Java. Janino, which Spark ships, compiles it in the JVM.
 
-*Where settings come from.* Hadoop's settings, a thousand of them, travel to the tasks of every scan of files of every
-micro-batch, each with the name of the file that it was read from, which Hadoop compresses name by name. Nothing but
-messages for people reads those names, so they are forgotten.
+*Origins of settings.* Every scan of files sends about a thousand Hadoop settings to its tasks, each with the name of
+the file it was read from. Only messages use these names, so they are cleared.
 
-*Known files.* A folder is listed as ever, unless a `Listing` says that somebody asks who looks only for files that he
-does not know (`new_files`). Then the files that he knows are left out, and nothing is asked of the disk about them.
+*Known files.* A `Listing` (`new_files`) may leave out files that its caller would ignore; other listings are complete.
 
-Law: no file and no setting is other than it would be. Where anything is not as expected, all stays as it was.
+Invariant: files, permissions and settings are those that there would be without it. If a class is not as expected,
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -24,6 +22,8 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+
+from anabranch.spark.patches import are_on
 
 CLASS = "anabranch.LocalFiles"
 SOURCE = """
@@ -132,8 +132,10 @@ HADOOPS_OWN = "org.apache.hadoop.fs.RawLocalFileSystem"
 _at_work = Lock()
 
 
-def ease_hadoop(spark: SparkSession) -> None:
-    """Takes the costs away, once for each JVM; streams that start later have the benefit."""
+def replace_local_files(spark: SparkSession) -> None:
+    """Applies the patch once for each JVM, if the session allows it; streams that start later have the benefit."""
+    if not are_on(spark):
+        return
     with _at_work, suppress(Py4JError, TypeError):  # then micro-batches are as slow as they would be without
         settings = _settings(spark)
         _forget_sources(settings)

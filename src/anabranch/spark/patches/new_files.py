@@ -1,22 +1,15 @@
-"""Folders of streams that grow: a trigger costs what came, not what is there.
+"""Shortens the listings of Spark's file sources, so that a trigger costs the new files and not the whole folder.
 
-Spark finds the new files of a stream by listing its whole folder, with five questions to the disk and several objects
-for each file, only to leave out all that it has read before. Here it is told of those alone that it does not know: the
-source itself says which names it has seen, so a listing is one reading of the folder's names and a look at each new
-file (`local_files`).
+Spark finds the new files of a stream by listing its whole folder, with five disk calls for each file, and drops those
+that it has read before. With this patch the source itself says which names it has seen; a listing reads the names of
+the folder once and looks at each new file. The source also lists its own log after each micro-batch to delete old
+entries; it is shown the oldest few.
 
-The source also writes down what it has read, in a log of one file for each micro-batch, and after each it lists the log
-to delete what is older than ten minutes, which at four micro-batches a second are thousands of files. It is shown the
-few oldest.
-
-Law: a micro-batch has the files that it would have. Names are left out only of a listing that a source makes to find
-new files, which is when the thread holds the source's lock, and only those that this very source would leave out next.
-Whoever else lists the folder, and the same source before it knows what kind of folder it has, sees all of it. Of a log
-nothing is left out but for the one caller that deletes old files, and he finds the others as they get older.
-Limit: folders of this machine, without folders inside and without patterns in their names. Others are listed as ever.
-
-Sources are reached by calls that are not part of Spark's interface; where they are missing, all stays as it was.
-"""
+Invariant: a micro-batch has the files that it would have. Names are left out only while the thread holds the lock of
+the source that lists, and only names that this source would drop next. Every other listing is complete. Entries of a
+log are left out only for the call that deletes old entries.
+Limit: folders on local disks, without subfolders and without patterns in their paths. If a class of Spark is not as
+expected, nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,7 +21,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.spark.local_files import compiled, local_files
+from anabranch.spark.patches import are_on
+from anabranch.spark.patches.local_files import compiled, local_files
 
 SOURCE_OF_FILES = "FileStreamSource"
 OLDEST = 16
@@ -177,11 +171,13 @@ _at_work = Lock()
 
 
 def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[Any, Any]]:
-    """Lets the file sources of a running query be told of new files only.
+    """Lets the file sources of a running query list new files only, if the session allows it.
 
-    Returns what does that, for each source: in its folder, and in its log.
+    Returns the two listings of each source: of its folder, and of its log.
     """
     told = list[tuple[Any, Any]]()
+    if not are_on(spark):
+        return told
     with _at_work, suppress(Py4JError, TypeError, AttributeError):
         files = local_files(spark)
         for source in [] if files is None else _sources(running):
