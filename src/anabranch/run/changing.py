@@ -305,9 +305,10 @@ def _carried(
     carried = {name: batch.payload.column(name) for name in batch.payload.schema.names}
     tested = () if known.filter is None else conjuncts(known.filter)
     rest = () if relation.filter is None else tuple(part for part in conjuncts(relation.filter) if part not in tested)
-    # Rows with a key that is NULL have no code and were never kept.
+    # A key that is kept as a code alone is that of all queries, and rows in which it is NULL were never kept.
     keys = [below_casts(key.expression(relation.name)) for key in old.graph.keys_of([relation.name])]
-    rest = tuple(part for part in rest if part not in [bind_call("is_not_null", (key,)) for key in keys])
+    implied = [bind_call("is_not_null", (key,)) for key in keys]
+    rest = tuple(part for part in rest if part not in implied or _read_by(part) <= carried.keys())
     readable = all(column.name in carried for part in rest for column in columns(part))
     if not readable or (not any(each.name in stays for each in readers) and _lacks(relation, layout, old, carried)):
         # Only queries that join would read them, and those answer from later on.

@@ -142,11 +142,11 @@ def _from_json(value: Mapping[str, Any]) -> Manifest:
         tables=dict(value.get("tables", {})),
         since=dict(value.get("since", {})),
         fingerprint=value.get("fingerprint"),
-        complete=dict(value["complete"]) if "complete" in value else _lacking_nothing(value.get("lacking", {})),
+        complete=dict(value["complete"]) if "complete" in value else _from_lacking(value.get("lacking", {})),
     )
 
 
-def _lacking_nothing(lacking: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+def _from_lacking(lacking: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Reads the entry of older manifests: by relation and column, from when on rows have values of their own."""
     return {name: max(columns.values()) for name, columns in lacking.items() if columns}
 

@@ -134,6 +134,20 @@ def test_queries_that_stay_keep_rows_whose_filter_they_test_themselves_from_now_
     assert found["pairs"].num_rows == 2
 
 
+def test_rows_that_only_queries_without_the_key_kept_join_nothing_when_those_have_left(tmp_path: Path) -> None:
+    """The code of a key that is NULL is that of some value."""
+    counts = "SELECT COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 1 SECOND] AS a"
+    joined = "SELECT a.v AS x FROM a [RANGE 9 SECONDS] AS a, b [RANGE 9 SECONDS] AS b WHERE a.k = b.k"
+    both, one = sets(counts=counts, joined=joined), sets(joined=joined)
+    host = LocalHost(both, plans(both), checkpoint=str(tmp_path))
+    keys = pa.array([None, 0, 1], pa.int64())
+    host.step({"a": rows("a", 1, 2, 3).set_column(1, "k", keys), "b": rows("b", 3)})
+    change_set(Store(str(tmp_path)), both, one, partitioning_of(one, 1))
+    host = LocalHost(one, plans(one), checkpoint=str(tmp_path))
+    late = rows("b", 4, 4, 4).set_column(1, "k", keys)
+    assert ResultLayout(one).split(host.step({"b": late}))["joined"].num_rows == 2
+
+
 def test_a_stand_in_is_never_taken_for_a_value(tmp_path: Path) -> None:
     """Rows from before the first change have no `w`; a query of the second change must not read it of them."""
     first = "SELECT a.v AS x, b.v AS y FROM a [RANGE 9 SECONDS] AS a, b [RANGE 6 SECONDS] AS b WHERE a.k = b.k"
