@@ -215,6 +215,13 @@ def is_spark_gone(spark: SparkSession) -> bool:
         return True
 
 
+def hush_updates(spark: SparkSession) -> None:
+    """Lets PySpark's server for updates of accumulators print nothing when the JVM that it listens to ends."""
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
 @contextmanager
 def unless_gone(spark: SparkSession, is_expected: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Passes over errors where Spark has ended and that was expected."""

@@ -198,9 +198,14 @@ def run(arguments: argparse.Namespace) -> int:
             headlines = prepared.headlines()
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
+        # Here, because they need pyspark, which explain and --help must not.
+        from anabranch.host.spark.failure import hush_updates, unless_gone
+        from anabranch.spec.changes import Changes
+
         handle: QueryHandle | None = None
 
         def expect_end() -> None:
+            hush_updates(prepared.spark)
             if handle is not None:
                 handle.expect_end()
 
@@ -209,10 +214,6 @@ def run(arguments: argparse.Namespace) -> int:
         handle = prepared.start()
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
-        # Here, because they need pyspark, which explain and --help must not.
-        from anabranch.spark.failure import unless_gone
-        from anabranch.spec.changes import Changes
-
         changes = Changes(chosen, handle, partial(_with_options, arguments))
         hung_up = Event()
         signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
