@@ -60,7 +60,7 @@ def test_a_site_that_is_killed_at_every_phase_loses_and_repeats_nothing(tmp_path
             time.sleep(1)
         assert sum("started again" in line for line in controller.log) == len(PHASES)
         assert _difference(tmp_path) == 0
-        assert ask(root, "stop", wait=lambda: (controller.step(), None)[1]) == "stopping"
+        assert ask(root, "stop", wait=controller.step) == "stopping"
         assert controller.await_sites(120)
         children = controller.children
     assert not root.names("leases")
