@@ -308,7 +308,6 @@ def _follow(
 def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
     # Here, because it needs pyspark, which explain and --help must not.
-    from anabranch.spark.failure import unless_gone
     from anabranch.spec import launch
 
     # A line and not a spinner: output while Spark starts goes through a pipe that waits for whole lines.
@@ -316,6 +315,9 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
         console.print("starting Spark …", style="dim")
     # Spark logs the stack of a failed query in three languages; the error at the end says what it means.
     spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
+    # Here, because `launch` says by its own error that pyspark is missing.
+    from anabranch.host.spark.failure import unless_gone
+
     try:
         yield launch.prepare(chosen, spark)
     finally:
