@@ -46,7 +46,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, partitioning_of
 from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
-from anabranch.sizes import size_text
+from anabranch.sizes import counted, size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
@@ -534,7 +534,7 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
         case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
-    subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
+    subject = "no plan" if failed.is_proven else f"none of {counted(len(failed.considered), 'plan')} considered"
     slot = budget.of_slot(cost)
     remedies = ["use more slots", "shorten the windows"]
     if host is not None and cost.cpu > budget.total_cpu:

@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.errors import PlanError
 from anabranch.picture import OUTPUT, RouteNote, mesh_svg, plan_svg
 from anabranch.plan.mesh import Mesh, Plan, parse_plan
-from anabranch.plan.physical import JoinNode, PhysicalPlan, shape, subplans
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.sizes import size_text
@@ -30,7 +30,7 @@ def live_picture(queries: QuerySet, name: str, progress: Mapping[str, Any]) -> s
     step = StepStatistics.from_json(entry["statistics"])
     if isinstance(plan, Mesh):
         return mesh_svg(member.query, plan, routes=_route_notes(step), notes={OUTPUT: f"{step.rows_out:,} results"})
-    return plan_svg(member.query, plan, notes=_notes(plan, step), heat=_heat(plan, step))
+    return plan_svg(member.query, plan, notes=_notes(member.query, plan, step), heat=_heat(plan, step))
 
 
 def plan_picture(queries: QuerySet, name: str, text: str) -> str:
@@ -46,10 +46,11 @@ def _plain_picture(query: Query, plan: Plan) -> str:
     return mesh_svg(query, plan) if isinstance(plan, Mesh) else plan_svg(query, plan)
 
 
-def _notes(plan: PhysicalPlan, step: StepStatistics) -> dict[str, str]:
+def _notes(query: Query, plan: PhysicalPlan, step: StepStatistics) -> dict[str, str]:
     states = {state.state: state for state in step.states}
     notes = {OUTPUT: f"{step.rows_out:,} results in the latest batch"}
-    for part in subplans(plan):
+    beside = [Leaf(name) for side in query.sides for name in side.names]
+    for part in [*subplans(plan), *beside]:
         name, lines = shape(part), []
         if name in step.rows_in:
             lines.append(f"{step.rows_in[name]:,} rows in")

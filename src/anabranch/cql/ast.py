@@ -14,7 +14,6 @@ from typing import TypeAlias
 from anabranch.errors import Span
 from anabranch.expr import LiteralValue, OwnFunction
 
-
 NO_SESSIONS = "session windows are not supported"
 INSTEAD_OF_SESSIONS = "write [TUMBLE 10 MINUTES] behind the stream, or window(ts, '10 minutes') in GROUP BY"
 

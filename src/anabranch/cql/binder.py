@@ -125,7 +125,7 @@ def _require_event_times(statement: Statement, rows: Rows) -> None:
                 f"'{source.relation}' has no event time column",
                 text=statement.text,
                 span=named.span,
-                detail="the event time of a result is that of its newest row, and of a grouped result the end of its window",
+                detail="a result has the event time of its newest row; a grouped result, that of the end of its window",
                 hint=f"write the window behind '{source.relation}' in FROM, as in [TUMBLE 10 MINUTES]",
             )
         if named is not None and named.name.lower() != source.event_time.lower():

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Face
+from anabranch.sizes import counted
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 
@@ -86,7 +87,7 @@ def plane(
     """Draw the plane of CPU and memory; an infinite limit has no line."""
     across = _axis([dot.cpu for dot in dots], cpu_limit, _LEFT, WIDTH - _RIGHT)
     upward = _axis([dot.memory for dot in dots], memory_limit, HEIGHT - _BOTTOM, _TOP)
-    parts = [svg.text(_LEFT, 24, f"{len(dots)} plans by what they need", _TITLE, anchor="start")]
+    parts = [svg.text(_LEFT, 24, f"{counted(len(dots), 'plan')} by what they need", _TITLE, anchor="start")]
     for value in across.ticks():
         x = across.place(value)
         parts.append(svg.stroke((x, _TOP), (x, HEIGHT - _BOTTOM), _GRID))

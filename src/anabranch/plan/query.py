@@ -20,7 +20,6 @@ from anabranch.plan.pairwise import PairwiseWindows, lags, pairwise_windows
 from anabranch.plan.sides import Side
 from anabranch.schema import Schema
 
-
 _DERIVED = re.compile(r"derived_[0-9a-f]{8}")
 
 

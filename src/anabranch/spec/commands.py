@@ -420,7 +420,7 @@ def _sampled(chosen: Spec) -> _Sampled:
         prepared.sinks({})
         prepared.late_rows()
         explained = {name: prepared.given[name].compiled.stages for name in chosen.queries}
-        return _Sampled(explained, prepared.choices(), prepared.allocation)
+        return _Sampled(explained, prepared.choices(always_sample=True), prepared.allocation)
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:

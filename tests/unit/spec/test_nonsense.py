@@ -24,8 +24,8 @@ FULL: dict[str, Any] = yaml.safe_load(
     """
     streams:
       s0: {format: parquet, path: s0, schema: "ts timestamp, k bigint", event_time: ts, watermark: 1 second,
-           options: {mergeSchema: true}, idle_timeout: 1 minute, max_ahead: 1 minute, select: {ts: ts, k: k}, where: k > 0,
-           columns: "ts timestamp, k bigint"}
+           options: {mergeSchema: true}, idle_timeout: 1 minute, max_ahead: 1 minute, select: {ts: ts, k: k},
+           where: k > 0, columns: "ts timestamp, k bigint"}
     tables:
       t: {format: parquet, path: t, schema: "k bigint", refresh: 1 minute, version: files, options: {mergeSchema: true}}
     query: SELECT a.k FROM s0 [RANGE 1 SECOND] AS a
