@@ -41,7 +41,9 @@ def explanation(choice: Choice) -> str:
         total = len(choice.estimates.used)
         share = f"all {total}" if assumed == total else f"{assumed} of {total}"
         advice = (
-            "no source has a sample of them; write 'stats'" if choice.is_sampled else "use --sample, or write 'stats'"
+            "no source has a sample of them; write 'stats'"
+            if choice.is_sampled
+            else "use a sample (--sample) or 'stats'"
         )
         lines.append(f"  {share} are guesses; {advice}")
     lines += [f"  unit costs {_units_text(choice)}", "", f"objective {choice.objective}"]

@@ -59,10 +59,10 @@ FULL: dict[str, Any] = yaml.safe_load(
     """
 )
 FULL["stats"]["costs"] = ENGINE.by_name()
-OTHERS = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
+OTHERS: tuple[Any, ...] = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
 """Values of which each entry takes few."""
-FREE = ("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters", "selectivities")
-FREE += ("bytes", "groups", "costs", "predicates")
+FREE = ("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters")
+FREE = (*FREE, "selectivities", "bytes", "groups", "costs", "predicates")
 """Groups whose names are the user's own."""
 ALSO_TAKEN: Mapping[str, tuple[object, ...]] = {
     "adapt": (False, True, {}),
@@ -128,13 +128,15 @@ def test_what_is_true_or_false_is_nothing_else(path: tuple[Any, ...]) -> None:
 def test_a_number_is_not_true_or_false_or_a_word(path: tuple[Any, ...]) -> None:
     if path[-1] in ("split", "version"):
         pytest.skip("any value may be split; a version is a text")
-    for value in (False, True, "", "nonsense", {}, {"nonsense": 1}, [[]]):
+    others: tuple[Any, ...] = (False, True, "", "nonsense", {}, {"nonsense": 1}, [[]])
+    for value in others:
         assert not is_taken(written(path, value)), value
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: ".".join(map(str, path)))
 def test_a_list_is_not_a_number_or_a_group(path: tuple[Any, ...]) -> None:
-    for value in (False, True, 0, 1.5, "", {}, {"nonsense": 1}, [[]], [True], [{}]):
+    others: tuple[Any, ...] = (False, True, 0, 1.5, "", {}, {"nonsense": 1}, [[]], [True], [{}])
+    for value in others:
         assert not is_taken(written(path, value)), value
 
 
