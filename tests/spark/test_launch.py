@@ -193,6 +193,17 @@ def test_several_queries_are_explained_by_one_session_and_one_sample_of_each_str
     assert "sampled" in together.split("== q1 ==")[1]
 
 
+@pytest.mark.spark
+def test_a_sample_that_is_asked_for_is_taken_also_where_there_is_only_one_plan(
+    spark: SparkSession, sampled_spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`explain --sample` said that all numbers were guesses, and to use --sample."""
+    monkeypatch.setattr(launch, "session", lambda chosen, **settings: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    assert main(["explain", str(sampled_spec), "--sample", "--plan", "(a b c)", "--slots", "1"]) == 0
+    assert "sampled" in capsys.readouterr().out
+
+
 RATE = """
 streams: {s: {format: rate, event_time: timestamp, watermark: 0 seconds}}
 query: SELECT a.value AS x FROM s [RANGE 10 SECONDS] AS a, s [RANGE 10 SECONDS] AS b WHERE a.value = b.value
@@ -212,7 +223,10 @@ def test_explain_with_a_sample_asks_spark_for_columns_and_formats(
     assert main(["explain", str(file)]) == 2
     assert "entry 'streams.s.schema' is missing" in capsys.readouterr().err
     assert main(["explain", str(file), "--sample"]) == 0
-    assert "key k0: a.value = b.value" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "key k0: a.value = b.value" in shown
+    # A source that cannot be sampled was told to use --sample.
+    assert "are guesses; no source has a sample of them; write 'stats'" in shown
     file.write_text(RATE.replace("noop", "nope"))
     assert main(["explain", str(file), "--sample"]) == 2
     assert "Spark has no sink format 'nope'" in capsys.readouterr().err

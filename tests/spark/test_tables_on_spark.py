@@ -137,8 +137,8 @@ def test_what_a_table_lacks_is_named(spark: SparkSession) -> None:
 
 
 WAITING = {
-    "an outer join of streams": "SELECT a.p AS p, t.name AS n FROM s0 [RANGE 6 SECONDS] AS a LEFT JOIN "
-    "s1 [RANGE 6 SECONDS] AS b ON a.y = b.y LEFT JOIN customers AS t ON t.x = a.x",
+    "an outer join of streams": "SELECT a.p AS p, t.name AS n FROM s0 [RANGE 6 SECONDS] AS a "
+    "LEFT JOIN s1 [RANGE 6 SECONDS] AS b ON a.y = b.y LEFT JOIN customers AS t ON t.x = a.x",
     "groups": "SELECT t.name AS name, COUNT(*) AS n FROM s0 [RANGE 6 SECONDS SLIDE 2 SECONDS] AS a, customers AS t "
     "WHERE t.x = a.x GROUP BY t.name",
 }

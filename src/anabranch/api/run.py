@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
@@ -33,18 +32,15 @@ from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import (
-    DEFAULT_BATCH,
     adapts_as_a_whole,
     allocate,
     as_run,
     change_rules,
-    decide,
     decide_together,
     headline,
     joint_budget,
     joint_plans,
     learns,
-    on_spark,
     refuse_capacities,
     shared_traffic,
 )
@@ -99,10 +95,13 @@ class Run:
         given = {name: self._members[name] for name in self._given}
         return Run(self._session, given, replace(self._settings, listeners=listeners))
 
-    def choices(self) -> dict[str, Choice]:
-        """Chooses the plan of each query; each stream is sampled once for all of them."""
-        self._sample()
-        return self._choices(self._slots.most)
+    def choices(self, *, always_sample: bool = False) -> dict[str, Choice]:
+        """Chooses the plan of each query; each stream is sampled once for all of them.
+
+        With `always_sample`, also where the sample makes no difference to the plan, so that its costs can be explained.
+        """
+        self._sample(always=always_sample)
+        return self._choices(self._slots.most, always_sample=always_sample)
 
     @cached_property
     def allocation(self) -> Allocation | None:
@@ -303,8 +302,8 @@ class Run:
             if tables[name].is_read_again:
                 raise SpecError(
                     f"table '{name}' cannot be read again while the query runs",
-                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti "
-                    "join of streams; after a crash they would meet other rows of the table",
+                    detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join "
+                    "of streams; after a crash they would meet other rows of the table",
                     hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
                     "outer joins of streams",
                 )
@@ -339,17 +338,17 @@ class Run:
         found = {} if is_known or self._slots.most == 1 else bytes_of_files(self._queries, self.frames())
         return found or shared_traffic(choices.values())
 
-    def _sample(self) -> None:
+    def _sample(self, *, always: bool = False) -> None:
         most = self._most_slots
-        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(most)])
+        sample_queries([member.compiled for member in self._members.values() if always or member.needs_sample(most)])
 
-    def _choices(self, slots: int, *, may_learn: bool = True) -> dict[str, Choice]:
+    def _choices(self, slots: int, *, may_learn: bool = True, always_sample: bool = False) -> dict[str, Choice]:
         found = {}
         for name, member in self._members.items():
-            compiled = member.compiled
-            sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
+            compiled, is_sampled = member.compiled, always_sample or member.needs_sample(self._most_slots)
+            sample = compiled.sample if is_sampled else Sample()
             learn = compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None
-            found[name] = decide(
+            choice = decide(
                 compiled.query,
                 member.settings.wishes,
                 slots=slots,
@@ -359,6 +358,7 @@ class Run:
                 gate=(member.settings.adapt or Settings()).gate,
                 host=on_spark(self._settings.trigger.seconds, len(self._members)),
             )
+            found[name] = replace(choice, is_sampled=is_sampled)
         return found
 
     def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:

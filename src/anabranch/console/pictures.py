@@ -13,7 +13,7 @@ from anabranch.console.picture import OUTPUT, RouteNote, mesh_svg, plan_svg
 from anabranch.errors import PlanError
 from anabranch.lang.sizes import size_text
 from anabranch.plan.mesh import Mesh, Plan, parse_plan
-from anabranch.plan.physical import JoinNode, PhysicalPlan, shape, subplans
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.stats.mesh.routes import merge_routes
@@ -32,7 +32,7 @@ def live_picture(queries: QuerySet, name: str, progress: Mapping[str, Any]) -> s
         return mesh_svg(member.query, plan, routes=_route_notes(step), notes={OUTPUT: f"{entry['rowsOut']:,} results"})
     streams = {each.name: each.stream for each in member.query.graph.streamed if each.stream in ours["rowsIn"]}
     rows_in = {**step.rows_in, **{name: ours["rowsIn"][stream] for name, stream in streams.items()}}
-    notes = {OUTPUT: f"{entry['rowsOut']:,} results in the latest batch", **_notes(plan, step, rows_in)}
+    notes = {OUTPUT: f"{entry['rowsOut']:,} results in the latest batch", **_notes(member.query, plan, step, rows_in)}
     return plan_svg(member.query, plan, notes=notes, heat=_heat(plan, step))
 
 
@@ -49,11 +49,12 @@ def _plain_picture(query: Query, plan: Plan) -> str:
     return mesh_svg(query, plan) if isinstance(plan, Mesh) else plan_svg(query, plan)
 
 
-def _notes(plan: PhysicalPlan, step: StepStatistics, rows_in: Mapping[str, int]) -> dict[str, str]:
-    """The figures of each part of a plan; `rows_in` are by relation."""
+def _notes(query: Query, plan: PhysicalPlan, step: StepStatistics, rows_in: Mapping[str, int]) -> dict[str, str]:
+    """Returns the figures of each part of a plan; `rows_in` are by relation."""
     states = {state.state: state for state in step.states}
     notes = {}
-    for part in subplans(plan):
+    beside = [Leaf(name) for side in query.sides for name in side.names]
+    for part in [*subplans(plan), *beside]:
         name, lines = shape(part), []
         if name in rows_in:
             lines.append(f"{rows_in[name]:,} rows in")

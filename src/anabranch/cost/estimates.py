@@ -115,6 +115,10 @@ class Estimates:
             found = self._masks[relations] = sum(1 << self.positions[name] for name in relations)
         return found
 
+    def windows_of(self, mask: int) -> tuple[float, ...]:
+        """The windows, in seconds, of the relations of a set."""
+        return tuple(window for position, window in enumerate(self.windows) if mask >> position & 1)
+
     @cached_property
     def _masks(self) -> dict[tuple[str, ...], int]:
         return {}

@@ -83,7 +83,8 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
         _refuse_unbounded(statement, rows)
     slide = common_slide(statement, items)
     if _is_grouped(statement):
-        refuse_small_slide(statement, items)
+        if not allow_unbounded:
+            refuse_small_slide(statement, items)
         return _grouped(statement, sources, plan, slide, lag_of(statement, items))
     scope = Scope(text, "SELECT", sources)
     outputs = _outputs(statement, scope, scope.expression)

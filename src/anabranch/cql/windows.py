@@ -33,9 +33,9 @@ from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
 
 MOST_ROWS = 10**9
 """More rows than a state can hold."""
-MOST_BOUNDARIES = 1_000_000
-"""Boundaries at which a row may count. A single row gives a group so many results; beyond a million the slide is taken
-for a slip of the unit, and the results of one batch would not fit the memory of a slot."""
+MOST_BOUNDARIES = 100_000
+"""Boundaries at which a row may count. A single row gives its group a result at each of them, and so many take seconds.
+A day in steps of a second (86,400) is allowed; more is almost always a slip of the unit."""
 
 
 def bind_window(text: str, clause: WindowClause | None, schema: Schema) -> Window:
@@ -121,20 +121,22 @@ def common_slide(statement: Statement, items: tuple[FromItem, ...]) -> int | Non
 
 
 def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> None:
-    """Refuses a slide that is tiny beside all windows of a grouped query."""
+    """Refuses a slide that is tiny beside the shortest window of a grouped query, which is how long combinations count.
+
+    Limit: how long the rows of `[ROWS n]` without a range count is up to the rows that follow.
+    """
     given = [item.window for item in items if item.window is not None]
     slides = [step for window in given if (step := step_of(window)) is not None]
     ranges = [window.range.micros for window in given if window.range is not None]
-    if not slides or not ranges or len(ranges) < len(items):
-        return  # a window without a range: [NOW] counts at one boundary; of the others, other rows decide
-    boundaries = min(ranges) // slides[0].micros
+    ranges += [0 for window in given if window.is_now]
+    boundaries = min(ranges) // slides[0].micros if slides and ranges else 0
     if boundaries > MOST_BOUNDARIES:
         raise BindError(
             f"SLIDE is too small: every row would count at {boundaries:,} boundaries",
             text=statement.text,
             span=slides[0].span,
             detail=f"a group has a result at each boundary; up to {MOST_BOUNDARIES:,} for a row are allowed",
-            hint="write a longer SLIDE, or a shorter window",
+            hint="write a longer SLIDE or a shorter window, or set 'allow_unbounded' for this query",
         )
 
 

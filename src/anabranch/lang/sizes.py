@@ -1,4 +1,4 @@
-"""Amounts of memory as texts, with units in powers of ten."""
+"""Amounts as texts: memory with units in powers of ten, and numbers of things."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def size_text(size: float) -> str:
         if size >= amount and unit != "B":
             return f"{size / amount:.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def counted(count: int, noun: str) -> str:
+    """Formats a number of things.
+
+    >>> counted(1, "plan"), counted(1200, "plan")
+    ('1 plan', '1,200 plans')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def parse_size(text: str) -> float:

@@ -49,6 +49,8 @@ class Choice:
     """What the host needs in each slot around any plan; the budget has it off already. None in process."""
     statistics: StatisticsView = NOTHING_KNOWN
     """What was known when the choice was made; the model has assumed the rest."""
+    is_sampled: bool = False
+    """Whether samples of the sources were asked for, so that what is still assumed cannot be sampled."""
 
     @property
     def estimates(self) -> Estimates:

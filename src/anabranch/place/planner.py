@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from anabranch.errors import NoFeasiblePlan
+from anabranch.lang.sizes import counted
 from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
 from anabranch.place.landscape import Input, Landscape, Operator, SinkQuery
 from anabranch.place.problem import Bans, Problem
@@ -287,10 +288,10 @@ def flows_into(landscape: Landscape, operator: Operator) -> list[Flow]:
 
 
 def _reason(found: Found, reused: list[str], widened: list[str], started: int) -> str:
-    parts = [f"cheapest of {found.considered:,} plans"]
+    parts = [f"cheapest of {counted(found.considered, 'plan')}"]
     if reused:
         parts.append(f"uses {', '.join(reused)}")
     if widened:
         parts.append(f"relaxes {', '.join(widened)}")
-    parts.append(f"starts {started} join{'' if started == 1 else 's'}")
+    parts.append(f"starts {counted(started, 'join')}")
     return "; ".join(parts)

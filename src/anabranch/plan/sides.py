@@ -54,11 +54,16 @@ class Side:
         """Whether all rows that a combination may meet are there when it arrives: the side has only tables."""
         return all(relation.is_table for relation in self.own)
 
-    def __str__(self) -> str:
+    @property
+    def condition(self) -> str:
+        """What a combination and a row of the side must satisfy to meet, as text."""
         parts = [str(key) for key in self.graph.keys if key.relations & set(self.names)]
         parts += [str(theta) for theta in self.graph.thetas]
         parts += [str(each) for each in (self.residual,) if each is not None]
-        on = f" ON {' AND '.join(parts)}" if parts else ""
+        return " AND ".join(parts)
+
+    def __str__(self) -> str:
+        on = f" ON {self.condition}" if self.condition else ""
         return f"{self.kind.value} {', '.join(self.names)}{on}"
 
 

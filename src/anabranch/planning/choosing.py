@@ -26,7 +26,7 @@ from anabranch.cost.resources import Resources
 from anabranch.cost.shares import Partaker, from_own_model, in_agreement, of_common_join
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
-from anabranch.lang.sizes import size_text
+from anabranch.lang.sizes import counted, size_text
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import within
@@ -523,7 +523,7 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
         case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
-    subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
+    subject = "no plan" if failed.is_proven else f"none of {counted(len(failed.considered), 'plan')} considered"
     slot = budget.of_slot(cost)
     remedies = ["use more slots", "shorten the windows"]
     if host is not None and cost.cpu > budget.total_cpu:

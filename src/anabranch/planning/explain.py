@@ -17,6 +17,7 @@ from anabranch import cql
 from anabranch.balance.describe import describe_grid
 from anabranch.balance.first import FirstTable, first_table
 from anabranch.console.picture import OUTPUT, Dot, RouteNote, ShownPlan, mesh_svg, plan_svg, plane, set_svg
+from anabranch.cost.estimates import EVER
 from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
 from anabranch.lang.catalog import Catalog
@@ -261,7 +262,9 @@ def plan_notes(choice: Choice) -> dict[str, str]:
         mask = model.estimates.mask(part.relations)
         if part != plan:
             kept = f"state {_count(model.held(mask))} rows, {size_text(sizes[mask])}"
-            notes[shape(part)] = f"{_count(model.births(mask))} rows/s\n{kept}"
+            # Rows of tables do not arrive: they are there.
+            is_still = all(window >= EVER for window in model.estimates.windows_of(mask))
+            notes[shape(part)] = kept if is_still else f"{_count(model.births(mask))} rows/s\n{kept}"
     return notes
 
 

@@ -199,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
         # Here, because they need pyspark, which explain and --help must not.
-        from anabranch.host.spark.failure import hush_updates, unless_gone
+        from anabranch.spark.failure import hush_updates, unless_gone
         from anabranch.spec.changes import Changes
 
         handle: QueryHandle | None = None
@@ -316,7 +316,7 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     # Spark logs the stack of a failed query in three languages; the error at the end says what it means.
     spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
     # Here, because `launch` says by its own error that pyspark is missing.
-    from anabranch.host.spark.failure import unless_gone
+    from anabranch.spark.failure import unless_gone
 
     try:
         yield launch.prepare(chosen, spark)
@@ -443,7 +443,7 @@ def _sampled(chosen: Spec) -> _Sampled:
         prepared.sinks({})
         prepared.late_rows()
         explained = {name: prepared.given[name].compiled.stages for name in chosen.queries}
-        return _Sampled(explained, prepared.choices(), prepared.allocation)
+        return _Sampled(explained, prepared.choices(always_sample=True), prepared.allocation)
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:

@@ -123,6 +123,21 @@ def test_explain_draws_every_plan_that_was_considered(spec_file: Path, tmp_path:
     assert drawn.count("stroke-dasharray") == 2
 
 
+def test_the_rows_of_a_table_do_not_arrive(tmp_path: Path) -> None:
+    """A table had 1e-05 rows/s."""
+    streams = "{s: {format: parquet, path: s, schema: 'ts timestamp, k bigint', event_time: ts}}"
+    (tmp_path / "spec.yaml").write_text(
+        f"streams: {streams}\ntables: {{t: {{format: parquet, path: t, schema: 'k bigint, name string'}}}}\n"
+        "query: SELECT a.k, t.name FROM s [RANGE 1 MINUTE] AS a, t WHERE a.k = t.k\n"
+        "sink: {format: parquet, path: out}\ncheckpoint: ckpt\n"
+    )
+    picture = tmp_path / "plan.svg"
+    assert cli.main(["explain", str(tmp_path / "spec.yaml"), "--picture", str(picture)]) == 0
+    drawn = picture.read_text()
+    assert "state 10,000 rows" in drawn
+    assert "e-0" not in drawn.split("by what they need")[0]
+
+
 def test_explain_draws_the_plans_of_queries_that_run_together(spec_file: Path, tmp_path: Path) -> None:
     streams, _, rest = SPEC.partition("query: |")
     query, _, _ = rest.partition("sink:")

@@ -3,6 +3,7 @@
 Every relation with several routes has its classifier as a tree from left to right, and a coloured line per route that
 stops at the operators in order; the thicker the line, the more rows are on it. Relations with one route are below, on
 one thin line each. A stop has the colour of the probed relation, so the first probe of each line is easy to see.
+Outer, semi and anti joins are bars across all lines before the results; their streams and tables enter from below.
 Readable up to about eight relations with as many routes each.
 """
 
@@ -21,6 +22,7 @@ from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import is_selection
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, asked, is_question, selected
 from anabranch.plan.query import Query
+from anabranch.plan.sides import Side
 
 _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
 _ROUTES = ("#3f73a8", "#c0562f", "#3d8a5f", "#8a5ba6", "#b5891c", "#3b8f95", "#a63d68", "#6a6f2a")
@@ -37,6 +39,9 @@ _STOPS = (
 _SOURCE, _TEST = Colours("#ffffff", "#9aa8b4"), Colours("#ffffff", "#66737d")
 _CHECK = Colours("#ffffff", "#66737d")
 _RESULT = Colours(_INK, _INK)
+_SIDE = Colours("#eee9f5", "#74599c")
+_BAR = 28.0
+"""The width of an outer, semi or anti join."""
 
 _TITLE = Face(13, _INK, bold=True)
 _STOP = Face(11, _INK, bold=True)
@@ -94,7 +99,11 @@ def draw_mesh(
     for way in single:
         parts += _draw_single(frame, way, y, routes.get((way.relation, 0)))
         y += _LANE
-    bottom = y - (0 if single else _PART)
+    bottom = y = y - (0 if single else _PART)
+    for place, side in enumerate(query.sides):
+        y += _PART / 2
+        parts += _draw_side(frame, side, place, top, y)
+        y += _LANE * len(side.names)
     outputs = ", ".join(f"{output.expression} AS {output.name}" for output in query.outputs)
     box = [svg.box(frame.results, top, 34, bottom - top, _RESULT)]
     box.append(svg.upright(frame.results + 17, (top + bottom) / 2, "results", Face(13, "#ffffff", bold=True)))
@@ -103,8 +112,8 @@ def draw_mesh(
         measured = any(note.left for note in routes.values())
         words = "a line is as thick as the rows on it"
         words += "; below it, what is left of a hundred rows" if measured else ""
-        parts.append(svg.text(frame.results + 34, bottom + 20, words, _SMALL, anchor="end"))
-    return Drawing(frame.results + 34 + _MARGIN, bottom + _MARGIN + 8, tuple(parts))
+        parts.append(svg.text(frame.results + 34, y + 20, words, _SMALL, anchor="end"))
+    return Drawing(frame.results + 34 + _MARGIN, y + _MARGIN + 8, tuple(parts))
 
 
 def _heading(several: Sequence[RelationRoutes], single: Sequence[RelationRoutes]) -> str:
@@ -133,10 +142,9 @@ class _Frame:
 
     @classmethod
     def of(cls, query: Query, mesh: Mesh, notes: Mapping[str, str]) -> _Frame:
-        graph = query.graph
-        heads = [_head(query, name) for name in mesh.relations]
+        heads = [_head(query, name) for name in query.whole.names]
         source = max(_TITLE.width(head) for head in heads)
-        source = max(source, *(_QUIET.width(str(relation.window)) for relation in graph.relations))
+        source = max(source, *(_QUIET.width(str(relation.window)) for relation in query.whole.relations))
         source = max(source, *(_NOTE.width(notes.get(name, "")) for name in mesh.relations)) + 20
         drawn = [way.classifier for way in mesh.ways if len(way.routes) > 1]
         tests = [test for tree in drawn for test in _tests(tree)]
@@ -164,9 +172,13 @@ class _Frame:
     def stop_at(self, place: int) -> float:
         return self.first_stop + place * (self.stop + _GAP)
 
+    def bar_at(self, side: int) -> float:
+        """The x of an outer, semi or anti join; the results are behind the last one."""
+        return self.stop_at(self.stops) + 8 + side * (_BAR + _GAP)
+
     @property
     def results(self) -> float:
-        return self.stop_at(self.stops) + 8
+        return self.bar_at(len(self.query.sides))
 
 
 @dataclass(frozen=True)
@@ -244,6 +256,24 @@ def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote |
     return [*parts, svg.group(box, name), *_stops(frame, way.routes[0], lane, known)]
 
 
+def _draw_side(frame: _Frame, side: Side, place: int, top: float, y: float) -> list[str]:
+    """Draw an outer, semi or anti join as a bar, and its streams and tables from y on.
+
+    The bar ends where its own rows enter, so that the rows of later sides pass below it.
+    """
+    x, bottom, words = frame.bar_at(place), y + _LANE * len(side.names), f"{side.kind.value} join"
+    parts = []
+    for lane, name in enumerate(side.names):
+        middle, head = y + (lane + 0.5) * _LANE, _head(frame.query, name)
+        parts.append(svg.ribbon((_MARGIN + frame.source, middle), (x, middle), _LINE, _THINNEST))
+        box = [svg.box(_MARGIN, middle - 14, frame.source, 28, _SOURCE)]
+        box.append(svg.text(_MARGIN + frame.source / 2, middle + 4.5, head, Face(11.5, _INK, bold=True)))
+        parts.append(svg.group(box, f"{head} {frame.query.whole.relation(name).window}"))
+    bar = [svg.box(x, top, _BAR, bottom - top, _SIDE)]
+    bar.append(svg.upright(x + _BAR / 2, (top + bottom) / 2, f"{words} {', '.join(side.names)}", _STOP))
+    return [*parts, svg.group(bar, str(side))]
+
+
 def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote) -> list[str]:
     """Draw a route to the results; if measured, as thick as the rows left."""
     ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.steps)))]
@@ -299,7 +329,7 @@ def _label(x: float, y: float, words: str, width: float, *, anchor: str = "start
 
 
 def _head(query: Query, name: str) -> str:
-    stream = query.graph.relation(name).stream
+    stream = query.whole.relation(name).stream
     return name if name == stream else f"{name} = {stream}"
 
 

@@ -2,6 +2,7 @@
 
 A join is a bar that spans its inputs; one that queries share has a colour of its own. Every input enters through the
 store that the join probes, so the kept state is easy to see; above each entry is the probe order of that input.
+An outer, semi or anti join is above the inner joins, and the streams and tables that it adds enter from its right.
 Readable up to about eight relations; beyond that the picture grows wide but stays correct.
 """
 
@@ -54,6 +55,7 @@ _NOTE = Face(10.5, "#9a3b1f")
 _LABEL = Face(10.5, _SOFT)
 
 _MARGIN, _GAP, _PADDING, _RISE = 28.0, 22.0, 10.0, 66.0
+_ENTRY, _STACK = 84.0, 12.0
 _LEAF_WIDTH, _WIDEST_LEAF, _WIDEST_ORDER, _JOIN_WIDTH = 140.0, 232.0, 156.0, 230.0
 
 
@@ -107,23 +109,25 @@ def draw_plan(
     root = _place(_Labels(query.graph, notes, conditions(plan, query.graph), heat, shared), plan, _MARGIN)
     top = _result_boxes(query, notes)
     levels = _levels(root)
-    width = max(root.width, *(piece.width for piece in top), _TITLE.width(heading)) + 2 * _MARGIN
-    shift = (width - 2 * _MARGIN - root.width) / 2
-    upper = sum(piece.height + 30 for piece in top)
+    column = max(root.width, *(each.piece.width for each in top), _TITLE.width(heading))
+    beside = max((each.piece.width / 2 + each.beside for each in top if each.sources), default=0.0)
+    width = max(column, column / 2 + beside) + 2 * _MARGIN
+    shift = (column - root.width) / 2
+    upper = sum(each.height + 30 for each in top)
     bottoms = [_MARGIN + 34 + upper + sum(levels) + _RISE * (len(levels) - 1)]
     for tall in levels[:-1]:
         bottoms.append(bottoms[-1] - tall - _RISE)
     parts = [svg.text(_MARGIN, _MARGIN + 8, heading, Face(12, _SOFT, mono=True), anchor="start")]
     centre = root.centre + shift
     y = _MARGIN + 34.0
-    for piece in top:
-        x = min(max(centre - piece.width / 2, _MARGIN), width - _MARGIN - piece.width)
-        parts.append(piece.draw(x, y))
-        parts.append(svg.line(centre, y + piece.height + 28, y + piece.height + 3, _LINE, arrow=True))
-        y += piece.height + 30
+    for each in top:
+        x = centre - each.piece.width / 2
+        parts += each.draw(x, y)
+        parts.append(svg.line(centre, y + each.height + 28, y + each.height + 3, _LINE, arrow=True))
+        y += each.height + 30
     parts += _draw(root, _Frame(shift, tuple(bottoms), bottoms[0] - levels[0]))
     foot = bottoms[0] + 34
-    if root.inputs:
+    if root.inputs or any(each.sources for each in top):
         parts.append(_legend(foot, inner=any(child.is_derived for child in _inner(root))))
     return Drawing(width, foot + 26, tuple(parts))
 
@@ -149,6 +153,35 @@ class _Piece:
             baseline += face.line
             parts.append(svg.text(x + wide / 2, baseline - face.size * 0.42, words, face))
         return svg.group(parts, self.title)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A box above the joins, and the sources that enter it from the right, each through its store."""
+
+    piece: _Piece
+    sources: tuple[_Piece, ...] = ()
+
+    @property
+    def height(self) -> float:
+        stack = sum(source.height for source in self.sources) + _STACK * (len(self.sources) - 1)
+        return max(self.piece.height, stack)
+
+    @property
+    def beside(self) -> float:
+        return max((source.width + _ENTRY for source in self.sources), default=0.0)
+
+    def draw(self, x: float, y: float) -> list[str]:
+        parts = [self.piece.draw(x, y, height=self.height)]
+        right = x + self.piece.width
+        for source in self.sources:
+            middle = y + source.height / 2
+            parts.append(svg.stroke((right + _ENTRY, middle), (right + _ENTRY / 2, middle), _LINE))
+            parts.append(svg.pointer((right + _ENTRY / 2, middle), right + 3, _LINE))
+            parts.append(svg.store(right + _ENTRY / 2 + 4, middle - 11, _BASE_STORE))
+            parts.append(source.draw(right + _ENTRY, y))
+            y += source.height + _STACK
+        return parts
 
 
 @dataclass(frozen=True)
@@ -248,17 +281,19 @@ def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:
     return [(words, _NOTE) for part in note.splitlines() for words in _NOTE.wrap(part, width - 2 * _PADDING, 3)]
 
 
-def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Piece]:
+def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Step]:
     """Draw the results and, below them, the grouping and the sides, if there are any."""
     bright, pale = Face(13, "#ffffff", bold=True), Face(11, "#cfd8df", mono=True)
     names = ", ".join(output.name for output in query.outputs)
     lines = [("results", bright), *((words, pale) for words in pale.wrap(names, 380, 2))]
     lines += [(words, Face(10.5, "#f4c9a8")) for words, _ in _note_lines(notes.get(OUTPUT, ""), 380)]
     outputs = ", ".join(f"{output.expression} AS {output.name}" for output in query.outputs)
-    boxes = [_Piece(tuple(lines), _RESULT, _fitting(lines), outputs)]
+    boxes = [_Step(_Piece(tuple(lines), _RESULT, _fitting(lines), outputs))]
     if query.grouping is not None:
-        boxes.append(_grouping_piece(query.grouping))
-    boxes += [_side_piece(side) for side in reversed(query.sides)]
+        boxes.append(_Step(_grouping_piece(query.grouping)))
+    for side in reversed(query.sides):
+        sources = tuple(_source_piece(each, notes.get(each.name, "")) for each in side.own)
+        boxes.append(_Step(_side_piece(side), sources))
     return boxes
 
 
@@ -266,7 +301,7 @@ def _side_piece(side: Side) -> _Piece:
     """Draw an outer, semi or anti join, which takes what the joins below it find."""
     title = f"{side.kind.value} join"
     lines = [(words, _TITLE) for words in _TITLE.wrap(f"{title} {', '.join(side.names)}", 420, 2)]
-    lines += [(words, _CODE) for words in _CODE.wrap(str(side), 420, 3)]
+    lines += [(words, _CODE) for words in _CODE.wrap(f"ON {side.condition}", 420, 3) if side.condition]
     return _Piece(tuple(lines), _GROUP, _fitting(lines), title)
 
 

@@ -110,6 +110,12 @@ def stroke(start: tuple[float, float], end: tuple[float, float], colour: str, *,
     return f'<path d="{ends}" stroke="{colour}" stroke-width="{1.4 if dashed else 1}" fill="none"{dash}/>'
 
 
+def pointer(start: tuple[float, float], end: float, colour: str) -> str:
+    """Draw a horizontal line with an arrow at its end."""
+    path = f"M{_n(start[0])} {_n(start[1])} H{_n(end)}"
+    return f'<path d="{path}" stroke="{colour}" stroke-width="1.4" fill="none" marker-end="url(#arrow)"/>'
+
+
 def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> str:
     """Draw a curve from left to right that starts and ends horizontally."""
     (x, y), (right, level) = start, end

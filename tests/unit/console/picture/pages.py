@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pyarrow as pa
+
+from anabranch.cql import compile_query
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
+from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.plan.query import Query
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -26,3 +33,21 @@ def boxes_apart(svg: str) -> int:
             above = y + tall <= other_y or other_y + other_tall <= y
             assert beside or above
     return len(boxes)
+
+
+def with_catalog() -> Catalog:
+    """Streams `stream_a` to `stream_c` and a table `table_t`, of numbers k and p."""
+    catalog, columns = Catalog(), (Field("k", pa.int64()), Field("p", pa.int64()))
+    for name in "abc":
+        catalog.register(StreamDeclaration(f"stream_{name}", Schema((Field("ts", TIMESTAMP, False), *columns)), "ts"))
+    catalog.register_table(TableDeclaration("table_t", Schema(columns)))
+    return catalog
+
+
+def with_sides() -> Query:
+    """A query that joins a and b, leaves c out, and adds what a table says."""
+    return compile_query(
+        "SELECT a.p, t.p AS q FROM stream_a [NOW] AS a JOIN stream_b [NOW] AS b ON a.k = b.k "
+        "LEFT ANTI JOIN stream_c [RANGE 1 MINUTE] AS c ON c.k = a.k AND c.p > 7 LEFT JOIN table_t AS t ON t.k = b.k",
+        with_catalog(),
+    )

@@ -14,7 +14,7 @@ from anabranch.plan.classifier import leaves
 from anabranch.plan.mesh import Mesh, parse_mesh
 from anabranch.plan.query import Query
 from anabranch.testing.meshes import meshes
-from tests.unit.console.picture.pages import SVG, boxes_apart
+from tests.unit.console.picture.pages import SVG, boxes_apart, with_sides
 
 
 def make_query() -> Query:
@@ -115,3 +115,13 @@ def test_boxes_of_any_mesh_stay_on_the_page_and_apart(mesh: Mesh, are_known: boo
     tests = sum(len(leaves(way.classifier)) - 1 for way in mesh.ways if len(way.routes) > 1)
     found = boxes_apart(mesh_svg(QUERY, mesh, routes=known if are_known else {}))
     assert found >= len(mesh.ways) + tests + 1
+
+
+def test_streams_and_tables_of_sides_enter_the_bars_before_the_results() -> None:
+    """Nothing of them was drawn."""
+    query = with_sides()
+    drawn = mesh_svg(query, parse_mesh("mesh (a: b by 0; b: a, a by (k <= 3.5 ? 0 : 1))"))
+    assert {"c = stream_c", "t = table_t", "anti join c", "left join t"} <= set(texts(drawn))
+    assert "anti c ON" in drawn
+    heads, stops, bars = len("abct"), 3, len(query.sides)
+    assert boxes_apart(drawn) == heads + stops + bars + len(["test", "results"])

@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 
 from anabranch.console.picture import OUTPUT, plan_svg
 from anabranch.cql import compile_query
-from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.expr import GROUPED, AggregateCall, Call, Column, Expr, Literal
-from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.lang.schema import Field, Schema
 from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.logical import Output
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, linear_tree, mjoin, nodes
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.text import parse
-from tests.unit.console.picture.pages import SVG, boxes_apart
+from tests.unit.console.picture.pages import SVG, boxes_apart, with_catalog, with_sides
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("p", pa.int64())))
 
@@ -146,14 +145,24 @@ def test_a_merged_input_enters_through_a_store_of_its_own() -> None:
     assert "intermediate results kept as state" in found
 
 
-def test_sides_are_drawn_above_the_joins() -> None:
-    catalog = Catalog()
-    for name in "abc":
-        catalog.register(StreamDeclaration(name, Schema((Field("ts", TIMESTAMP, False), *SCHEMA)), "ts"))
-    text = "SELECT a.p FROM a [NOW] JOIN b [NOW] ON a.k = b.k LEFT ANTI JOIN c [NOW] ON c.k = a.k"
-    picture = plan_svg(compile_query(text, catalog), mjoin(("a", "b")))
-    assert "anti join c" in picture
-    assert boxes_apart(picture)
+def test_streams_and_tables_of_sides_enter_through_stores_of_their_own() -> None:
+    """Only the join was drawn, and nothing of what it reads."""
+    query = with_sides()
+    picture = plan_svg(query, mjoin(("a", "b")), notes={"c": "12 rows in"})
+    assert {"anti join c", "left join t", "c = stream_c", "t = table_t", "[RANGE 1 MINUTE]", "12 rows in"} <= {
+        *texts(picture)
+    }
+    assert "c.p > 7" in "".join(texts(picture))
+    assert drums(picture) == 4
+    assert boxes_apart(picture) == len("abct") + 1 + len(query.sides) + 1
+
+
+def test_a_single_relation_with_a_side_needs_no_join() -> None:
+    catalog = with_catalog()
+    text = "SELECT a.p FROM stream_a [NOW] AS a LEFT ANTI JOIN stream_c [NOW] AS c ON c.k = a.k"
+    picture = plan_svg(compile_query(text, catalog), Leaf("a"))
+    assert "c = stream_c" in texts(picture)
+    assert boxes_apart(picture) == 4
 
 
 def test_a_shared_join_is_drawn_as_one() -> None:

@@ -33,6 +33,11 @@ def test_every_plan_is_a_dot_that_tells_its_story() -> None:
     assert "(a b c)" in words(root)
 
 
+def test_one_plan_is_not_several() -> None:
+    assert "1 plan by what they need" in words(drawn(DOTS[:1]))
+    assert "4 plans by what they need" in words(drawn(DOTS))
+
+
 def test_more_is_further_right_and_further_up() -> None:
     places = {
         group.findtext("title"): (float(circle.get("cx", "")), float(circle.get("cy", "")))
