@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
+from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
@@ -32,15 +33,18 @@ from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import (
+    DEFAULT_BATCH,
     adapts_as_a_whole,
     allocate,
     as_run,
     change_rules,
+    decide,
     decide_together,
     headline,
     joint_budget,
     joint_plans,
     learns,
+    on_spark,
     refuse_capacities,
     shared_traffic,
 )
