@@ -35,7 +35,7 @@ PATIENCE = 180.0
 
 def told_by(program: str, *arguments: str) -> Any:
     """Runs a program of this folder in a process of its own; returns the JSON in the last line that it prints."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root / "src"), str(root)])
     done = subprocess.run(
         [sys.executable, program, *arguments],

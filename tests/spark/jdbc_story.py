@@ -46,7 +46,7 @@ def check(url: str, jar: str, folder: Path) -> None:
 
 
 def _child(folder: Path, url: str, jar: str, moment: str) -> int:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     return subprocess.run(
         [sys.executable, __file__, str(folder), url, jar, moment],

@@ -46,7 +46,7 @@ ALL = (*PHASES, *MOMENTS, *IN_WORKER)
 
 def crash(folder: Path, story: Story, moment: str, batch: int, plan: str, slots: int) -> None:
     """Runs the story until the moment, at which the driver dies."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     command = [sys.executable, str(Path(crash_driver.__file__)), str(folder), moment, str(batch), plan, str(slots)]
     done = subprocess.run(

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("driv
 
 @pytest.mark.parametrize("moment", [*OF_STAGES, *OF_CHANGES])
 def test_a_killed_driver_of_a_set_loses_and_repeats_nothing(moment: str, spark: SparkSession, tmp_path: Path) -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     command = [sys.executable, str(Path(crash_set_driver.__file__)), str(tmp_path), moment]
     done = subprocess.run(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from anabranch.spark.sample import StreamSample
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "orders.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "orders.yaml"
 
 
 @pytest.mark.spark

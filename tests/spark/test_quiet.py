@@ -13,7 +13,7 @@ import yaml
 
 from anabranch.spark.quiet import VERBOSE, hushed, is_usual, is_verbose
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "orders.yaml"
 
 

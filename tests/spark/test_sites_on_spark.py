@@ -24,7 +24,7 @@ from examples.sites import show
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 HERE = Path(__file__).parent
-EXAMPLE = HERE.parents[2] / "examples" / "sites"
+EXAMPLE = HERE.parents[1] / "examples" / "sites"
 PHASES = ("begin", "written", "committed", "collected")
 
 

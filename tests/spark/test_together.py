@@ -130,7 +130,7 @@ def test_queries_together_survive_a_killed_driver(spark: SparkSession, tmp_path:
     tables = THREE.tables()
     for batch in cut(tables, 4):
         feed(tmp_path, batch)
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     done = subprocess.run(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAIRS = """
 streams:
   orders: {{format: json, path: {data}/orders, schema: "ts timestamp, order_id bigint, customer string",

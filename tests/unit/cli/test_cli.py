@@ -31,7 +31,7 @@ from anabranch.spec import commands as spec_commands
 from anabranch.spec.file import load
 from anabranch.telemetry.logs import LOG
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PLACED = [str(EXAMPLES / "network.yaml"), str(EXAMPLES / "airline-queries.yaml")]
 SPEC = dedent(
     """

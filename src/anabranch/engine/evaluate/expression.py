@@ -135,9 +135,6 @@ def _comparison(expr: Call, columns: ColumnLookup, length: int) -> Datum:
     return KERNELS[expr.function](*values)
 
 
-_INT64 = pa.scalar(-(2**63), pa.decimal256(19)), pa.scalar(2**63 - 1, pa.decimal256(19))
-
-
 def _unlimited(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
     """Evaluates sums of whole numbers as decimals of 256 bits, and their doubles from these."""
     match expr:
@@ -148,7 +145,8 @@ def _unlimited(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
             return _unlimited(expr.argument, columns, length)
         case Cast() if is_integer(expr.argument.type):
             whole = _unlimited(expr.argument, columns, length)
-            fits = pc.and_(pc.greater_equal(whole, _INT64[0]), pc.less_equal(whole, _INT64[1]))
+            least, most = (pa.scalar(limit, pa.decimal256(19)) for limit in (-(2**63), 2**63 - 1))
+            fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
             short = pc.if_else(fits, whole, pa.scalar(None, whole.type)).cast(pa.int64())
             return pc.if_else(fits, cast(short, expr.type), whole.cast(expr.type))
     value = _value(expr, columns, length)
