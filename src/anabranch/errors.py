@@ -1,8 +1,8 @@
-"""All errors that users can see, sorted by who must act.
+"""All user-visible errors, grouped by cause.
 
-A message has three parts: a short lowercase sentence that names the object, a `detail` with what was found, and a
-`hint` with what to do. Errors end a query or refuse to start one. Expected failures inside the optimizers are values
-instead (`Infeasible`). `InvariantBroken` marks bugs of our own and carries the events that led to them.
+A message has three parts: a short lowercase sentence that names the object, a `detail` with the finding, and a `hint`
+with the remedy. Errors end a query or refuse to start one. Expected failures inside the optimizers are return values
+(`Infeasible`). `InvariantBroken` marks a bug in Anabranch and carries the events that led to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AnabranchError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (Spark's Python workers), so they must pickle with their keywords.
+        # Errors are sent between processes (Spark's Python workers), so they must pickle with their keywords.
         return (_rebuild, (type(self), self.__dict__, self.args))
 
 
@@ -88,7 +88,7 @@ class Unsupported(CqlError):
 
 
 class UnboundedJoin(CqlError):
-    """A join over an unbounded window was not allowed explicitly: its state would grow for ever."""
+    """A join over an unbounded window without explicit permission: its state would grow without limit."""
 
 
 # --- the catalog, the plan, the spec ---------------------------------------------------------------------------------
@@ -115,11 +115,11 @@ class SpecError(AnabranchError):
 
 
 class StatisticsError(AnabranchError):
-    """Given statistics are invalid or contradict each other: a negative rate, a selectivity above one."""
+    """Given statistics are invalid or contradictory: a negative rate, a selectivity above one."""
 
 
 class NoFeasiblePlan(AnabranchError):
-    """No plan fits within the limits; names the failing limit and the nearest plan."""
+    """No plan is within the limits; names the violated limit and the nearest plan."""
 
 
 class TopologyError(AnabranchError):
@@ -138,26 +138,26 @@ class ExpressionError(AnabranchError):
 
 
 class FunctionError(ExpressionError):
-    """A function of the user's own failed; nothing of the batch was committed."""
+    """A user-defined function failed; nothing of the batch was committed."""
 
     relations: tuple[str, ...] = ()
-    """The relations whose rows it was given."""
+    """The relations whose rows were its input."""
 
 
 class BatchError(AnabranchError):
-    """A micro-batch does not fit the streams of its query; nothing of it was taken."""
+    """A micro-batch does not fit the streams of its query; none of it was processed."""
 
 
 class SlowFunction(UserWarning):
-    """A function of the user's own computes single values or pandas series, not whole columns."""
+    """A user-defined function computes single values or pandas series instead of Arrow columns."""
 
 
 class LateRowsDropped(UserWarning):
-    """A stream loses late rows although nobody said how far its rows may lag behind."""
+    """A stream without a declared watermark delay drops late rows."""
 
 
 class MigrationError(AnabranchError):
-    """A plan change cannot be done as asked; the running plan continues."""
+    """A plan change is not possible as requested; the running plan continues."""
 
 
 class CheckpointError(AnabranchError):
@@ -185,7 +185,7 @@ class StorageFull(HostError):
 
 
 class UnsafeFolder(HostError):
-    """A folder for rows that another user of the machine could read or change."""
+    """Another user of the machine could read or change a folder for rows."""
 
 
 class LinkError(HostError):
@@ -193,11 +193,11 @@ class LinkError(HostError):
 
 
 class LinkClosed(LinkError):
-    """A link was closed because its reader fell too far behind; its producer goes on without it."""
+    """A link was closed because its reader fell too far behind; its producer continues without it."""
 
 
 class SiteError(HostError):
-    """A site, or the controller of a deployment, cannot do its work: another has its lease, or it does not answer."""
+    """A site or the controller of a deployment failed: another process holds its lease, or it does not respond."""
 
 
 class InvariantBroken(AnabranchError):

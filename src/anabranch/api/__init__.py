@@ -1,10 +1,10 @@
 """The Python API: register streams, compile CQL, explain plans, start, watch and stop queries.
 
-It follows PySpark, so that `session.sql(…).writeStream.format(…).start()` reads as a Spark user expects. `sql` compiles
-the query and reports errors in its text; `start` reports errors in its plan or its sink before anything runs. A stream
-that is registered anew does not change queries that were compiled before.
+It follows PySpark: `session.sql(…).writeStream.format(…).start()` reads as a Spark user expects. `sql` compiles the
+query and reports errors in its text. `start` reports errors in its plan or its sink before anything runs. Registering a
+stream again does not change queries that are already compiled.
 
-Law: settings are frozen values (`settings`); writers build them, and a `run` uses them for one query or several.
+Invariant: settings are frozen values (`settings`). Writers build them, and a `run` uses them for one query or several.
 """
 
 from anabranch.api.query import ContinuousQuery

@@ -1,4 +1,4 @@
-"""The part of a writer that sets how a run is run, one setting at a time as in PySpark."""
+"""The writer methods that configure a run, one setting per call as in PySpark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.settings.entries import argument
 from anabranch.spark.runner import Listener
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
-"""In lower case; Spark reads the names of options in any case."""
+"""In lower case: Spark's option names are case-insensitive."""
 
 
 class RunBuilder(ABC):
@@ -36,10 +36,10 @@ class RunBuilder(ABC):
     def _set_sink_option(self, key: str, value: str) -> None: ...
 
     def option(self, key: str, value: object) -> Self:
-        """Sets one option of the sink; `checkpointLocation` is the folder of the state.
+        """Sets one option of the sink; `checkpointLocation` is the folder of the checkpoint.
 
-        `sparkCheckpointLocation` is where Spark keeps its part of the checkpoint, if its file systems do not reach the
-        location of ours.
+        `sparkCheckpointLocation` is a separate folder for Spark's part of the checkpoint. Use it when Spark's file
+        systems cannot reach `checkpointLocation`.
         """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key.lower() == _CHECKPOINT:
@@ -48,7 +48,7 @@ class RunBuilder(ABC):
         if key.lower() == _SPARK_CHECKPOINT:
             self._run = replace(self._run, spark_checkpoint=text)
             return self
-        # Spark ignores options that it does not know, and the state would not be kept.
+        # Spark ignores unknown options, so a misspelt checkpoint location would silently lose the state.
         if get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):
             raise SpecError(f"unknown option '{key}'", hint="did you mean 'checkpointLocation'?")
         self._set_sink_option(key, text)
@@ -61,7 +61,7 @@ class RunBuilder(ABC):
         return self
 
     def queryName(self, queryName: str) -> Self:
-        """Sets the name of the query, and of the table of a memory sink."""
+        """Sets the name of the query and of the table of a memory sink."""
         argument("the name of a query", queryName).text("give it a name, or leave it out")
         self._run = replace(self._run, name=queryName)
         return self
@@ -75,9 +75,9 @@ class RunBuilder(ABC):
         continuous: str | None = None,
         realTime: str | None = None,
     ) -> Self:
-        """Sets when batches begin: every `processingTime`, or with all data there is now, and then the query ends.
+        """Sets when batches start: every `processingTime`, or once with all available data (`availableNow`).
 
-        Spark's `once`, `continuous` and `realTime` are not supported; the error says what to write instead.
+        Spark's `once`, `continuous` and `realTime` are not supported; the error names the alternative.
         """
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
@@ -108,10 +108,10 @@ class RunBuilder(ABC):
         most: int | None = None,
         fewest: bool | None = None,
     ) -> Self:
-        """Sets how many tasks share the work: a number, limits within which the number follows the load, or `fewest`.
+        """Sets the number of slots (tasks): a number, limits for elastic slots, or `fewest`.
 
-        With `fewest`, plans are priced before the start, and the run has the fewest slots with which each keeps the
-        `limits`. A restart from a checkpoint may use other numbers.
+        With `fewest`, plans are costed before the start, and the run gets the fewest slots with which every plan keeps
+        the `limits`. A restart from a checkpoint may use another number.
 
         Examples
         --------
@@ -133,14 +133,14 @@ class RunBuilder(ABC):
     def execution(self, model: str) -> Self:
         """Sets the execution model: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
 
-        The last two give results in order of event time, within each batch or from first to last, slot by slot. In the
-        last one, rows wait for the slowest stream of all queries of the run.
+        The last two return results in order of event time: per slot within each batch, or per slot across the whole
+        run. In the last one, rows wait for the slowest stream of all queries of the run.
         """
         self._run = replace(self._run, execution=execution_model(model))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:
-        """Sets who may move partition groups between slots: `off`, `manual` (the default), `auto`, or a mapping.
+        """Sets how partition groups move between slots: `off`, `manual` (the default), `auto`, or a mapping.
 
         A mapping has the entries of a spec's `balance:` block, such as `{"ratio": 1.5, "cool_down": 20}`.
         """
@@ -148,17 +148,18 @@ class RunBuilder(ABC):
         return self
 
     def idleTimeout(self, timeout: str) -> Self:
-        """Sets the idle timeout of streams that were registered without one; `none` to wait for ever."""
+        """Sets the idle timeout of streams registered without one; `none` disables it."""
         argument("the idle timeout of the query", timeout).timeout()
         self._run = replace(self._run, idle_timeout=timeout)
         return self
 
     def late(self, path: str | os.PathLike[str] | None = None, format: str = "parquet", **options: object) -> Self:
-        """Gives late rows, and rows beyond the `max_ahead` of their stream, a sink of their own.
+        """Writes late rows, and rows beyond the `max_ahead` of their stream, to a side output.
 
-        Its columns are `stream`, `relation` (the alias that lost the row), `reason` (`late` or `ahead`), `event_time`,
-        `seconds` (how far beyond the cutoff), and for each stream a struct with all its columns. It has the guarantees
-        of a sink of results of that format; `memory` makes a table named `<queryName>_late`.
+        Its columns are `stream`, `relation` (the alias that dropped the row), `reason` (`late` or `ahead`),
+        `event_time`, `seconds` (the distance from the cutoff), and for each stream a struct with all its columns. It
+        has the delivery guarantees of a result sink of the same format; `memory` creates a table named
+        `<queryName>_late`.
         """
         texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
         place = None if path is None else os.fspath(path)
@@ -166,6 +167,6 @@ class RunBuilder(ABC):
         return self
 
     def onChange(self, listener: Listener) -> Self:
-        """Calls a function in the driver with every decision and every migration, as a mapping that JSON can hold."""
+        """Calls a function in the driver with every decision and every migration, as a JSON-serializable mapping."""
         self._run = replace(self._run, listeners=(*self._run.listeners, listener))
         return self

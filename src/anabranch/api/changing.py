@@ -1,8 +1,9 @@
-"""A running set of queries that queries join and leave.
+"""Adds queries to a running set and removes queries from it.
 
-Everything that can be refused is refused before the running queries are touched. Then Spark's query ends after the
-batch at hand, the checkpoint becomes that of the new set (`run/changing`), and Spark's query starts again from it: the
-next batch is the next batch, and no other query misses one. The handle stays the same object.
+All checks run before the running queries are touched. Then Spark's query ends after the current batch, the checkpoint
+is converted to the new set (`run/changing`), and Spark's query restarts from it.
+
+Invariant: batch numbers continue, no other query misses a batch, and the handle remains the same object.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RunningSet:
-    """The queries of a handle, and how they change."""
+    """The queries of a handle, and the operations that change them."""
 
     def __init__(self, run: Run, sinks: Mapping[str, Sink], checkpoint: str) -> None:
         self.run = run
@@ -35,7 +36,7 @@ class RunningSet:
         self.checkpoint = checkpoint
 
     def add(self, handle: QueryHandle, name: str, writer: object) -> datetime.datetime | None:
-        """Lets a query join; returns the event time from which on it answers."""
+        """Adds a query; returns the event time from which it produces results."""
         self._require_names()
         member = member_of(name, writer)
         if name in self.run.queries.names:
@@ -43,11 +44,11 @@ class RunningSet:
         return moment(self.become(handle, {**self.run.given, name: member}).joined.get(name))
 
     def remove(self, handle: QueryHandle, name: str) -> None:
-        """Lets a query leave."""
+        """Removes a query."""
         self.become(handle, self.without([name]))
 
     def without(self, names: Collection[str]) -> dict[str, Member]:
-        """The queries without some of them; refuses to take away those that others read, and all of them."""
+        """Returns the queries without the named ones; refuses to remove all queries or one that another query reads."""
         self._require_names()
         running = self.run.given
         for name in names:
@@ -65,9 +66,9 @@ class RunningSet:
         return rest
 
     def become(self, handle: QueryHandle, members: Mapping[str, Member]) -> SetChange:
-        """Makes these the queries of the run. One of the same name that is another query leaves before it joins.
+        """Makes these the queries of the run. A different query under an existing name replaces it.
 
-        Everything that can be refused is refused before anything changes.
+        All checks run before anything changes.
         """
         self._require_names()
         same = {name: each for name, each in self.run.given.items() if _is_same(each, members.get(name))}
@@ -90,7 +91,7 @@ class RunningSet:
         return SetChange({**first.joined, **second.joined}, (*first.left, *second.left))
 
     def _change(self, handle: QueryHandle, wanted: Run) -> SetChange:
-        """Ends Spark's query, changes the checkpoint and starts again."""
+        """Ends Spark's query, converts the checkpoint and restarts."""
         with handle.leaving() as (query, runner):
             assert isinstance(runner, SparkRunner)
             refuse_change(self.run.queries, wanted.queries, runner.manifest)
@@ -105,7 +106,7 @@ class RunningSet:
             work = wanted.work(Plans(kept))
             options, frames = wanted.options(wanted.late_rows()), wanted.frames()
             table = work.first_table(None)
-            work.carrying().steering(table)  # refuses what would not start
+            work.carrying().steering(table)  # raises if the new set could not start
             runner.leave()
             query.stop()
             runner.release(is_followed=True)
@@ -119,7 +120,7 @@ class RunningSet:
 
     @contextmanager
     def _or_ended(self, handle: QueryHandle) -> Iterator[None]:
-        """What fails here ends the run: Spark's query is over, and whoever waits for it gets the error."""
+        """Ends the run on any failure inside: Spark's query has stopped, so waiting callers get the error."""
         try:
             yield
         except BaseException as error:
@@ -148,7 +149,7 @@ class RunningSet:
 
 
 def _is_same(running: Member, wanted: Member | None) -> bool:
-    """True when a query stays as it is, and so do those that it reads; its filters may move."""
+    """Returns True when a query and its inputs are unchanged, apart from where its filters run."""
     if wanted is None:
         return False
     one, other = running.compiled.query, wanted.compiled.query
@@ -161,5 +162,5 @@ def _listed(names: Collection[str]) -> str:
 
 
 def moment(micros: int | None) -> datetime.datetime | None:
-    """An event time as users read it."""
+    """Returns an event time as a UTC datetime."""
     return None if micros is None else datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)

@@ -1,4 +1,4 @@
-"""A query as it was compiled: its stages, the streams that it reads, and the sample of those streams."""
+"""A compiled query: its stages, the streams that it reads, and the sample of those streams."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 @dataclass(frozen=True)
 class RegisteredStream:
-    """A stream as it was when a query over it was compiled."""
+    """A stream as registered when a query over it was compiled."""
 
     declaration: StreamDeclaration
     frame: spark_host.DataFrame
     idle_timeout: str | None
     sample: Callable[[], StreamSample | None] | None = None
     max_ahead: int | None = None
-    """In microseconds; None for any event time."""
+    """In microseconds; None for no limit."""
     has_watermark: bool = True
-    """Whether somebody said how far rows may lag behind."""
+    """Whether the user declared a watermark delay."""
 
 
 class CompiledQuery:
-    """A query and all that it reads, by name; a stream, table or query that is registered anew does not change them."""
+    """A query and all that it reads, by name. Registering a stream, table or query again does not change them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class CompiledQuery:
             self.streams |= below.streams
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self.places = FilterPlaces()
-        """Where dear filters are checked, and why, if they were placed by what they cost."""
+        """Where costly filters run and why, if they were placed by cost."""
         self._sample: Sample | None = None
 
     @property
@@ -62,13 +62,13 @@ class CompiledQuery:
         return self._sample or Sample()
 
     def with_late_filters(self, late_filters: Sequence[str]) -> CompiledQuery:
-        """The same query, over the same streams and tables, with other late filters."""
+        """Returns the same query, over the same streams and tables, with other late filters."""
         tables = {name.lower(): table for name, table in self.tables.items()}
         return CompiledQuery(self.stages.with_late_filters(late_filters), self.streams.__getitem__, tables)
 
     @cached_property
     def learn_mesh(self) -> Learn:
-        """The function that learns a mesh from the sampled rows; it remembers meshes by sizes of states and rival.
+        """Returns a function that learns a mesh from the sampled rows and caches it by state sizes and rival.
 
         Classifiers may test columns that the query does not carry.
         """
@@ -86,7 +86,7 @@ class CompiledQuery:
 
 def sample_queries(queries: Sequence[CompiledQuery]) -> None:
     """Samples the streams of the queries that have no sample yet; each stream is read once for all of them."""
-    # A query may be there twice, under two names.
+    # One query may appear under two names.
     waiting = list(dict.fromkeys(query for query in queries if query._sample is None))
     streams = {name: stream for query in waiting for name, stream in query.streams.items()}
     taken = {name: stream.sample() for name, stream in streams.items() if stream.sample is not None}

@@ -1,10 +1,10 @@
-"""Places the filters of queries before they run, where that is asked for (`late_filters: auto`).
+"""Places filters before the start of a run, for queries with `late_filters: auto`.
 
-Streams are sampled once more for it, with the dear filters late, because the rows that a filter rejects must be seen.
-A checkpoint has rows that were filtered or not, so queries that have one begin with the places that they have, and a
-query that joins them takes over the places of filters that it has in common with them.
+Streams are sampled a second time with the costly filters late, because placement needs the rows that a filter rejects.
+The rows in a checkpoint were either filtered or not, so queries with a checkpoint keep their placement. A query that is
+added later takes over the placement of the filters that it shares with them.
 
-Limit: filters inside a query that another one reads stay before the joins, unless it runs under its own name.
+Limit: filters inside a query that another query reads stay before the joins, unless it runs under its own name.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NO_SAMPLE = "no sample: filters are checked before the joins"
 
 
 def with_placed_filters(members: Mapping[str, Member], settings: RunSettings, cores: int) -> dict[str, Member]:
-    """The queries of a run with their filters where they cost least, if that was asked for."""
+    """Returns the queries of a run with their filters placed at least cost, if requested."""
     waiting = {name: member for name, member in members.items() if member.compiled.stages.places_filters}
     if not waiting:
         return dict(members)
     kept = _kept(waiting, settings)
     dear = {name: _dear(member.compiled) for name, member in waiting.items()}
-    # A condition that queries of the checkpoint have is where it is there, for those that join them, too.
+    # A condition placed in the checkpoint keeps its place, also for queries that are added.
     decided = {each: each in kept[name].late for name in kept for each in dear[name]}
     wanted = dict.fromkeys(condition for name in waiting for condition in dear[name])
     free = [each for each in wanted if each not in decided]
@@ -58,7 +58,7 @@ def with_placed_filters(members: Mapping[str, Member], settings: RunSettings, co
 
 
 def _own_places(places: FilterPlaces, dear: Sequence[str], decided: Mapping[str, bool]) -> FilterPlaces:
-    """Of places that were found for several queries, those of one of them."""
+    """Returns the part of a joint placement that belongs to one query."""
     if not dear:
         return FilterPlaces(reasons=("no filter is dear enough to be put off",))
     reasons = [f"{each} is checked where it is in the queries of the checkpoint" for each in dear if each in decided]
@@ -67,7 +67,7 @@ def _own_places(places: FilterPlaces, dear: Sequence[str], decided: Mapping[str,
 
 
 def unplaced(members: Mapping[str, Member]) -> dict[str, Member]:
-    """The queries with all dear filters before the joins: to see whether they can run together, at no cost."""
+    """Returns the queries with all costly filters before the joins: a free check whether they can run together."""
     return {
         name: replace(member, compiled=member.compiled.with_late_filters(()))
         if member.compiled.stages.places_filters
@@ -77,7 +77,7 @@ def unplaced(members: Mapping[str, Member]) -> dict[str, Member]:
 
 
 def _samples(members: Mapping[str, Member], dear: Sequence[str]) -> dict[str, tuple[Query, Sample]]:
-    """Samples each query with its dear filters late."""
+    """Samples each query with its costly filters late."""
     before = {}
     for name, member in members.items():
         own = [each for each in dear if each in _conditions(member.compiled)]
@@ -96,7 +96,7 @@ def _placed(
     settings: RunSettings,
     cores: int,
 ) -> FilterPlaces:
-    """Where the filters of some queries cost least that have no places yet; those of others stay."""
+    """Returns the cheapest placement of filters for queries that have none yet; the others keep theirs."""
     samples = _samples(members, dear)
     seen = {
         each.condition: each
@@ -124,7 +124,7 @@ def _placed(
 
 
 def _queries(members: Mapping[str, Member], moving: Collection[str], late: Sequence[str]) -> dict[str, Query]:
-    """The queries of a run; those whose filters are to be placed with the late ones that they have."""
+    """Returns the queries of a run; those to be placed get the given late filters."""
     return {
         name: member.compiled.stages.with_late_filters(
             [each for each in late if each in _conditions(member.compiled)]
@@ -143,13 +143,13 @@ def _dear(compiled: CompiledQuery) -> tuple[str, ...]:
 
 
 def _conditions(compiled: CompiledQuery) -> set[str]:
-    """The conditions on single relations of a query, wherever they are checked."""
+    """Returns the single-relation conditions of a query, wherever they are checked."""
     filters = (each.filter for each in compiled.query.graph.relations if each.filter is not None)
     return {*compiled.query.late_filters, *(str(part) for each in filters for part in conjuncts(each))}
 
 
 def _readers(members: Mapping[str, Member], settings: RunSettings, slots: int) -> int | None:
-    """The slots that read the files of all streams, and check the filters of all rows, themselves; None for Spark."""
+    """Returns the number of slots that read all files and check all filters themselves; None if Spark reads."""
     queries = set_of({name: member.compiled.query for name, member in members.items()})
     if settings.late is not None or queries.graph.tables:
         return None
@@ -179,7 +179,7 @@ def _choice(
 
 
 def _kept(waiting: Mapping[str, Member], settings: RunSettings) -> dict[str, FilterPlaces]:
-    """The places of those queries that a checkpoint is of."""
+    """Returns the placements of the queries that have a checkpoint."""
     store = None if settings.checkpoint is None else Store(settings.checkpoint)
     found = None if store is None else store.metadata()
     if store is None or found is None:

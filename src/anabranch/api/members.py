@@ -1,4 +1,4 @@
-"""One query of a run with its settings, and how its writer becomes that."""
+"""A query of a run with its settings, and its conversion from a writer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Member:
     compiled: CompiledQuery
     settings: QuerySettings
     is_silent: bool = False
-    """Whether its results go to other queries only."""
+    """Whether only other queries read its results."""
 
     def needs_sample(self, slots: int) -> bool:
-        """True when samples of the streams can make a difference to the choice of the plan, or of the grid."""
+        """Returns True when a sample can change the choice of the plan or of the grid."""
         query = self.compiled.query
         return self.settings.wishes.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
 
@@ -44,7 +44,7 @@ class Writer(Protocol):
 
 
 def member_of(name: str, writer: object) -> Member:
-    """The query of a writer as one of several; refuses settings that all queries of a run share."""
+    """Returns the query of a writer as a member of a set; refuses settings that belong to the whole run."""
     if not isinstance(writer, Writer):
         raise SpecError(
             f"query '{name}' is given as {type(writer).__name__}",

@@ -1,4 +1,4 @@
-"""A compiled query as its user holds it: its text, its stages, its plan and its writer."""
+"""A compiled query in the user's hands: its text, its stages, its plan and its writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ContinuousQuery:
 
     @property
     def schema(self) -> StructType:
-        """The columns of the results, as a DataFrame of Spark has them."""
+        """The columns of the results, as a Spark schema."""
         return to_spark(self.compiled.query.schema)
 
     def __repr__(self) -> str:
@@ -56,25 +56,26 @@ class ContinuousQuery:
         return first_plan(self.writeStream.plan(choice).choice())
 
     def explain(self, stage: str = "choice", plan: str = "auto") -> None:
-        """Prints one stage of the way from text to plan; see `explanation`."""
+        """Prints one compilation stage; see `explanation`."""
         print(self.explanation(stage, plan))  # noqa: T201
 
     def explanation(self, stage: str = "choice", plan: str = "auto") -> str:
-        """Returns one stage of the way from text to plan, as text.
+        """Returns one compilation stage as text.
 
         Parameters
         ----------
         stage
-            `logical` (as bound), `rewritten` (filters and projections pushed down), `graph` (relations and what joins
-            them), `physical` (the plan and its probe orders) or `choice` (the graph, the statistics and where each
-            came from, the plan, and what else was considered).
+            `logical` (as bound), `rewritten` (filters and projections pushed down), `graph` (relations and join
+            predicates), `physical` (the plan and its probe orders) or `choice` (the graph, the statistics and their
+            origin, the plan, and the rejected plans).
         plan
-            The plan choice, for the last two; limits, statistics and hints are the writer's, which explains as well.
+            The plan choice, for the last two. Limits, statistics and hints are set on the writer, which can also
+            explain.
         """
         return self.writeStream.plan(plan).explanation(stage)
 
     def picture(self, plan: str = "auto") -> str:
-        """Returns the plan with every plan that was considered, by CPU and memory, as the text of an SVG file.
+        """Returns the plan and every considered plan by CPU and memory, as the text of an SVG file.
 
         Examples
         --------
@@ -84,13 +85,13 @@ class ContinuousQuery:
         return choice_svg(self.compiled.query, self.writeStream.plan(plan).choice())
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]]:
-        """Returns the statistics that a run has measured, in the form of the writer's `stats` and of a spec.
+        """Returns the statistics measured by a run, in the form that the writer's `stats` and a spec accept.
 
-        Empty while nothing is known, for example before two batches have moved the watermark.
+        Empty until statistics exist, for example before two batches have moved the watermark.
         """
         return from_progress(self.compiled.query, handle.recentProgress).to_mapping()
 
     @property
     def writeStream(self) -> ContinuousQueryWriter:
-        """A new writer: where the results go, and how the query runs; ends with `start()`."""
+        """A new writer, which sets the sink and the run and ends with `start()`."""
         return ContinuousQueryWriter(self)

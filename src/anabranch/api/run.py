@@ -1,7 +1,8 @@
-"""A run: one query, or several together, with all settings; it chooses plans, explains them, and starts.
+"""A run: one query, or several together, with all settings. It chooses plans, explains them, and starts.
 
-A query that runs alone is a set of one without a name (`ALONE`). Everything here serves one query and several by the
-same code. Nothing is touched before `start`: neither the checkpoint nor a sink.
+A query that runs alone is a set of one without a name (`ALONE`), so one code path serves one query and several.
+
+Invariant: nothing is written before `start`, neither to the checkpoint nor to a sink.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 
 
 _LATE = "late rows"
-"""The sink of diverted rows among those of the queries, as errors name it."""
+"""The name of the side output in error messages."""
 
 
 class Run:
@@ -94,7 +95,7 @@ class Run:
         self._refuse_refresh()
 
     def on_change(self, listener: Listener) -> Run:
-        """Returns the run with one more function that gets every decision and every migration."""
+        """Returns the run with one more listener for decisions and migrations."""
         listeners = (*self._settings.listeners, listener)
         given = {name: self._members[name] for name in self._given}
         return Run(self._session, given, replace(self._settings, listeners=listeners))
@@ -102,14 +103,14 @@ class Run:
     def choices(self, *, always_sample: bool = False) -> dict[str, Choice]:
         """Chooses the plan of each query; each stream is sampled once for all of them.
 
-        With `always_sample`, also where the sample makes no difference to the plan, so that its costs can be explained.
+        With `always_sample`, it also samples when that cannot change the plan, so that costs can be explained.
         """
         self._sample(always=always_sample)
         return self._choices(self._slots.most, always_sample=always_sample)
 
     @cached_property
     def allocation(self) -> Allocation | None:
-        """The fewest slots that keep the limits, where the run is to find them."""
+        """Returns the fewest slots that keep the limits, if the run is to find them."""
         allowed, balance = self._settings.slots, self._settings.balancing
         if allowed is None or not allowed.is_sought:
             return None
@@ -122,14 +123,14 @@ class Run:
         )
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
-        """Chooses the plans of named queries together: the joins that they share, and plans within the joint limits."""
+        """Chooses the plans of named queries together: shared joins, and plans within the joint limits."""
         wishes = {name: member.settings.wishes for name, member in self._members.items()}
         adapting = [name for name, member in self._members.items() if adapts_as_a_whole(member.settings.adapt)]
         together, slots = self._settings.together, self._slots.most
         return decide_together(self._queries, choices, wishes, together, adapting=adapting, slots=slots)
 
     def headlines(self) -> list[str]:
-        """Returns the chosen plan of each query and the reason, in one line each; then the joins that they share."""
+        """Returns one line per query with its plan and the reason, then the shared joins."""
         choices = self.choices()
         lines = [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in choices.items()]
         lines += [] if self.allocation is None else [str(self.allocation)]
@@ -137,7 +138,7 @@ class Run:
         return lines if joint is None else [*lines, *shared_lines(joint)]
 
     def explanation(self, stage: str = "choice") -> str:
-        """Returns one stage on the way to each plan; of named queries, first what they share."""
+        """Returns one compilation stage of each query; for named queries, first what they share."""
 
         @cache
         def chosen() -> tuple[Mapping[str, Choice], JointChoice | None]:
@@ -160,12 +161,12 @@ class Run:
         return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]] | None:
-        """Returns the statistics that a run of a query alone has measured; None for queries together."""
+        """Returns the statistics measured by a single-query run; None for queries together."""
         only = self._members.get(ALONE)
         return None if only is None else from_progress(only.compiled.query, handle.recentProgress).to_mapping()
 
     def start(self) -> QueryHandle:
-        """Starts the queries as one streaming query; the session lists it from then on."""
+        """Starts the queries as one streaming query and lists it in the session."""
         sinks, late = self.sinks({}), self.late_rows()
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
@@ -177,7 +178,7 @@ class Run:
         return handle
 
     def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
-        """The queries with other late filters, as texts behind their names (`QuerySet.late_filters`)."""
+        """Returns the queries with other late filters, as texts after their names (`QuerySet.late_filters`)."""
         queries = {}
         for name, member in self.given.items():
             label = f"{name}: " if name else ""
@@ -196,17 +197,17 @@ class Run:
 
     @property
     def queries(self) -> QuerySet:
-        """The queries as the engine takes them."""
+        """The queries in the form that the engine runs."""
         return self._queries
 
     @property
     def has_spark_elsewhere(self) -> bool:
-        """Whether Spark's part of the checkpoint has a place of its own."""
+        """Whether Spark's part of the checkpoint has its own location."""
         return self._settings.spark_checkpoint is not None
 
     @property
     def given(self) -> dict[str, Member]:
-        """The queries that were given, without those that they only read."""
+        """The queries given by the user, without those that they only read."""
         return {name: self._members[name] for name in self._given}
 
     def of(self, members: Mapping[str, Member]) -> Run:
@@ -214,7 +215,7 @@ class Run:
         return Run(self._session, members, self._settings)
 
     def sinks(self, known: Mapping[str, Sink]) -> dict[str, Sink]:
-        """Returns the sink of each query, where it has one: the known one, else a new one."""
+        """Returns the sink of each query that has one: the known sink, else a new one."""
         sinks = {
             name: known[name] if name in known else self._sink(name, member)
             for name, member in self._members.items()
@@ -224,11 +225,11 @@ class Run:
         return sinks
 
     def frames(self) -> dict[str, spark_host.DataFrame]:
-        """Returns the frames of all streams that are registered; the queries' own as they were compiled."""
+        """Returns the frames of all registered streams; the queries' own streams as compiled."""
         return self._session.frames | {name: stream.frame for name, stream in self._streams.items()}
 
     def options(self, late: LateRows | None) -> RunOptions:
-        """Returns how the run is run on Spark; `late` is where late rows go."""
+        """Returns the options of the run on Spark; `late` is the side output."""
         settings = self._settings
         timeouts = {
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
@@ -247,7 +248,7 @@ class Run:
         )
 
     def work(self, running: Plans) -> Work:
-        """Returns the work: plans are chosen, except for queries that run with one already."""
+        """Returns the work to run; plans are chosen for queries that do not run yet."""
         settings = self._settings
         choices = self.choices()
         rules = {
@@ -276,10 +277,10 @@ class Run:
         )
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
-        """The queries with class columns: of the plans, and of the meshes that queries may take while they run.
+        """Returns the queries with class columns, for their plans and for meshes that they may switch to.
 
-        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while a
-        query runs can move their thresholds.
+        The classes are all those of the sample, not only those that the meshes distinguish, so that a later search can
+        move their thresholds.
         """
         offered = [
             (name, offer.learnt.mesh)
@@ -300,7 +301,7 @@ class Run:
             )
 
     def _refuse_refresh(self) -> None:
-        """Refuses to read a table again whose first version the queries keep."""
+        """Refuses to refresh a table when queries keep its first version."""
         tables = self._tables()
         for name, query in self._queries.fixed_tables.items():
             if tables[name].is_read_again:
@@ -317,7 +318,7 @@ class Run:
 
     @property
     def _slots(self) -> SlotRange:
-        """As many as tasks can run at once, within the limits of an elastic run; that many where nothing was said."""
+        """Returns the slots: the allocation if there is one, else the default parallelism within the elastic limits."""
         cores = int(self._session.spark.sparkContext.defaultParallelism)
         several = self._settings.slots
         if self.allocation is not None:
@@ -326,17 +327,17 @@ class Run:
 
     @property
     def _most_slots(self) -> int:
-        """How many slots there may be; of slots that are still to be found, the most."""
+        """Returns the maximum number of slots, also while the number is still to be found."""
         several = self._settings.slots
         return several.most if several is not None and several.is_sought else self._slots.most
 
     def _sampled_rows(self) -> Mapping[str, RelationBatch]:
-        """Sampled rows of a query that runs alone; queries together share codes that their samples do not have."""
+        """Returns the sampled rows of a single query; queries together share codes that their samples lack."""
         only = self._members.get(ALONE)
         return {} if only is None else only.compiled.sample.rows
 
     def _traffic(self, choices: Mapping[str, Choice]) -> dict[str, float]:
-        """What each relation brings, in bytes; where nothing is known of the streams, by the files that wait."""
+        """Returns the bytes of each relation; without statistics, estimated from the sizes of pending files."""
         members = self._members.values()
         is_known = any(each.compiled.sample.statistics.rates or each.settings.wishes.given.rates for each in members)
         found = {} if is_known or self._slots.most == 1 else bytes_of_files(self._queries, self.frames())
@@ -366,7 +367,7 @@ class Run:
         return found
 
     def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
-        """A grid with the table of a run that begins: by the sample, and by the speeds of slots."""
+        """Returns a grid with the first slot table of a new run, from the sample and the capacities of slots."""
         rows = cells_of_sample(grid, self._sampled_rows(), amounts)
         return first_table(grid, rows, self._settings.balancing.capacities)
 
@@ -397,7 +398,7 @@ class Run:
         )
 
     def late_rows(self) -> LateRows | None:
-        """The sink of diverted rows, if they have one."""
+        """Returns the side output, if one is set."""
         asked = self._settings.late
         if asked is None:
             return None
@@ -416,7 +417,7 @@ class Run:
         return LateRows(sink, layout)
 
     def _checkpoint(self, sinks: Mapping[str, Sink]) -> str:
-        """Returns the given folder, else one below the session's, else a temporary one if no sink lasts."""
+        """Returns the given folder, else one below the session's, else a temporary one if no sink is durable."""
         name, given = self._settings.name, self._settings.checkpoint
         if given is not None:
             return given
@@ -435,7 +436,7 @@ class Run:
 
 
 def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
-    """The queries and all that they read; what is not among the members has no sink and no settings of its own."""
+    """Returns the queries and all that they read; queries that are only read have no sink and no settings."""
     found = dict(members)
     waiting = [member.compiled for member in members.values()]
     while waiting:
@@ -447,7 +448,7 @@ def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
 
 
 def _has_rows(query: Query, sample: Sample) -> bool:
-    """True when the sample has rows of every relation, so that a mesh can be learnt from it."""
+    """Returns True when the sample has rows of every relation, which learning a mesh requires."""
     return all(name in sample.rows and len(sample.rows[name]) for name in query.graph.names)
 
 
@@ -464,7 +465,7 @@ def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
 
 
 def _refuse_shared_places(sinks: Mapping[str, Sink]) -> None:
-    """Refuses one place for two queries: files and Delta's transactions are named by run, so queries would collide."""
+    """Refuses one location for two queries: file names and Delta transactions are per run, so they would collide."""
     places: dict[str, str] = {}
     for name, sink in sinks.items():
         place = sink.place

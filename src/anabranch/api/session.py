@@ -70,39 +70,39 @@ class Session:
         sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
         max_ahead: str | None = None,
     ) -> None:
-        """Registers a streaming DataFrame under a name, or replaces the stream of that name; or names a query.
+        """Registers a streaming DataFrame under a name, or names a query; replaces a stream of that name.
 
-        The results of a query under a name are a stream that other queries may read. Their event time is that of the
-        newest row of each result, of a grouped query the end of the window; nothing of it is ever late.
+        The results of a named query are a stream that other queries may read. The event time of a result is that of its
+        newest row; for a grouped query it is the end of the window. Such rows are never late.
 
         Parameters
         ----------
         name
-            The name of the stream in queries: letters, digits and `_`; case does not matter.
+            The name of the stream in queries: letters, digits and `_`; case-insensitive.
         frame
             A streaming DataFrame, from `spark.readStream`, or a query, which needs no other arguments.
         event_time
-            The timestamp column that says when a row happened; required for a DataFrame.
+            The timestamp column with the event time; required for a DataFrame.
         watermark
-            How far a row may lag behind the newest row of its stream; later rows are dropped and counted, or go to the
-            writer's `late` sink. The default is the `withWatermark` of the frame. Without either, rows must arrive in
-            order, and the first late row raises a warning (`LateRowsDropped`).
+            The allowed delay of a row behind the newest row of its stream. Later rows are dropped and counted, or go to
+            the writer's `late` sink. The default is the `withWatermark` of the frame. Without either, rows must arrive
+            in order, and the first late row raises a warning (`LateRowsDropped`).
         idle_timeout
-            A stream without rows for this long no longer holds the others back; `none` to wait for ever. The default is
-            the writer's `idleTimeout`, else 10 minutes.
+            After this time without rows, a stream no longer holds back the watermark; `none` disables this. The default
+            is the writer's `idleTimeout`, else 10 minutes.
         sample
-            Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
-            `spark.read`, or a function that returns them when they are needed. Plans are then chosen by statistics of
-            these rows. The whole sample is read, once for all queries of a run.
+            Some rows of the stream as a batch DataFrame with the same columns, such as its first files read with
+            `spark.read`, or a function that returns one on demand. Plans are then chosen by the statistics of these
+            rows. The whole sample is read, once for all queries of a run.
         max_ahead
-            How far the event time of a row may lie ahead of the time of day. A row further ahead is counted and takes
-            no part, so that one wrong clock does not make all later rows late. Without it every event time counts.
+            How far an event time may be ahead of the current time. Rows further ahead are counted and excluded, so that
+            one wrong clock does not make all later rows late. Without it, every event time is accepted.
 
         Raises
         ------
         CatalogError
-            When the frame is not streaming, lacks the column, has a column of a type that cannot be carried, or has
-            another watermark than the one given.
+            When the frame is not streaming, lacks the column, has a column of an unsupported type, or has a different
+            watermark from the one given.
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is not a valid stream name", hint="use letters, digits and _, a letter first")
@@ -168,26 +168,26 @@ class Session:
     ) -> None:
         """Registers a table under a name, or replaces the stream or table of that name.
 
-        Queries join a table without a window: its rows have no event time and are always valid. A row of a stream
-        meets the table as it is in the batch that completes the result.
+        Queries join a table without a window: its rows have no event time and are always valid. A stream row is joined
+        with the version of the table in the batch that completes the result.
 
         Parameters
         ----------
         name
-            The name of the table in queries: letters, digits and `_`; case does not matter.
+            The name of the table in queries: letters, digits and `_`; case-insensitive.
         frame
-            A batch DataFrame, from `spark.read`, that is read when a query starts; or a function that returns one, if
-            the table is to be read again while queries run.
+            A batch DataFrame, from `spark.read`, that is read when a query starts; or a function that returns one, for
+            tables that are refreshed while queries run.
         refresh
-            How often the table is read again, such as `10 minutes`. The default is never.
+            The refresh interval, such as `10 minutes`. The default is never.
         version
-            A function that returns another value when the table has changed; it is asked before every batch, and the
-            table is read again if it has.
+            A function whose return value changes when the table has changed. It is called before every batch; a new
+            value triggers a refresh.
 
         Raises
         ------
         CatalogError
-            When the frame is streaming, cannot be read again, or has a column of a type that cannot be carried.
+            When the frame is streaming, cannot be read again, or has a column of an unsupported type.
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is not a valid table name", hint="use letters, digits and _, a letter first")
@@ -221,7 +221,7 @@ class Session:
         return {stream.declaration.name: stream.frame for stream in self._streams.values()}
 
     def without_queries(self) -> Session:
-        """Returns a session of the same streams, tables and functions in which no query has a name."""
+        """Returns a session with the same streams, tables and functions, but without named queries."""
         other = copy(self)
         other.catalog = self.catalog.copy()
         other.catalog.streams = {name: each for name, each in self.catalog.streams.items() if each.query is None}
@@ -229,7 +229,7 @@ class Session:
         return other
 
     def registered(self, name: str) -> RegisteredStream:
-        """Returns a registered stream, whatever the case of its name."""
+        """Returns a registered stream; names are case-insensitive."""
         return self._streams[name.lower()]
 
     def function(
@@ -245,30 +245,30 @@ class Session:
         never_fails: bool = False,
         deterministic: bool = True,
     ) -> None:
-        """Registers a function of your own for SELECT, WHERE and ON of queries compiled from now on.
+        """Registers a user-defined function for SELECT, WHERE and ON of queries compiled from now on.
 
         Parameters
         ----------
         name
-            Its name in queries; not one of the language's own functions.
+            Its name in queries; must not be the name of a built-in function.
         code
             A function of one pyarrow array per argument, which returns a pyarrow or numpy array with a value per row.
             It is sent to the workers with each batch; a function of a module must be importable there.
         returns
             The type of its values, such as `double`.
         takes
-            The types of its arguments, such as `["double", "string"]`; arguments are widened to them. Without it, the
-            function gets its arguments as they are.
+            The types of its arguments, such as `["double", "string"]`; arguments are widened to them. Without it,
+            arguments keep their own types.
         kind
-            `arrow`, or `pandas` for series, or `scalar` for single values; the last two are slow, and raise a warning.
+            `arrow`, `pandas` for series, or `scalar` for single values; the last two are slow and raise a warning.
         nulls
-            `skip`: the function does not see rows with a NULL argument, and they give NULL. `pass`: it sees them.
+            `skip`: rows with a NULL argument give NULL without a call. `pass`: the function gets them.
         version
-            A text that you change with the meaning of the function. A checkpoint belongs to one version.
+            A text that you change when the function's meaning changes. A checkpoint belongs to one version.
         never_fails
-            Promises that it raises on no row; then it may be computed on rows that other conditions reject.
+            Declares that it raises on no row; it may then be evaluated on rows that other conditions reject.
         deterministic
-            Only True: a batch may be repeated, and a plan may ask for a value twice.
+            Only True: a batch may be repeated, and a plan may compute a value twice.
 
         Examples
         --------
@@ -295,39 +295,39 @@ class Session:
         self.catalog.define(own)
 
     def sql(self, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()) -> ContinuousQuery:
-        """Compiles a CQL query over the streams that are registered now.
+        """Compiles a CQL query over the currently registered streams.
 
         Parameters
         ----------
         text
             A CQL query over registered streams.
         allow_unbounded
-            Allows a join over `[UNBOUNDED]` windows, whose state grows for ever.
+            Allows a join over `[UNBOUNDED]` windows, whose state grows without limit.
         late_filters
-            Filters that joins check instead of the source: relations, or texts of single conditions. They may be
-            others after a restart. `["auto"]` places dear filters by what they cost, before the first start.
+            Filters checked by joins instead of the source: relations, or texts of single conditions. They may change on
+            restart. `["auto"]` places costly filters by cost before the first start.
 
         Raises
         ------
         CqlError
-            When the text is wrong; it names the place, and what was expected there or which names exist.
+            When the text is invalid; names the position, and what was expected there or which names exist.
         """
         argument("'allow_unbounded'", allow_unbounded).flag()
-        # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
+        # A copy of the catalog: later registrations do not affect a compiled query.
         stages = Explanation(text, self.catalog.copy(), allow_unbounded=allow_unbounded, late_filters=late_filters)
         return ContinuousQuery(self, CompiledQuery(stages, self.registered, dict(self._tables)))
 
     def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
-        """Serves a page in the browser with the queries of this session, and `/metrics` for Prometheus.
+        """Serves a web page with the queries of this session, and `/metrics` for Prometheus.
 
         Parameters
         ----------
         port
-            The port; the first free one from 4060 on if none is given.
+            The port; by default the first free one from 4060.
         host
             The address to listen on; by default only this machine can reach the page.
         token
-            Allows whoever knows it to change plans and move partition groups from the page. Without a token the page is
+            Lets clients that send it change plans and move partition groups from the page. Without a token the page is
             read-only.
 
         Returns
@@ -356,24 +356,24 @@ class Session:
         return Console(started, host=host, port=port, token=token)
 
     def together(self, **queries: ContinuousQueryWriter) -> Together:
-        """Prepares several queries to be started as one: their streams are read, partitioned and kept once.
+        """Prepares several queries to start as one: their streams are read, partitioned and stored once.
 
         Parameters
         ----------
         queries
-            The writer of each query, by a name for the query. Queries share a relation if they use the same alias for
-            it; windows and filters may differ.
+            The writer of each query, by query name. Queries share a relation if they use the same alias for it; windows
+            and filters may differ.
 
         Raises
         ------
         BundleError
-            When queries cannot share their rows; it names the reason and what to do.
+            When queries cannot share their rows; names the reason and the remedy.
         """
         return Together(self, queries)
 
 
 def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: str | None) -> int | None:
-    """The allowed disorder of a stream: as given, else the frame's own; None when there is neither."""
+    """Returns the allowed disorder of a stream: as given, else the frame's own; None without either."""
     wanted = None
     if given is not None:
         wanted = argument(f"the watermark of stream '{name}'", given, CatalogError).duration()

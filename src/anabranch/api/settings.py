@@ -1,7 +1,7 @@
-"""Settings as frozen values: those of a run, and those of each query in it.
+"""Settings of a run and of each query in it, as frozen values.
 
-The writer and `Together` build these values one call at a time, as in PySpark; a spec gives them at once. `api.run`
-reads nothing else.
+The writer and `Together` build them one call at a time, as in PySpark; a spec sets them all at once. `api.run` reads
+nothing else.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NAMES = {
     "late": "a sink for late rows",
     "together": "a setting of queries that run together",
 }
-"""The settings of a run as errors name them."""
+"""The names of a run's settings in error messages."""
 
 
 @dataclass(frozen=True)
 class LateSettings:
-    """Where rows go that are late or lie too far in the future."""
+    """The side output for late rows and rows too far in the future."""
 
     format: str = "parquet"
     path: str | None = None
@@ -50,32 +50,32 @@ class LateSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How one query, or several together, run."""
+    """The settings of one query, or of several together."""
 
     name: str | None = None
     trigger: Trigger = AS_FAST_AS_POSSIBLE
     slots: SlotRange | None = None
     """None for Spark's default parallelism."""
     idle_timeout: str = IDLE_TIMEOUT
-    """Of streams that were registered without one: a duration, or `none`."""
+    """For streams registered without one: a duration, or `none`."""
     listeners: tuple[Listener, ...] = ()
-    """Functions that get every decision and every migration."""
+    """Functions that receive every decision and every migration."""
     checkpoint: str | None = None
     spark_checkpoint: str | None = None
-    """Where Spark keeps its part of the checkpoint; None for beside ours."""
+    """Where Spark keeps its part of the checkpoint; None for the same location."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
-    """Who may move partition groups between slots; None for the user alone, or the query where slots are elastic."""
+    """How partition groups move; None for manual, or automatic when slots are elastic."""
     moves: tuple[Scheduled | SplitRequest, ...] = ()
-    """Moves of partition groups at batches that are known beforehand."""
+    """Moves of partition groups scheduled at given batches."""
     late: LateSettings | None = None
-    """None to drop and count them."""
+    """None to drop and count late rows."""
     together: SetWishes = TOGETHER
-    """Which joins queries share, and their joint limits; of no effect for a query alone."""
+    """Shared joins and joint limits; no effect on a single query."""
 
     @property
     def balancing(self) -> Balance:
-        """Who may move partition groups, as given or as follows from the slots."""
+        """How partition groups move: as given, or the default for the slots."""
         is_elastic = self.slots is not None and self.slots.is_elastic
         return self.balance or (BY_ITSELF if is_elastic else BY_HAND)
 
@@ -89,7 +89,7 @@ DEFAULTS = RunSettings()
 
 @dataclass(frozen=True)
 class QuerySettings:
-    """Where the results of one query go, and how its plan is chosen and changed."""
+    """The sink of one query, and how its plan is chosen and changed."""
 
     format: str | None = None
     """Parquet when None."""
@@ -97,10 +97,10 @@ class QuerySettings:
     table: str | None = None
     """A table of Spark's catalog, instead of a path."""
     function: Callable[[spark_host.DataFrame, int], None] | None = None
-    """Gets each batch, instead of a format."""
+    """Receives each batch, instead of a format."""
     options: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     wishes: PlanOptions = AUTO
     adapt: Settings | None = None
-    """None to keep the plan."""
+    """None for a fixed plan."""
     switches: tuple[Switch, ...] = ()

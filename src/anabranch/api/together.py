@@ -1,4 +1,4 @@
-"""Several queries started as one: their streams are read, spread and kept once, and each has its own plan and sink."""
+"""Several queries started as one: streams are read, partitioned and stored once; each has its own plan and sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Together(RunBuilder):
-    """Queries to start as one, each with its own writer; the settings of the run are set here, for all of them.
+    """Queries to start as one, each with its own writer; run settings are set here, for all of them.
 
     Examples
     --------
@@ -37,25 +37,25 @@ class Together(RunBuilder):
         super().__init__()
         self._session = session
         self._members = {name: member_of(name, writer) for name, writer in writers.items()}
-        # Refuses queries that cannot run together now, and not when they are started.
+        # Fails now, not at the start, if the queries cannot run together.
         Run(session, unplaced(self._members), self._run)
 
     def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
-        """Sets the cores and bytes that all queries together may use in each slot; their plans are chosen to fit."""
+        """Limits the cores and bytes that all queries together use in each slot; plans are chosen to fit."""
         self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory))
         return self
 
     def share(self, share: str = "auto") -> Self:
-        """Sets which queries share joins where that pays: `auto`, `adapt` (the default: those that adapt), `off`."""
+        """Sets which queries may share joins when it pays: `auto` (all), `adapt` (default: adaptive ones), `off`."""
         self._run = replace(self._run, together=replace(self._run.together, share=_share(share)))
         return self
 
     def explain(self) -> None:
-        """Prints what the queries share, and how each would run."""
+        """Prints what the queries share, and the plan of each."""
         print(self.explanation())  # noqa: T201
 
     def explanation(self) -> str:
-        """Returns what the queries share, what each asks beyond that, and the choice of its plan."""
+        """Returns what the queries share, what each computes in addition, and the choice of its plan."""
         return self._as_run().explanation()
 
     def choices(self) -> dict[str, Choice]:
@@ -72,7 +72,7 @@ class Together(RunBuilder):
         PlanError
             When a plan, or a hint, does not fit its query.
         CheckpointError
-            When the checkpoint belongs to other queries or is damaged; it is left as it is.
+            When the checkpoint belongs to other queries or is damaged; it is not changed.
         """
         return self._as_run().start()
 

@@ -1,6 +1,6 @@
-"""The writer of a query: its settings, one by one as in PySpark; `start` checks them together and starts the query.
+"""The writer of a query: one setting per call, as in PySpark; `start` validates them together and starts the query.
 
-Nothing is touched before `start`: neither the checkpoint nor the sink.
+Invariant: nothing is written before `start`, neither to the checkpoint nor to the sink.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ContinuousQueryWriter(RunBuilder):
-    """Builds the settings of a query and of its run, in the manner of PySpark's DataStreamWriter.
+    """Builds the settings of a query and of its run, like PySpark's DataStreamWriter.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class ContinuousQueryWriter(RunBuilder):
 
     @property
     def query(self) -> ContinuousQuery:
-        """The query that these settings are for."""
+        """The query that these settings apply to."""
         return self._query
 
     @property
@@ -58,7 +58,7 @@ class ContinuousQueryWriter(RunBuilder):
         return self._settings
 
     def format(self, source: str) -> ContinuousQueryWriter:
-        """Sets the sink: any format of a Spark batch writer, `memory` or `console`; parquet when not set."""
+        """Sets the sink: any format of a Spark batch writer, `memory` or `console`; the default is parquet."""
         return self._set(format=source)
 
     def outputMode(self, outputMode: str) -> ContinuousQueryWriter:
@@ -68,20 +68,20 @@ class ContinuousQueryWriter(RunBuilder):
         return self
 
     def partitionBy(self, *columns: str | Sequence[str]) -> ContinuousQueryWriter:
-        """Sets the columns whose values become folders of a file sink or partitions of a table."""
+        """Sets the columns that partition a file sink or a table."""
         names = tuple(name for column in columns for name in ([column] if isinstance(column, str) else column))
         return self._set(partition_by=names)
 
     def plan(self, choice: str | Plan) -> ContinuousQueryWriter:
-        """Sets the plan to run, as `ContinuousQuery.plan` takes or returns it; a restart may name another."""
+        """Sets the plan: any argument or result of `ContinuousQuery.plan`; a restart may use another plan."""
         return self._set(wishes=replace(self._settings.wishes, plan=str(choice)))
 
     def limits(self, *, cpu: float | None = None, memory: float | str | None = None) -> ContinuousQueryWriter:
-        """Limits the cores and bytes (a number, or a text such as `500 MB`) of each slot; no plan beyond them runs."""
+        """Limits the cores and bytes (a number, or a text such as `500 MB`) per slot; plans beyond them never run."""
         return self._set(wishes=self._settings.wishes.with_limits(cpu, memory))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
-        """Sets what plans are compared by: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
+        """Sets the optimization objective: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
         return self._set(wishes=self._settings.wishes.with_objective(text))
 
     def hints(
@@ -92,18 +92,18 @@ class ContinuousQueryWriter(RunBuilder):
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
     ) -> ContinuousQueryWriter:
-        """Sets shapes and orders that the plan must or must not have.
+        """Sets plan shapes and probe orders that are required or forbidden.
 
         Parameters
         ----------
         force
             A family (`mjoin`, `tree`, `jtree`) or a plan text.
         keep
-            Joins that must be kept as states, such as `o p`.
+            Joins that must be materialized, such as `o p`.
         forbid
             Families, joins such as `(o p)`, or probe orders such as `(o p s | o>p>s)`.
         optimizer
-            The only optimizer to ask, such as `local-rate`.
+            The only optimizer to use, such as `local-rate`.
         """
         return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid, optimizer))
 
@@ -112,23 +112,23 @@ class ContinuousQueryWriter(RunBuilder):
         return self._set(wishes=self._settings.wishes.with_stats(entries))
 
     def choice(self) -> Choice:
-        """Returns the plan that these settings lead to, with its numbers and every plan it was chosen from."""
+        """Returns the chosen plan for these settings, with its costs and all candidates."""
         return self._as_run().choices()[ALONE]
 
     def explanation(self, stage: str = "choice") -> str:
-        """Returns one stage on the way to the plan of these settings; see `ContinuousQuery.explanation`."""
+        """Returns one compilation stage for these settings; see `ContinuousQuery.explanation`."""
         return self._as_run().explanation(stage)
 
     def adapt(self, **settings: object) -> ContinuousQueryWriter:
-        """Lets the query change its plan by itself when its measurements favour another one.
+        """Lets the query change its plan at run time when its measured statistics favour another one.
 
         Parameters
         ----------
         settings
-            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and the entries of
-            the policy. Without any, statistics are compared every ten batches.
+            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and the policy's
+            own entries. By default, statistics are compared every ten batches.
 
-        A restart from the checkpoint continues with the plan of the last batch, unless a plan is written out.
+        A restart from the checkpoint continues with the plan of the last batch, unless a plan is given explicitly.
 
         Examples
         --------
@@ -137,11 +137,11 @@ class ContinuousQueryWriter(RunBuilder):
         return self._set(adapt=Settings.from_mapping(settings))
 
     def switch(self, at_batch: int, plan: str | Plan, strategy: str = "auto") -> ContinuousQueryWriter:
-        """Schedules a change of plan at a batch; may be called several times."""
+        """Schedules a plan change at a batch; may be called several times."""
         return self._set(switches=(*self._settings.switches, Switch(at_batch, parse_plan(str(plan)), strategy)))
 
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
-        """Calls a function with each batch, instead of a format; calling it again must give the same outcome."""
+        """Calls a function with each batch, instead of a format. The function must be idempotent."""
         if not callable(function):
             raise SpecError(
                 f"foreachBatch is {found(function)}, not a function", hint="give it a function of (frame, batch_id)"
@@ -162,9 +162,9 @@ class ContinuousQueryWriter(RunBuilder):
         Parameters
         ----------
         path
-            Where a file sink writes.
+            The output folder of a file sink.
         format, outputMode, partitionBy, queryName, options
-            Like the methods of these names; PySpark takes them here too.
+            Same as the methods of these names, as in PySpark.
 
         Raises
         ------
@@ -173,9 +173,9 @@ class ContinuousQueryWriter(RunBuilder):
         PlanError
             When the plan, or a hint, does not fit the query.
         NoFeasiblePlan
-            When no plan keeps within the limits; nothing has been started.
+            When no plan is within the limits; nothing has been started.
         CheckpointError
-            When the checkpoint belongs to another query or is damaged; it is left as it is.
+            When the checkpoint belongs to another query or is damaged; it is not changed.
         """
         if format is not None:
             self.format(format)
@@ -191,7 +191,7 @@ class ContinuousQueryWriter(RunBuilder):
         return self._as_run().start()
 
     def toTable(self, tableName: str) -> QueryHandle:
-        """Starts the query into a table of Spark's catalog, which is created if it does not exist."""
+        """Starts the query into a table of Spark's catalog, and creates the table if needed."""
         return self._set(table=tableName)._as_run().start()
 
     def _as_run(self) -> Run:

@@ -1,4 +1,4 @@
-"""Looking after checkpoints from a shell: what one holds, whether it is whole, and a copy of it.
+"""Checkpoint commands for the shell: inspect the contents, verify the files, copy.
 
-Nothing here changes a checkpoint. A copy is taken while no driver holds the lease.
+Invariant: no command changes a checkpoint. A copy is taken while no driver holds the lease.
 """

@@ -57,7 +57,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Prints every fault; the exit status says whether there is one."""
+    """Prints every fault; the exit status is 1 if there is one."""
     found = list(faults(arguments.checkpoint))
     for fault in found:
         print(f"{fault.what}\n  hint: {fault.remedy}")
@@ -66,14 +66,14 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def make_copy(arguments: argparse.Namespace) -> int:
-    """Copies, then verifies the copy."""
+    """Copies a checkpoint, then verifies the copy."""
     count = copy(arguments.checkpoint, arguments.target)
     print(f"copied {count} files to {arguments.target}")
     return verify(argparse.Namespace(checkpoint=arguments.target))
 
 
 def repair_report(arguments: argparse.Namespace) -> int:
-    """Prints what is wrong and the steps that lead out; the exit status says whether something is wrong."""
+    """Prints the faults and the steps to repair them; the exit status is 1 if there is a fault."""
     found = repairing.examine(arguments.checkpoint)
     print(repairing.as_json(found) if arguments.json else repairing.as_text(found))
     return 0 if found.is_whole else 1

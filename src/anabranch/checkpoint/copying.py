@@ -1,7 +1,7 @@
-"""A copy of a checkpoint on any file system that Arrow knows.
+"""Copies a checkpoint to any file system that Arrow supports.
 
-Law: the manifest is copied last, so a copy that was cut short has no committed batch and is refused, not misread. Only
-what the last manifest needs is copied, with Spark's part as a whole.
+Invariant: the manifest is copied last, so an interrupted copy has no committed batch and is refused, not misread. Only
+files that the last manifest needs are copied, plus all of Spark's part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.run.store import TABLES, Store
 
 
 def copy(source: str, target: str) -> int:
-    """Copies a checkpoint that no driver uses into a folder that is empty; returns the number of files."""
+    """Copies an unused checkpoint into an empty folder; returns the number of files."""
     store, _ = opened(source)
     lease = store.lease()
     holder = None if lease is None else Holder.from_json(lease)

@@ -1,7 +1,7 @@
-"""What a checkpoint holds, and whether it is whole.
+"""Reads the contents of a checkpoint and verifies its files.
 
-Law: examining reads only. Every file that the last manifest lists is read to its end, so that a file cut short or
-altered is found before a restart needs it.
+Invariant: examining is read-only. Every file that the last manifest lists is read to its end, so that truncated or
+altered files are found before a restart needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.run.store import READABLE, Store
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a checkpoint, for people."""
+    """The contents of a checkpoint, for display."""
 
     location: str
     version: int
@@ -37,15 +37,15 @@ class Contents:
     rows: int
     files: int
     bytes: int
-    """Of the row files that the last manifest lists."""
+    """The size of the row files that the last manifest lists."""
     clocks: dict[str, dict[str, int | None]]
-    """Newest event time and late-row cutoff of each stream, in microseconds."""
+    """The newest event time and the late-row cutoff of each stream, in microseconds."""
     records: int
     """Lines of the history."""
     spark_batch: int | None
-    """The last batch that Spark's part has committed; None where it cannot be told."""
+    """The last batch committed in Spark's part; None if unknown."""
     holder: str | None
-    """The driver that has the lease."""
+    """The driver that holds the lease."""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "slots": {str(slot): groups for slot, groups in self.slots.items()}}
@@ -53,14 +53,14 @@ class Contents:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong with a checkpoint, and what to do."""
+    """A fault of a checkpoint and its remedy."""
 
     what: str
     remedy: str
 
 
 def opened(location: str) -> tuple[Store, dict[str, Any]]:
-    """The store of a checkpoint and its metadata; an error where there is none."""
+    """Returns the store of a checkpoint and its metadata; raises an error if there is none."""
     store = Store(location)
     metadata = store.metadata()
     if metadata is None:
@@ -73,7 +73,7 @@ def opened(location: str) -> tuple[Store, dict[str, Any]]:
 
 
 def contents(location: str) -> Contents:
-    """Reads what a checkpoint holds."""
+    """Reads the contents of a checkpoint."""
     store, metadata = opened(location)
     manifest = store.latest(is_used=False)
     table = manifest.partitionings[-1] if manifest else None
@@ -101,7 +101,7 @@ def contents(location: str) -> Contents:
 
 
 def faults(location: str) -> Iterator[Fault]:
-    """Everything that a restart would stumble over, in the order in which it would."""
+    """Yields every fault that would affect a restart, in the order in which a restart would meet them."""
     store, metadata = opened(location)
     if lacking := {"version", "identity", "fingerprint", "query"} - metadata.keys():
         yield Fault(f"metadata.json lacks {', '.join(sorted(lacking))}", "restore metadata.json from a copy")
@@ -128,7 +128,7 @@ def faults(location: str) -> Iterator[Fault]:
 
 
 def damaged_files(store: Store, manifest: Manifest) -> list[Fault]:
-    """The files of a committed batch that are missing or damaged."""
+    """Returns the missing or damaged files of a committed batch."""
     return list(_faults_of_rows(store, manifest))
 
 
@@ -153,7 +153,7 @@ def _spark_batch(store: Store) -> int | None:
 
 
 def spark_batches(store: Store) -> list[int]:
-    """The batches that Spark's part notes as done."""
+    """Returns the batches that Spark's part has committed."""
     folder = f"{store.root.removesuffix('/anabranch')}/{store.sparks_name}/commits"
     selector = pafs.FileSelector(folder, allow_not_found=True)
     return sorted(int(info.base_name) for info in store.files.get_file_info(selector) if info.base_name.isdigit())
@@ -165,7 +165,7 @@ def _size(store: Store, name: str) -> int | None:
 
 
 def as_text(found: Contents) -> str:
-    """The contents as lines for a terminal."""
+    """Returns the contents as lines for a terminal."""
     plans = json.dumps(found.plans) if "" not in found.plans else found.plans[""]
     lines = [
         ("checkpoint", found.location),

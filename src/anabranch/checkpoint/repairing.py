@@ -1,10 +1,10 @@
-"""What can be done about a damaged checkpoint, step by step; nothing is changed.
+"""Reports the steps that repair a damaged checkpoint; changes nothing.
 
-The two latest manifests are kept, so a query can go back one batch if the files of the older one are whole: the latest
-manifest and Spark's note that the batch is done are removed, and Spark repeats the batch. Its sources must still have
-the rows of that batch; an idempotent sink replaces what the batch had written.
+The two latest manifests are kept, so a query can go back one batch if the files of the older one are intact: remove the
+latest manifest and Spark's commit of the batch, and Spark repeats the batch. Its sources must still have the rows of
+that batch; an idempotent sink replaces what the batch had written.
 
-Law: a way is named only if every file that it needs was read to its end.
+Invariant: a repair is suggested only if every file that it needs was read to its end.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from anabranch.run.store import UNFINISHED, Store
 
 @dataclass(frozen=True)
 class Repair:
-    """The findings about a checkpoint and the steps that lead out."""
+    """The faults of a checkpoint and the steps to repair it."""
 
     location: str
     faults: tuple[Fault, ...]
     whole: tuple[int, ...]
-    """The committed batches whose files are all whole."""
+    """The committed batches whose files are all intact."""
     steps: tuple[str, ...]
     leftovers: tuple[str, ...]
-    """Files that were never finished; the next start removes them."""
+    """Unfinished files; the next start removes them."""
 
     @property
     def is_whole(self) -> bool:
@@ -42,7 +42,7 @@ class Repair:
 
 
 def examine(location: str) -> Repair:
-    """Reads everything and says what can be done."""
+    """Reads the whole checkpoint and returns the report."""
     store, _ = opened(location)
     found = tuple(faults(location))
     whole = tuple(_whole_batches(store))
@@ -92,7 +92,7 @@ def _leftovers(store: Store) -> Iterator[str]:
 
 
 def as_text(found: Repair) -> str:
-    """The report for a terminal."""
+    """Returns the report for a terminal."""
     if found.is_whole:
         lines = ["the checkpoint is whole; nothing is to be done"]
     else:

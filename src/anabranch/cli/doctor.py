@@ -1,4 +1,4 @@
-"""`anabranch doctor`: check this machine's requirements, and name a remedy for each that is missing."""
+"""`anabranch doctor`: checks this machine's requirements and names a remedy for each that is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Check Python, Spark, Java, the class archive, shared memory, processors and the calibration."""
+    """Checks Python, Spark, Java, the class archive, shared memory, processors and the calibration."""
     processors = Finding("processors", f"{os.cpu_count()}")
     return [_python(), _spark(), _java(), _archive(), _shared_memory(), processors, _calibration()]
 
@@ -50,7 +50,7 @@ def _spark() -> Finding:
 
 def _java() -> Finding:
     try:
-        # Only here, because the module needs pyspark, which is an extra.
+        # Imported here because the module needs pyspark, which is an extra.
         from anabranch.spark.session import require_java
 
         return Finding("java", f"version {require_java()}")

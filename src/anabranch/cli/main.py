@@ -1,7 +1,7 @@
 """The command `anabranch`: run and explain continuous queries from a shell.
 
-A mistake of the user ends as `error: …` with the cause and a hint, and exit status 2; `--debug` shows the traceback.
-Commands import their rooms when they run, so that `explain` and `--help` need neither Spark nor Java.
+A user error prints `error: …` with the cause and a hint, and exits with status 2; `--debug` shows the traceback.
+Commands import their packages when they run, so that `explain` and `--help` need neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOMS = {
     "deploy": ("anabranch.sites.command", "run queries over a network of sites"),
     "site": ("anabranch.sites.site_command", "run one site of a deployment"),
 }
-"""Commands of other rooms; a room is imported only if its command is on the command line."""
+"""Commands of other packages; a package is imported only if its command is on the command line."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,8 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prepare_machine(arguments: argparse.Namespace) -> int:
-    """Compiles the kernels and archives Spark's classes, so that later starts need not."""
-    # Here, because it needs pyspark and loads every kernel.
+    """Compiles the kernels and archives Spark's classes, to make later starts faster."""
+    # Imported here because it needs pyspark and loads every kernel.
     from anabranch.cli.prepare import compile_kernels, make_archive
 
     with Console(stderr=True).status("compiling the kernels"):
@@ -80,8 +80,8 @@ def prepare_machine(arguments: argparse.Namespace) -> int:
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
-    """Measures the engine's operations and Spark's own work on this machine, and stores both for later choices."""
-    # Here, because the engine and its kernels are loaded for it.
+    """Measures the engine's operations and Spark's own work on this machine, and stores the unit costs."""
+    # Imported here because it loads the engine and its kernels.
     from anabranch.calibrate.engine_costs import calibrate as measure
 
     with_spark = not arguments.no_spark and find_spec("pyspark") is not None
@@ -93,7 +93,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
             usual = getattr(ENGINE, name)
             print(f"{name:16}{1e9 * value:10.1f} ns   ({1e9 * usual:.1f} on an ordinary machine)")
     if with_spark:
-        # Here, because it needs pyspark.
+        # Imported here because it needs pyspark.
         from anabranch.calibrate.spark_costs import described, measure_spark
 
         host = measure_spark(units, arguments.seed)

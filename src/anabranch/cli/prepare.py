@@ -1,8 +1,8 @@
-"""`anabranch prepare`: prepare this machine once, so that later starts are faster.
+"""`anabranch prepare`: prepares this machine once, so that later starts are faster.
 
-Compiles the kernels into numba's cache, and writes the classes that Spark loads in a small join and a small
-aggregation to an archive that later JVMs map (`spark.archive`). Both are optional: without them, code is compiled
-and loaded when needed.
+Compiles the kernels into numba's cache, and writes the classes that Spark loads in a small join and a small aggregation
+to an archive that later JVMs map (`spark.archive`). Both are optional: without them, code is compiled and loaded on
+demand.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SCHEMA = "ts timestamp, k bigint, p bigint"
 
 
 def compile_kernels() -> None:
-    """Compile the kernels that numba has not compiled for this machine yet."""
+    """Compiles the kernels that numba has not compiled for this machine yet."""
     for name in KERNELS:
         import_module(name)
     compile_searches()
 
 
 def make_archive() -> Path:
-    """Run two small queries in a separate process, whose JVM writes its classes to the archive.
+    """Runs two small queries in a separate process, whose JVM writes its classes to the archive.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def make_archive() -> Path:
 
 
 def record(file: Path) -> None:
-    """Run the two queries; when this returns, the JVM has ended and written the archive."""
+    """Runs the two queries; when this returns, the JVM has ended and written the archive."""
     options = " ".join((*running_options(), *writing_options(file)))
     spark = local_session(2, **{"spark.driver.extraJavaOptions": options, "spark.driver.memory": "1g"})
     session = Session(spark)
@@ -89,7 +89,7 @@ def record(file: Path) -> None:
 
 
 def _write(folder: Path) -> None:
-    """Write three small files of rows, so that there are three micro-batches."""
+    """Writes three small files of rows, for three micro-batches."""
     folder.mkdir()
     for number in range(3):
         times = pa.array(np.arange(1000) * 5_000 + number * 5_000_000, pa.timestamp("us", "UTC"))

@@ -1,4 +1,4 @@
-"""The command `anabranch console`: looks at a checkpoint in the browser, also while no query runs."""
+"""The command `anabranch console`: shows a checkpoint in the browser, even when no query runs."""
 
 from __future__ import annotations
 

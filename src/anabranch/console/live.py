@@ -1,7 +1,7 @@
-"""The live line of a running query in a terminal; below it, the routes of a mesh.
+"""The live status line of a running query in a terminal; below it, the routes of a mesh.
 
-It reads only the handle's progress, so it cannot disagree with it. Without a terminal it prints a plain line now and
-then.
+It reads only the handle's progress, so the two always agree. Without a terminal it prints a plain line every
+`SECONDS_BETWEEN_LINES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.lang.sizes import size_text
 SECONDS_BETWEEN_LINES = 10.0
 """Without a terminal."""
 MOST_ROUTES = 12
-"""The number of routes shown, those with most rows."""
+"""The maximum number of routes shown; those with the most rows are shown."""
 
 
 class Followed(Protocol):
@@ -59,9 +59,9 @@ def follow(
     now: Callable[[], float] = perf_counter,
     note: Callable[[View], None] = lambda view: None,
 ) -> View:
-    """Show the progress until the query ends or `until` returns true; return the last view.
+    """Shows the progress until the query ends or `until` returns true; returns the last view.
 
-    Every view goes to `note`, so that the totals of a run that is interrupted are known.
+    Passes every view to `note`, so that the totals of an interrupted run are known.
     """
     view = View()
     if not console.is_terminal:
@@ -88,7 +88,7 @@ def follow(
 
 
 def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
-    """Add the recent batches that the view has not seen."""
+    """Adds the recent batches that the view does not include yet."""
     for progress in recent:
         ours = progress.get("adaptive")
         if ours is None or progress["batchId"] <= view.batch:
@@ -110,7 +110,7 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
 
 
 def summary(view: View, places: Sequence[str]) -> str | None:
-    """Return the closing line of a run, or nothing if no batch ran; `places` are those of the results."""
+    """Returns the closing line of a run, or None if no batch ran; `places` are the output locations."""
     if view.batch < 0:
         return None
     rows = "1 row" if view.rows_out == 1 else f"{view.rows_out:,} rows"
@@ -118,9 +118,9 @@ def summary(view: View, places: Sequence[str]) -> str | None:
 
 
 def late_notice(view: View, *, kept: bool = False) -> str | None:
-    """Return the message about late rows of a run, and rows too far in the future, or nothing.
+    """Returns the message about late rows and rows too far in the future, or None.
 
-    `kept` says that they have a sink of their own.
+    `kept` means that a side output keeps them.
     """
     lines = []
     did = "kept aside" if kept else "dropped"
@@ -137,13 +137,13 @@ def _rows(count: int, what: str) -> str:
 
 
 def shown(view: View) -> Group | Text:
-    """Return the line, and below it the routes if some relation has several."""
+    """Returns the line, followed by the routes if a relation has several."""
     several = _with_choice(view.routes)
     return Group(line(view), routes_table(several)) if several else line(view)
 
 
 def line(view: View) -> Text:
-    """Format the view as one line if the terminal is wide enough; the plan comes last and is never cut off."""
+    """Formats the view as one line if the terminal is wide enough; the plan comes last and is never cut off."""
     if view.batch < 0:
         return Text("waiting for the first batch …", style="dim")
     parts = [
@@ -168,7 +168,7 @@ def _plan_text(view: View) -> str:
 
 
 def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:
-    """List the routes with most rows: their share, and the rows left of a hundred after each operator."""
+    """Lists the routes with the most rows: their share, and the percentage of rows left after each operator."""
     total: dict[str, int] = {}
     for each in routes:
         total[each["relation"]] = total.get(each["relation"], 0) + each["rows"]
@@ -187,6 +187,6 @@ def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _with_choice(routes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the routes of relations that have several."""
+    """Returns the routes of relations that have several."""
     relations = [each["relation"] for each in routes]
     return [each for each in routes if relations.count(each["relation"]) > 1]

@@ -1,7 +1,7 @@
 """The metrics of runs, in the text format of Prometheus.
 
 Names end in `_total`, `_seconds`, `_bytes` or `_ratio`. Labels are names of runs, queries, streams, slots and
-operators; never keys or values of rows. Counters count from when the console first saw a run.
+operators, never keys or values of rows. Counters start when the console first sees a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LABELLED: Mapping[str, tuple[str, str, _ByLabel]] = {
     "anabranch_slot_cpu_seconds": ("CPU time of slots.", "slot", lambda run: run.totals.slot_cpu),
     "anabranch_decisions": ("Decisions on plans.", "action", lambda run: run.totals.decisions),
 }
-"""Counters with one label more."""
+"""Counters with one more label."""
 GAUGES: Mapping[str, tuple[str, _OfBatch]] = {
     "anabranch_batch": ("Number of the latest batch.", lambda point: point.batch),
     "anabranch_last_trigger_seconds": ("Seconds of the latest trigger.", lambda point: point.trigger),
@@ -55,7 +55,7 @@ GAUGES: Mapping[str, tuple[str, _OfBatch]] = {
 
 
 def metrics_text(runs: Iterable[WatchedRun]) -> bytes:
-    """The metrics of all runs."""
+    """Returns the metrics of all runs."""
     registry = CollectorRegistry()
     registry.register(_Collector(list(runs)))
     return generate_latest(registry)

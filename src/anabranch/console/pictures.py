@@ -1,7 +1,7 @@
-"""The picture of a plan at work: the one that `explain` draws, with what the latest batch measured on each part.
+"""The picture of a running plan: the one that `explain` draws, annotated with figures of the latest batch.
 
-The colour of a join is its share of the lookups of the batch: rows that were looked up and rows that were visited for
-them. The engine does not time joins one by one, so the share stands for time.
+The colour of a join is its share of the batch's lookups: probing rows plus visited rows. The engine does not time
+individual joins, so this share approximates time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.stats.step import StepStatistics
 
 
 def live_picture(queries: QuerySet, name: str, progress: Mapping[str, Any]) -> str:
-    """Draws the plan of a query in the latest batch; the plan that most slots have, where they differ."""
+    """Draws the plan of a query in the latest batch; if slots differ, the plan of most slots."""
     member = next((member for member in queries.members if member.name == name), queries.members[0])
     ours = progress["adaptive"]
     entry = ours.get("queries", {}).get(member.name, ours)
@@ -50,7 +50,7 @@ def _plain_picture(query: Query, plan: Plan) -> str:
 
 
 def _notes(query: Query, plan: PhysicalPlan, step: StepStatistics, rows_in: Mapping[str, int]) -> dict[str, str]:
-    """Returns the figures of each part of a plan; `rows_in` are by relation."""
+    """Returns the figures of each part of a plan; `rows_in` is keyed by relation."""
     states = {state.state: state for state in step.states}
     notes = {}
     beside = [Leaf(name) for side in query.sides for name in side.names]
@@ -73,7 +73,7 @@ def _notes(query: Query, plan: PhysicalPlan, step: StepStatistics, rows_in: Mapp
 
 
 def _heat(plan: PhysicalPlan, step: StepStatistics) -> dict[str, float]:
-    """The share of each join in the lookups of the batch."""
+    """Returns the share of each join in the lookups of the batch."""
     joins = {shape(part) for part in subplans(plan) if isinstance(part, JoinNode)}
     work = dict.fromkeys(joins, 0)
     for probe in step.probes:

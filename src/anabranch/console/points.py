@@ -1,6 +1,6 @@
 """One batch as the console shows it: a small value derived from the progress of a trigger.
 
-Law: every number comes from the progress that `handle.lastProgress` returns, so the two cannot disagree.
+Invariant: every number comes from the progress that `handle.lastProgress` returns, so the two always agree.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class SlotPoint:
 
     slot: int
     cpu: float
-    """Seconds of one core."""
+    """CPU seconds."""
     rows_in: int
     rows_out: int
     bytes: int
     groups: int
-    """Partition groups that the slot had."""
+    """The number of partition groups of the slot."""
     was_hot: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -47,9 +47,9 @@ class BatchPoint:
     at: float
     """When the trigger began, in seconds since the Unix epoch."""
     trigger: float
-    """Seconds of the whole trigger."""
+    """Duration of the whole trigger, in seconds."""
     own: float
-    """Seconds of our part: the driver's work, and the slot that worked longest."""
+    """Seconds spent in Anabranch: the driver's work plus the slowest slot."""
     rows_in: Mapping[str, int]
     """By stream."""
     rows_out: int
@@ -60,15 +60,15 @@ class BatchPoint:
     watermark: float | None
     """An event time, in seconds since the Unix epoch."""
     backlog: float | None
-    """What the sources say that waits, in their own unit; None where no source says."""
+    """The backlog that the sources report, in their own units; None if no source reports one."""
     skew: float
     plan: str
     migrating: tuple[int, ...]
     idle: tuple[str, ...]
-    """Streams that are idle."""
+    """The idle streams."""
     slots: tuple[SlotPoint, ...]
     queries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of queries that run together, the plan and the results of each."""
+    """The plan and the results of each query, for queries that run together."""
 
     @property
     def lag(self) -> float | None:
@@ -77,7 +77,7 @@ class BatchPoint:
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> BatchPoint | None:
-        """Reads the progress of a trigger; None for a trigger that had no batch."""
+        """Reads the progress of a trigger; returns None for a trigger without a batch."""
         ours = progress.get("adaptive")
         if ours is None:
             return None

@@ -1,6 +1,6 @@
-"""The runs that a console shows: those of handles, and one that is read from a checkpoint after it ended.
+"""The runs that a console shows: those of handles, and one read from a checkpoint after it ended.
 
-Law: looking at a run changes nothing. `control` is None where a run cannot be changed.
+Invariant: viewing a run changes nothing. `control` is None for a run that cannot be changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Handle(Control, Protocol):
 
 
 class Run(Protocol):
-    """One run, as a console shows it."""
+    """One run as the console shows it."""
 
     @property
     def id(self) -> str: ...
@@ -78,13 +78,13 @@ class Run(Protocol):
 
     @property
     def queries(self) -> QuerySet | None:
-        """The bound queries; None where only their text is known."""
+        """The bound queries; None if only their text is known."""
 
     @property
     def control(self) -> Control | None: ...
 
     def status(self) -> str:
-        """`running`, `ended`, or `failed: ` and why."""
+        """`running`, `ended`, or `failed: ` followed by the reason."""
 
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
         """The progress of the triggers after a batch, oldest first."""
@@ -130,7 +130,7 @@ class LiveRun:
 
 
 class StoredRun:
-    """A run as its checkpoint tells of it."""
+    """A run read from its checkpoint."""
 
     queries: QuerySet | None = None
     control: Control | None = None
@@ -154,7 +154,7 @@ class StoredRun:
         return self._store.history()
 
     def facts(self) -> dict[str, Any]:
-        """The state after the last batch: plans, table of partition groups, files, clocks."""
+        """Returns the state after the last batch: plans, table of partition groups, files, clocks."""
         manifest = self._manifest()
         if manifest is None:
             return {}

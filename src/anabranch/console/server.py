@@ -1,7 +1,7 @@
 """Serves a console from a thread of this process.
 
-The console listens on the loopback address unless it is told otherwise. Without a port it takes the first free one from
-4060 on, as Spark's own page does from 4040 on.
+The console listens on the loopback address unless another is given. Without a port it takes the first free one from
+4060, like Spark's UI from 4040.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from anabranch.errors import HostError
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, MOST_PORTS = 4060, 32
 TOKEN = "ANABRANCH_CONSOLE_TOKEN"
-"""The environment variable with the token of consoles that commands start."""
+"""The environment variable with the token of consoles started by commands."""
 
 
 class Console:
-    """A console that is being served; `url` is its address."""
+    """A running console; `url` is its address."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Console:
         return not _is_loopback(self.host)
 
     def close(self) -> None:
-        """Stops serving; queries are not touched."""
+        """Stops serving; queries are not affected."""
         self._server.should_exit = True
         self._thread.join(timeout=5)
         self._watch.close()
@@ -93,7 +93,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
             listening = socket.socket(family, socket.SOCK_STREAM)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, each))
-            listening.listen()  # at once: until then another console may bind the same port
+            listening.listen()  # immediately: until then another console may bind the same port
             return listening
         except (OSError, OverflowError) as error:
             listening.close()
@@ -107,7 +107,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def _names(host: str) -> list[str]:
-    """The names under which the console answers; any name where it listens for other machines."""
+    """Returns the accepted host names; any name if the console listens for other machines."""
     return ["127.0.0.1", "localhost", "[::1]"] if _is_loopback(host) else ["*"]
 
 

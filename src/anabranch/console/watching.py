@@ -1,7 +1,7 @@
-"""What the console knows of its runs: a thread polls them, everyone else reads.
+"""The console's view of its runs: one thread polls them, and all viewers read the result.
 
-All viewers share one account, so ten of them cost the query what one does. The thread looks every two seconds, asks
-Spark only for batches that it has not seen, and wakes the viewers if there was one.
+Polling is shared, so the load on a query does not depend on the number of viewers. The thread polls every two seconds,
+requests only new batches from Spark, and notifies viewers if there are any.
 
 Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
 """
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Totals:
-    """Counts since the console first saw the run; metrics are made of them."""
+    """Counts since the console first saw the run; the metrics derive from them."""
 
     batches: int = 0
     trigger_seconds: float = 0.0
@@ -47,7 +47,7 @@ class Totals:
 
 
 class News(NamedTuple):
-    """What a viewer is sent, and how far it reaches: all three are of one moment, so that no batch is passed over."""
+    """An update for a viewer and its end position, all from one moment, so that no batch is skipped."""
 
     version: int
     batch: int
@@ -55,7 +55,7 @@ class News(NamedTuple):
 
 
 class WatchedRun:
-    """One run with the batches and records that were seen of it."""
+    """One run with the batches and records seen so far."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -78,7 +78,7 @@ class WatchedRun:
         return self.points[-1].batch if self.points else -1
 
     def look(self) -> None:
-        """Takes in what is new."""
+        """Reads new batches and records."""
         status = self.run.status()
         found = [(each, point) for each in self.run.progress_after(self.batch) if (point := BatchPoint.of(each))]
         if not found and status == self.status:
@@ -89,7 +89,7 @@ class WatchedRun:
                 self._count(progress, point)
                 self.points.append(point)
                 self.latest = progress
-                # A run that the console saw from its start has these records in its history already.
+                # For a run seen from its start, the history already contains these records.
                 if records := progress["adaptive"]["records"]:
                     known = {json.dumps(record, sort_keys=True) for record in list(self.records)[-50:]}
                     self.records += [each for each in records if json.dumps(each, sort_keys=True) not in known]
@@ -100,7 +100,7 @@ class WatchedRun:
             wake()
 
     def on_news(self, wake: Callable[[], object]) -> Callable[[], None]:
-        """Calls a function whenever there is news, until the returned one is called."""
+        """Calls a function on every update until the returned function is called."""
         with self._lock:
             self._waiting.append(wake)
 
@@ -133,7 +133,7 @@ class WatchedRun:
             totals.moves += record["kind"] == "move"
 
     def news(self, batch: int) -> News:
-        """Status, records and the points after a batch, as JSON; made once for all viewers that have seen as much."""
+        """Returns the status, records and points after a batch, as JSON; cached for viewers at the same batch."""
         with self._lock:
             if batch not in self._texts:
                 points = [point.to_json() for point in self.points if point.batch > batch]
@@ -166,14 +166,14 @@ class Watch:
         return self._watched.get(run_id)
 
     def look(self) -> None:
-        """Looks at every run once; a run that cannot be read is shown as it was last."""
+        """Polls every run once; an unreadable run keeps its last state."""
         for run in self._runs():
             try:
                 if run.id in self._watched:
                     self._watched[run.id].look()
                 else:
                     self._watched[run.id] = WatchedRun(run)
-            except Exception as error:  # Spark may be ending, or be gone
+            except Exception as error:  # Spark may be stopping, or have stopped
                 _log.debug("the console cannot read run %s: %s", run.id, error)
 
     def _work(self) -> None:

@@ -1,7 +1,7 @@
 """The web application of a console: one page, its data, metrics, and actions behind a token.
 
-Law: without the token nothing changes. Requests for another host are refused, so that a page elsewhere cannot read a
-console on this machine through a name of its own (DNS rebinding). Pages load nothing from outside.
+Invariant: nothing changes without the token. Requests for another host name are refused, so that a foreign web page
+cannot read the console through DNS rebinding. Pages load nothing from other servers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LARGEST_BODY = 1 << 16
 
 
 class _Refused(Exception):
-    """A request that is answered with an error."""
+    """A request that gets an error response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True)
 class Page:
-    """The page with everything that it needs, and the policy that lets a browser run only that."""
+    """The page with all styles and scripts, and the content security policy that allows only those."""
 
     html: str
     policy: str
@@ -53,7 +53,7 @@ class Page:
 
 @cache
 def page() -> Page:
-    """Puts styles and scripts into the page."""
+    """Inlines styles and scripts into the page."""
     folder = files("anabranch.console") / "page"
     read = {
         name: (folder / name).read_text("utf-8")
@@ -76,7 +76,7 @@ def page() -> Page:
 
 
 def make_app(watch: Watch, token: str | None, hosts: list[str]) -> Starlette:
-    """The application; `hosts` are the names under which it answers."""
+    """Returns the application; `hosts` are the accepted host names."""
     pages = _Pages(watch, token)
     routes = [
         Route("/", pages.home),
@@ -200,7 +200,7 @@ ACTIONS: Mapping[str, Callable[[Control, Mapping[str, Any]], None]] = {
     "split": lambda control, wanted: control.split(wanted["value"], key=wanted.get("key") or None),
     "unite": lambda control, wanted: control.unite(wanted["value"], wanted.get("key") or None),
 }
-"""What a holder of the token may ask for."""
+"""The actions available with the token."""
 
 
 def _svg(text: str) -> Response:
@@ -221,9 +221,9 @@ def _run_json(run: WatchedRun) -> dict[str, Any]:
 
 
 async def _events(run: WatchedRun) -> AsyncIterator[str]:
-    """Everything that is known, then what is new; a comment now and then shows that the console lives.
+    """Sends the full state, then updates; a periodic comment keeps the connection alive.
 
-    A viewer who is gone is noticed by the server, which then closes the generator.
+    The server detects a disconnected viewer and closes the generator.
     """
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     end = run.on_news(lambda: _wake(loop, news))

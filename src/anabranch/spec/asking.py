@@ -1,7 +1,7 @@
-"""The commands that change which queries run: `anabranch add`, `anabranch remove`, `anabranch reload`.
+"""The commands that change the running queries: `anabranch add`, `anabranch remove`, `anabranch reload`.
 
-They ask the driver of a running `anabranch run` through its checkpoint, wait until it has answered, and print from when
-on a query that joined answers. They need neither Spark nor the streams.
+They send a request to the driver of a running `anabranch run` through its checkpoint and wait for the reply. They print
+the event time from which an added query produces results. They need neither Spark nor the streams.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ def _add_run(command: argparse.ArgumentParser) -> None:
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Asks for queries to join."""
+    """Requests that queries be added."""
     text, folder = read_text(arguments.file)
     only(parse_queries(text, folder=folder), arguments.names)
     return _ask(arguments.of, ADD, {"text": text, "folder": str(folder), "names": arguments.names})
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    """Asks for queries to leave."""
+    """Requests that queries be removed."""
     return _ask(arguments.of, REMOVE, {"names": arguments.names})
 
 
 def reload(arguments: argparse.Namespace) -> int:
-    """Asks for the queries to become those of the spec."""
+    """Requests that the queries become those of the spec."""
     text, folder = read_text(arguments.spec)
     return _ask(parse(text, folder=folder).checkpoint, RELOAD, {"text": text, "folder": str(folder)})
 
@@ -103,14 +103,14 @@ def _ask(run: str, kind: str, content: Mapping[str, Any]) -> int:
 
 
 def only(queries: Mapping[str, _Q], names: Collection[str]) -> dict[str, _Q]:
-    """The named ones of some queries; all of them where none is named."""
+    """Returns the named queries, or all if no names are given."""
     if unknown := [name for name in names if name not in queries]:
         raise SpecError(f"the file has no query '{unknown[0]}'", hint=f"it has {', '.join(queries)}")
     return {name: query for name, query in queries.items() if not names or name in names}
 
 
 def told(joined: Mapping[str, int | None], left: Collection[str]) -> list[str]:
-    """What a change did, for people."""
+    """Returns a readable summary of a change."""
     lines = [f"{name} left" for name in left]
     for name, micros in joined.items():
         since = None if micros is None else datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)

@@ -1,10 +1,10 @@
-"""Queries of a running spec change: by `anabranch add`, `remove` and `reload`, or by a hang-up signal.
+"""Changes the queries of a running spec: by `anabranch add`, `remove` and `reload`, or by SIGHUP.
 
-Every change is a wanted spec: the one that runs with other queries. Its queries are compiled against the streams as
-they were registered at the start, and the running set becomes them (`api/changing`).
+Every change is a target spec: the running spec with other queries. Its queries are compiled against the streams as
+registered at the start, and the running set is changed to them (`api/changing`).
 
-Law: only which queries run can change. Every other difference between the specs is refused by the name of its entry,
-and a refused change leaves the run as it is.
+Invariant: only the set of queries can change. Any other difference between the specs is refused with the name of its
+entry, and a refused change does not affect the run.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec
 
 _ENTRIES = {"together": "limits' or 'share", "moves": "moves"}
-"""Fields of a spec whose entries have other names."""
+"""Fields of a spec whose entries have different names."""
 
 
 @dataclass
 class Changes:
-    """The spec that runs, and how it changes."""
+    """The running spec, and the changes to it."""
 
     spec: Spec
     handle: QueryHandle
     parsed: Callable[[str, Path], Spec]
-    """Reads a spec from its text and folder, with the options of the command line on top."""
+    """Reads a spec from its text and folder and applies the command-line options."""
 
     def open(self) -> None:
-        """Begins to take requests."""
+        """Starts to accept requests."""
         control.listen(Store(self.spec.checkpoint))
 
     def serve(self) -> list[str]:
-        """Does what is asked; returns a line for each change, or refusal."""
+        """Serves pending requests; returns a line for each change or refusal."""
         store = Store(self.spec.checkpoint)
         said = []
         while (request := control.take(store)) is not None:
@@ -59,7 +59,7 @@ class Changes:
         return said
 
     def reload(self, path: Path) -> list[str]:
-        """Takes over the queries of the spec file as it is now; returns what to say of it."""
+        """Applies the queries of the current spec file; returns messages for the user."""
         try:
             text, folder = read_text(path)
             change = self.make(RELOAD, {"text": text, "folder": str(folder)})
@@ -68,7 +68,7 @@ class Changes:
         return told(change.joined, change.left)
 
     def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
-        """Makes one change."""
+        """Applies one change."""
         wanted = self._wanted(kind, content)
         running = self._running
         _refuse_other_entries(self.spec, wanted)
@@ -76,7 +76,7 @@ class Changes:
         known = running.run.given
         for name, query in wanted.queries.items():
             if query == self.spec.queries.get(name) and _reads_the_same(name, known, members):
-                # Samples were taken, and a mesh may have been learnt.
+                # Keeps the samples and any mesh that was learnt.
                 members[name] = known[name]
             elif name in known and query.query == self.spec.queries[name].query:
                 _refuse_settings(name, self.spec, wanted)
@@ -129,7 +129,7 @@ def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
     names = {"wishes": "plan, limits, objective, hints or stats", "switches": "switch"}
     for each in fields(before):
         if each.name == "late_filters":
-            # Filters move, and the rows with them (`run.deferral`).
+            # Filters may move; their rows move with them (`run.deferral`).
             continue
         if getattr(before, each.name) != getattr(after, each.name):
             raise SpecError(

@@ -1,7 +1,7 @@
 """The commands that take a spec file: `anabranch run` and `anabranch explain`.
 
-Both read the spec and put the options of the command line on top. `explain` starts Spark only for `--sample`, and then
-one session for all queries.
+Both read the spec and apply the command-line options to it. `explain` starts Spark only for `--sample`, with one
+session for all queries.
 """
 
 from __future__ import annotations
@@ -187,18 +187,18 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     if is_json(arguments.log):
         console = Console(quiet=True)
-    # A service manager ends a query as a person does with Ctrl-C; before the query runs, both end the command.
+    # SIGTERM from a service manager ends a query like Ctrl-C; before the query runs, both end the command.
     signal.signal(signal.SIGTERM, _interrupt)
     # Py4J logs the traceback of an interrupt to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    # Py4J also logs an error inside a batch; the error that ends the query reports it.
+    # Py4J also logs errors inside a batch; the error that ends the query already reports them.
     logging.getLogger("py4j").propagate = False
     with _lineage(arguments.lineage), ExitStack() as signals, _prepared(chosen, console) as prepared:
         with console.status(_SAMPLING):
             headlines = prepared.headlines()
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
-        # Here, because they need pyspark, which explain and --help must not.
+        # Imported here because it needs pyspark, which explain and --help must not.
         from anabranch.spark.failure import hush_updates, unless_gone
         from anabranch.spec.changes import Changes
 
@@ -232,7 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
             nonlocal seen
             seen = view
 
-        # A signal to a whole process group ends the JVM, too; the next start does its batch again.
+        # A signal to the whole process group also ends the JVM; the next start repeats the batch.
         quiet = partial(unless_gone, prepared.spark, ending.is_set)
         try:
             with quiet():
@@ -257,9 +257,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_foreign_checkpoint(chosen: Spec) -> None:
-    """Tells of the checkpoint of another query before Spark starts, where the spec says enough to know.
+    """Reports a checkpoint of another query before Spark starts, if the spec is complete enough to know.
 
-    The run itself looks again.
+    The run itself checks again.
     """
     if ALONE in chosen.queries and chosen.has_all_columns:
         query = _explanations(chosen)[ALONE].query
@@ -276,7 +276,7 @@ def _open_console(handle: QueryHandle, host: str, port: int | None, console: Con
 
 @contextmanager
 def _lineage(namespace: str | None) -> Iterator[None]:
-    """Sends events of OpenLineage while the queries run, if asked."""
+    """Sends OpenLineage events while the queries run, if enabled."""
     end = None if namespace is None else emit_lineage(namespace)
     try:
         yield
@@ -292,7 +292,7 @@ def _interrupt(*_: object) -> None:
 def _follow(
     handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None], ending: Event
 ) -> None:
-    # Here, because it needs pyspark, which explain and --help must not.
+    # Imported here because it needs pyspark, which explain and --help must not.
     from anabranch.spark.failure import named_end
 
     try:
@@ -307,15 +307,15 @@ def _follow(
 @contextmanager
 def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
-    # Here, because it needs pyspark, which explain and --help must not.
+    # Imported here because it needs pyspark, which explain and --help must not.
     from anabranch.spec import launch
 
-    # A line and not a spinner: output while Spark starts goes through a pipe that waits for whole lines.
+    # A line, not a spinner: during Spark's start, output goes through a line-buffered pipe.
     if console.is_terminal:
         console.print("starting Spark …", style="dim")
-    # Spark logs the stack of a failed query in three languages; the error at the end says what it means.
+    # Spark logs the stack of a failed query three times; our final error explains it.
     spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
-    # Here, because `launch` says by its own error that pyspark is missing.
+    # Imported here because `launch` reports a missing pyspark with its own error.
     from anabranch.spark.failure import unless_gone
 
     try:
@@ -326,7 +326,7 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
 
 
 def explain_spec(arguments: argparse.Namespace) -> int:
-    """Prints one stage of each query of the spec and draws its plan if asked; fails if no plan is within the limits."""
+    """Prints one stage of each query of the spec and draws its plan; fails if no plan is within the limits."""
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
         raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG files: name it plan.svg")
     chosen = _spec(arguments)
@@ -405,7 +405,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
 def _picture(
     explained: Mapping[str, explain.Explanation], choices: Mapping[str, Choice], joint: JointChoice | None
 ) -> str:
-    """Draws the plan of a query alone with all plans by CPU and memory, or the plans of queries together."""
+    """Draws the plan of a single query with all plans by CPU and memory, or the plans of several queries."""
     if ALONE in explained:
         return choice_svg(explained[ALONE].query, choices[ALONE])
     queries = {name: each.query for name, each in explained.items()}
@@ -413,7 +413,7 @@ def _picture(
 
 
 def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
-    """Returns the queries as they would be compiled; one may read those before it."""
+    """Returns the compiled queries; a query may read those before it."""
     catalog = chosen.catalog()
     found = {}
     for name in chosen.in_order():
@@ -428,7 +428,7 @@ def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """The queries as Spark knows their columns, and what was chosen by samples of the streams."""
+    """The queries with the columns that Spark reports, and the choices made from samples."""
 
     explained: Mapping[str, explain.Explanation]
     choices: Mapping[str, Choice]
@@ -436,7 +436,7 @@ class _Sampled:
 
 
 def _sampled(chosen: Spec) -> _Sampled:
-    """Does on Spark what a run does before it starts: opens the streams, makes the sinks, samples, chooses."""
+    """Runs the steps before a start on Spark: opens streams, makes sinks, samples, chooses plans."""
     console = Console(stderr=True)
     with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
         # Only Spark knows its formats.
@@ -447,12 +447,12 @@ def _sampled(chosen: Spec) -> _Sampled:
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:
-    """Returns the spec file with the options of the command line on top."""
+    """Returns the spec file with the command-line options applied."""
     return _with_options(arguments, *read_text(arguments.spec))
 
 
 def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spec:
-    """Returns the spec in a text, with the options of the command line on top."""
+    """Returns the spec in a text with the command-line options applied."""
     chosen = parse(text, folder=folder)
     if len(chosen.queries) > 1:
         for option in ("plan", "objective", "cpu", "memory"):

@@ -1,8 +1,8 @@
 """Reads spec files: from a YAML text to a `Spec`.
 
 `load` returns a complete `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`) and
-says what to write. Unknown entries are refused, because a mistyped entry would otherwise have no effect. Relative paths
-start at the folder of the spec file, so a spec means the same wherever it is run.
+the expected value. Unknown entries are refused, because a misspelt entry would otherwise have no effect. Relative paths
+start at the folder of the spec file, so a spec does not depend on the working directory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def load(path: str | Path) -> Spec:
 
 
 def read_text(path: str | Path) -> tuple[str, Path]:
-    """Returns the text of a YAML file, and the folder at which its relative paths start."""
+    """Returns the text of a YAML file and the folder that its relative paths start at."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def read_text(path: str | Path) -> tuple[str, Path]:
 
 
 def parse_queries(text: str, *, folder: Path) -> dict[str, QuerySpec]:
-    """Reads the queries in a YAML text that has `queries` alone, or in a whole spec."""
+    """Reads the queries in a YAML text that has only `queries`, or in a whole spec."""
     root = Entry("", document(text))
     if isinstance(root.value, Mapping) and [*root.value] != ["queries"] and "streams" in root.value:
         found = parse(text, folder=folder).queries
@@ -154,7 +154,7 @@ def _queries(block: Entry, folder: Path) -> dict[str, QuerySpec]:
 
 
 def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpec:
-    # An empty 'adapt' could mean all defaults or nothing, so it is refused instead of counted as absent.
+    # An empty 'adapt' is ambiguous (all defaults, or none), so it is refused and not treated as absent.
     adapt = block.below("adapt", block.value["adapt"]) if "adapt" in block.value else None
     return QuerySpec(
         query=entries["query"].text(),
@@ -168,7 +168,7 @@ def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpe
 
 
 def _adapt(entry: Entry) -> Settings | None:
-    """Reads `adapt: true`, which is `adapt: {}`, `adapt: false`, or a block of settings."""
+    """Reads `adapt: true` (same as `adapt: {}`), `adapt: false`, or a block of settings."""
     if isinstance(entry.value, bool):
         return Settings() if entry.value else None
     if not isinstance(entry.value, Mapping):
@@ -235,7 +235,7 @@ def _functions(entry: Entry, folder: Path) -> tuple[FunctionSpec, ...]:
 
 
 def read_timeout(entry: Entry) -> str:
-    """Returns the timeout as written, once it can be read."""
+    """Returns the timeout as written, after checking that it is valid."""
     entry.timeout()
     return str(entry.value)
 
@@ -280,7 +280,7 @@ def _moves(entry: Entry) -> tuple[Scheduled | SplitRequest, ...]:
 
 
 def _split(entry: Entry) -> SplitRequest:
-    """Reads a key value to be split, or united, at a batch."""
+    """Reads a scheduled split or unite of a key value."""
     known = entry.mapping("at_batch split unite over key", {"at_batch": "at_batch: 3"})
     if "split" in known and "unite" in known:
         raise known["unite"].refused("a value is either split or united: write two entries of 'moves'")
@@ -367,7 +367,7 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
 
 
 def _select(entry: Entry) -> tuple[tuple[str, str], ...]:
-    """Reads columns by name, each an expression of Spark SQL."""
+    """Reads columns by name, each a Spark SQL expression."""
     chosen = []
     for name, each in entry.filled().items():
         if not name.isidentifier():
@@ -379,7 +379,7 @@ def _select(entry: Entry) -> tuple[tuple[str, str], ...]:
 
 
 def _check_columns(stream: StreamSpec, entries: Mapping[str, Entry]) -> None:
-    """Refuses columns that do not fit what is selected."""
+    """Refuses columns that do not match `select`."""
     names = [name for name, _ in stream.select]
     if stream.columns is not None and not stream.select:
         raise entries["columns"].wrong("stands without 'select'", "write the columns that are read as 'schema'")

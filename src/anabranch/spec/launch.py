@@ -1,4 +1,4 @@
-"""From a spec to a run on Spark: its streams are registered, its queries compiled, its entries become settings."""
+"""Turns a spec into a run on Spark: registers its streams, compiles its queries, converts its entries to settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, Spec, Stream
 
 
 def session(spec: Spec, **settings: str) -> SparkSession:
-    """Opens the Spark session of the spec; settings of the spec win over those given here."""
+    """Opens the Spark session of the spec; the spec's settings take precedence over the arguments."""
     return open_session(
         spec.spark.master or f"local[{os.cpu_count() or 2}]", {**settings, **from_environment(spec.spark.settings)}
     )
@@ -68,7 +68,7 @@ def _late(sink: SinkSpec | None) -> LateSettings | None:
 
 
 def compile_members(spec: Spec, session: Session) -> dict[str, Member]:
-    """Compiles the spec's queries, each after those that it reads, and gives them their names in the session."""
+    """Compiles the spec's queries, each after those that it reads, and registers their names in the session."""
     members: dict[str, Member] = {}
     for name in spec.in_order():
         query = _query(spec.queries[name], session)
@@ -104,7 +104,7 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
 
 
 def _ship(function: FunctionSpec) -> None:
-    """Lets a module beside the spec file travel to the workers, which cannot import it from there."""
+    """Ships a module beside the spec file to the workers by value, since they cannot import it."""
     module = sys.modules[function.python.partition(":")[0]]
     if Path(getattr(module, "__file__", None) or "").is_relative_to(function.folder):
         travel_by_value(module)
@@ -132,7 +132,7 @@ def _settings(spec: QuerySpec) -> QuerySettings:
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
-    """Reads the first files of a folder as a batch; None for sources that have no files."""
+    """Reads the first files of a folder as a batch; None for sources without files."""
     if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
         return None
     reader = spark.read.options(**from_environment(stream.options)).schema(stream.schema_text)
@@ -144,7 +144,7 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
 
 
 def shaped(stream: StreamSpec, frame: DataFrame) -> DataFrame:
-    """The rows and columns of a source that the spec asks for."""
+    """Applies the spec's `select` and `where` to the frame of a source."""
     with named_source(stream.name):
         if stream.where is not None:
             frame = frame.where(stream.where)
@@ -183,5 +183,5 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
         except Exception as error:
             if not refuses_schema(error):
                 raise
-        # The source knows its own columns; the schema of the spec serves to explain the query without Spark.
+        # The source has its own columns; the spec's schema only serves to explain the query without Spark.
         return spark.readStream.options(**from_environment(stream.options)).format(stream.format).load(stream.path)

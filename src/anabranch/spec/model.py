@@ -1,7 +1,7 @@
-"""A spec as a frozen value: streams, the queries over them, and how they run; `spec.file` reads it.
+"""A spec as a frozen value: streams, the queries over them, and run settings; `spec.file` reads it.
 
-A spec always has a mapping of queries. A file with `query` and `sink` at the top is a set of one, whose query has no
-name (`ALONE`).
+A spec always has a mapping of queries. A file with `query` and `sink` at the top level is a set of one, whose query has
+no name (`ALONE`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MASTER = re.compile(
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """Where a stream comes from; durations are microseconds."""
+    """The source of a stream; durations are in microseconds."""
 
     name: str
     format: str | None
@@ -46,27 +46,27 @@ class StreamSpec:
     schema_text: str | None
     event_time: str
     disorder: int | None = None
-    """None where the spec does not say."""
+    """None if the spec does not set it."""
     idle_timeout: str | None = None
     """As written: a duration, or `none`."""
     options: tuple[tuple[str, str], ...] = ()
     max_ahead: int | None = None
     select: tuple[tuple[str, str], ...] = ()
-    """Columns of the stream as expressions of Spark over those that are read; empty for all that are read."""
+    """Columns of the stream as Spark expressions over the source's columns; empty for all of them."""
     where: str | None = None
-    """A condition of Spark on the rows that are read."""
+    """A Spark condition on the source's rows."""
     columns: Schema | None = None
-    """The columns of `select` with their types, where the spec says them."""
+    """The columns of `select` with their types, if the spec lists them."""
 
     @property
     def known_columns(self) -> Schema | None:
-        """The columns that queries see; None where only Spark can tell."""
+        """The columns that queries see; None if only Spark knows them."""
         return self.columns if self.select else self.schema
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Where a table comes from, and how often it is read again, in microseconds."""
+    """The source of a table and its refresh interval in microseconds."""
 
     name: str
     format: str | None
@@ -77,7 +77,7 @@ class TableSpec:
     refresh: str | None = None
     """As written: a duration."""
     version: str | None = None
-    """What tells that the table has changed: `files`, or a query."""
+    """How changes are detected: `files`, or a query."""
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -94,7 +94,7 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """A function of the user's own: where its code is, and its types."""
+    """A user-defined function: where its code is, and its types."""
 
     name: str
     python: str
@@ -126,7 +126,7 @@ class FunctionSpec:
 
 @dataclass(frozen=True)
 class SwitchSpec:
-    """A change of plan at a batch that is named beforehand."""
+    """A plan change scheduled at a batch."""
 
     at_batch: int
     plan: str
@@ -150,7 +150,7 @@ class SparkSpec:
         return replace(self, master=master)
 
     def with_setting(self, key: str, value: str) -> SparkSpec:
-        """Returns the spec with one more setting, in place of an earlier one of that name."""
+        """Returns the spec with one more setting, which replaces an earlier one of that name."""
         if key == "spark.master":
             raise SpecError("'spark.master' is not taken as a setting", hint="write master: local[4], or --master")
         if not key.startswith("spark."):
@@ -160,29 +160,29 @@ class SparkSpec:
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """One query: its text, where its results go, and how its plan is chosen and changed."""
+    """One query: its text, its sink, and how its plan is chosen and changed."""
 
     query: str
     sink: SinkSpec | None
-    """None for a query that only others read."""
+    """None for a query that only other queries read."""
     wishes: PlanOptions = AUTO
     allow_unbounded: bool = False
     late_filters: tuple[str, ...] = ()
-    """Filters that joins check: relations, or texts of single conditions."""
+    """Filters checked by joins: relations, or texts of single conditions."""
     adapt: Settings | None = None
-    """None to keep the plan."""
+    """None for a fixed plan."""
     switches: tuple[SwitchSpec, ...] = ()
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Streams, the queries over them, and how they run."""
+    """Streams, the queries over them, and run settings."""
 
     streams: tuple[StreamSpec, ...]
     queries: Mapping[str, QuerySpec]
     checkpoint: str
     spark_checkpoint: str | None = None
-    """Where Spark keeps its part of the checkpoint; None for beside ours."""
+    """Where Spark keeps its part of the checkpoint; None for the same location."""
     trigger: Trigger = ALL_AND_END
     slots: SlotRange | None = None
     name: str | None = None
@@ -192,16 +192,16 @@ class Spec:
     balance: Balance | None = None
     moves: tuple[Scheduled | SplitRequest, ...] = ()
     together: SetWishes = TOGETHER
-    """Of a spec with `queries`: which joins they share, and their joint limits."""
+    """For a spec with `queries`: shared joins and joint limits."""
     spark: SparkSpec = SparkSpec()
     functions: tuple[FunctionSpec, ...] = ()
     late: SinkSpec | None = None
-    """Where rows go that are late or too far in the future; None to count them only."""
+    """The side output for late rows and rows too far in the future; None to only count them."""
     tables: tuple[TableSpec, ...] = ()
 
     @property
     def only(self) -> QuerySpec:
-        """The query of a spec that has one."""
+        """The query of a spec with a single query."""
         if len(self.queries) > 1:
             raise SpecError("the spec has several queries, not one", hint="write 'query' and 'sink' at the top")
         return next(iter(self.queries.values()))
@@ -211,7 +211,7 @@ class Spec:
         return replace(self, queries={name: change(query) for name, query in self.queries.items()})
 
     def in_order(self) -> list[str]:
-        """Returns the names of the queries, each after those that it reads; refuses queries that read one another."""
+        """Returns the names of the queries in dependency order; refuses cycles."""
         names = {name.lower(): name for name in self.queries}
         reads = {
             name: {names[each.lower()] for each in streams_read(query.query) if each.lower() in names}
@@ -238,14 +238,14 @@ class Spec:
 
     @property
     def has_all_columns(self) -> bool:
-        """True if Spark reads exactly the columns that the spec names, so that they need not be asked from it."""
+        """True if Spark reads exactly the columns that the spec names, so that Spark need not be asked."""
         sources: tuple[StreamSpec | TableSpec, ...] = (*self.streams, *self.tables)
         is_whole = all(each.format in FILE_FORMATS and each.schema is not None for each in sources)
         return is_whole and not any(stream.select for stream in self.streams)
 
     @property
     def seconds_between_batches(self) -> float:
-        """The interval that a choice of plan assumes; the default if the trigger names none."""
+        """The batch interval assumed when choosing plans; the default if the trigger has none."""
         return self.trigger.seconds or DEFAULT_BATCH
 
     def catalog(self) -> Catalog:
@@ -275,7 +275,7 @@ class Spec:
 
 
 def _circle(reads: Mapping[str, set[str]]) -> list[str]:
-    """Returns queries that read one another, from one to the same again."""
+    """Returns a cycle of queries that read one another; the first name is repeated at the end."""
     path = [min(reads)]
     while path[-1] not in path[:-1]:
         path.append(min(reads[path[-1]] & reads.keys()))

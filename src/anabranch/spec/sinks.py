@@ -1,4 +1,4 @@
-"""The sinks of a spec, checked without Spark: `anabranch explain` refuses what a run would refuse."""
+"""Checks the sinks of a spec without Spark, so that `anabranch explain` refuses what a run would refuse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.spec.model import SinkSpec, Spec
 
 
 def check_sinks(spec: Spec, queries: Mapping[str, Query]) -> list[str]:
-    """Refuses sinks that a run would refuse; returns notes on what only Spark can tell."""
+    """Refuses sinks that a run would refuse; returns notes on what only Spark can check."""
     notes: list[str] = []
     places: dict[str, str] = {}
     for name, sink, schema in _wanted(spec, queries):
@@ -34,7 +34,7 @@ def check_sinks(spec: Spec, queries: Mapping[str, Query]) -> list[str]:
 
 
 def _wanted(spec: Spec, queries: Mapping[str, Query]) -> list[tuple[str, SinkSpec, Schema]]:
-    """Every sink, with the name of its query and the columns of its rows."""
+    """Returns every sink with the name of its query and the columns of its rows."""
     found = [
         (name, sink, query.schema) for name, query in queries.items() if (sink := spec.queries[name].sink) is not None
     ]

@@ -1,10 +1,10 @@
 """A mesh as an underground map: rows enter at the left, results leave at the right.
 
 Every relation with several routes has its classifier as a tree from left to right, and a coloured line per route that
-stops at the operators in order; the thicker the line, the more rows are on it. Relations with one route are below, on
-one thin line each. A stop has the colour of the probed relation, so the first probe of each line is easy to see.
-Outer, semi and anti joins are bars across all lines before the results; their streams and tables enter from below.
-Readable up to about eight relations with as many routes each.
+stops at the operators in order; the thickness of a line shows its rows. Relations with one route are below, on one thin
+line each. A stop has the colour of the probed relation, so the first probe of each line is easy to see. Outer, semi and
+anti joins are bars across all lines before the results; their streams and tables enter from below. Limit: readable up
+to about eight relations with as many routes each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MARGIN, _LANE, _PART, _GAP = 28.0, 40.0, 30.0, 22.0
 _STOP_HEIGHT, _TEST_HEIGHT, _BEND, _SHARE = 24.0, 24.0, 46.0, 126.0
 _THINNEST, _THICKEST = 1.6, 13.0
 _LISTED = 24
-"""The number of letters shown of a list of categories."""
+"""The number of characters shown of a list of categories."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RouteNote:
     share: float
     words: str = ""
     left: tuple[float, ...] = ()
-    """Combinations per entering row after each stop; empty if not measured."""
+    """Combinations per input row after each stop; empty if not measured."""
 
 
 NO_NOTES: Mapping[tuple[str, int], RouteNote] = MappingProxyType({})
@@ -78,7 +78,7 @@ def mesh_svg(
     notes: Mapping[str, str] = MappingProxyType({}),
     below: Sequence[Drawing] = (),
 ) -> str:
-    """Draw the mesh as an SVG document; `routes` has notes by relation and route number, `notes` by relation."""
+    """Draws the mesh as an SVG document; `routes` has notes by relation and route number, `notes` by relation."""
     drawings = [draw_mesh(query, mesh, routes, notes), *below]
     return svg.stacked(drawings, title=f"plan {mesh}", background=_PAPER, arrow=_LINE)
 
@@ -86,7 +86,7 @@ def mesh_svg(
 def draw_mesh(
     query: Query, mesh: Mesh, routes: Mapping[tuple[str, int], RouteNote], notes: Mapping[str, str]
 ) -> Drawing:
-    """Draw the mesh as a part of a picture."""
+    """Draws the mesh as a part of a picture."""
     frame = _Frame.of(query, mesh, notes)
     several = [way for way in mesh.ways if len(way.routes) > 1]
     single = [way for way in mesh.ways if len(way.routes) == 1]
@@ -162,7 +162,7 @@ class _Frame:
 
     @property
     def first_leaf(self) -> float:
-        """The x at which the rows of a route come together, after the branches that lead to one route."""
+        """The x at which the branches of a route have merged."""
         return self.first_test + self.tests * (self.test + _BEND) + (_BEND if self.are_shared else 0)
 
     @property
@@ -173,7 +173,7 @@ class _Frame:
         return self.first_stop + place * (self.stop + _GAP)
 
     def bar_at(self, side: int) -> float:
-        """The x of an outer, semi or anti join; the results are behind the last one."""
+        """Returns the x of an outer, semi or anti join; the results are after the last one."""
         return self.stop_at(self.stops) + 8 + side * (_BAR + _GAP)
 
     @property
@@ -198,7 +198,7 @@ class _Part:
 def _draw_way(
     frame: _Frame, way: RelationRoutes, y: float, height: float, routes: Mapping[tuple[str, int], RouteNote]
 ) -> list[str]:
-    """Draw the source, the classifier and the lines of a relation with several routes."""
+    """Draws the source, the classifier and the lines of a relation with several routes."""
     places: dict[int, list[int]] = {}
     for place, (route, _) in enumerate(leaves(way.classifier)):
         places.setdefault(route, []).append(place)
@@ -217,7 +217,7 @@ def _draw_way(
 def _branch(
     part: _Part, tree: Classifier, level: int, first: int, start: tuple[float, float], label: str
 ) -> tuple[list[str], list[str]]:
-    """Draw a branch of a classifier from a point; its first leaf has that number."""
+    """Draws a branch of a classifier from a point; `first` is the number of its first leaf."""
     frame = part.frame
     x, y = frame.first_test + level * (frame.test + _BEND), _middle(tree, first, part.top)
     if isinstance(tree, Assign):
@@ -239,14 +239,14 @@ def _branch(
 
 
 def _middle(tree: Classifier, first: int, top: float) -> float:
-    """Return the y of a branch: a leaf is in its lane, a test between its branches."""
+    """Returns the y of a branch: a leaf is in its lane, a test midway between its branches."""
     if isinstance(tree, Assign):
         return top + (first + 0.5) * _LANE
     return (_middle(tree.first, first, top) + _middle(tree.second, first + len(leaves(tree.first)), top)) / 2
 
 
 def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote | None) -> list[str]:
-    """Draw the source and the single line of a relation."""
+    """Draws the source and the single line of a relation."""
     lane, known = y + _LANE / 2, RouteNote(0.0) if note is None else RouteNote(0.0, note.words, note.left)
     parts = [svg.ribbon((_MARGIN + frame.source, lane), (frame.first_leaf, lane), _LINE, _THINNEST)]
     parts += _line(frame, way.routes[0], lane, _LINE, RouteNote(0.0))
@@ -257,9 +257,9 @@ def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote |
 
 
 def _draw_side(frame: _Frame, side: Side, place: int, top: float, y: float) -> list[str]:
-    """Draw an outer, semi or anti join as a bar, and its streams and tables from y on.
+    """Draws an outer, semi or anti join as a bar, and its streams and tables from y downwards.
 
-    The bar ends where its own rows enter, so that the rows of later sides pass below it.
+    The bar ends where its own rows enter, so that the rows of later outer joins pass below it.
     """
     x, bottom, words = frame.bar_at(place), y + _LANE * len(side.names), f"{side.kind.value} join"
     parts = []
@@ -275,7 +275,7 @@ def _draw_side(frame: _Frame, side: Side, place: int, top: float, y: float) -> l
 
 
 def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote) -> list[str]:
-    """Draw a route to the results; if measured, as thick as the rows left."""
+    """Draws a route to the results; if measured, its thickness shows the remaining rows."""
     ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.steps)))]
     ends.append(frame.results)
     shares = [note.share, *(note.share * left for left in note.left)] if note.left else [note.share]
@@ -287,7 +287,7 @@ def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote
 
 
 def _stops(frame: _Frame, route: Route, lane: float, note: RouteNote) -> list[str]:
-    """Draw the operators of a route, and below each, if known, the rows left of a hundred."""
+    """Draws the operators of a route, and below each, if known, the percentage of rows left."""
     parts = []
     for place, step in enumerate(route.steps):
         x = frame.stop_at(place)
@@ -322,7 +322,7 @@ def _source_box(frame: _Frame, name: str, centre: float) -> str:
 
 
 def _label(x: float, y: float, words: str, width: float, *, anchor: str = "start") -> str:
-    """Label a branch: yes above its line, no below it."""
+    """Labels a branch: yes above its line, no below it."""
     if not words:
         return ""
     return svg.text(x, y - width / 2 - 4 if words == "yes" else y + width / 2 + 11, words, _SMALL, anchor=anchor)
@@ -351,7 +351,7 @@ def _story(frame: _Frame, operator: str) -> str:
 
 
 def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
-    """Return the colours of the probed relation, on white for a question; white for a predicate and an open step."""
+    """Returns the colours of the probed relation, on white for an existence probe; white for other steps."""
     if len(step) > 1 or is_selection(step[0]):
         return _CHECK
     if is_question(step[0]):
@@ -364,7 +364,7 @@ def _colour(route: int) -> str:
 
 
 def _width(share: float) -> float:
-    """Return the width of a line: proportional to the root of its share, so that small shares are visible."""
+    """Returns the width of a line: proportional to the square root of its share, so that small shares are visible."""
     return min(_THICKEST, max(_THINNEST, 10 * math.sqrt(share)))
 
 
@@ -373,7 +373,7 @@ def _tests(tree: Classifier) -> list[Test]:
 
 
 def _test_text(test: Test) -> str:
-    """Shorten a test; the full text is shown on hovering."""
+    """Shortens a test; the full text is the tooltip."""
     missing = " or none" if test.null_first else ""
     match test:
         case NumberTest(attribute=name, threshold=value):
@@ -391,7 +391,7 @@ def _test_story(test: Test) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a threshold.
+    """Formats a threshold.
 
     >>> _number(0.3512345), _number(1_500_012_345.5)
     ('0.3512', '1,500,012,346')

@@ -1,9 +1,9 @@
 """A physical plan as a picture: sources below, joins above them, results on top.
 
-A join is a bar that spans its inputs; one that queries share has a colour of its own. Every input enters through the
-store that the join probes, so the kept state is easy to see; above each entry is the probe order of that input.
-An outer, semi or anti join is above the inner joins, and the streams and tables that it adds enter from its right.
-Readable up to about eight relations; beyond that the picture grows wide but stays correct.
+A join is a bar that spans its inputs; shared joins have their own colour. Every input enters through the store that the
+join probes, which shows the kept state; above each entry is the probe order of that input. An outer, semi or anti join
+is above the inner joins, and the streams and tables that it adds enter from its right. Limit: beyond about eight
+relations the picture gets too wide to read, but remains correct.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
 _SOURCE = Colours("#ffffff", "#9aa8b4")
 _JOIN = Colours("#e6f0ef", "#3d7f7b")
 _SHARED = Colours("#dbe9c8", "#5f8a2a")
-"""A join that several queries have in common."""
+"""A join that several queries share."""
 _HOT = "#f2a77c"
 """The colour of a join that does all the work."""
 _GROUP = Colours("#eee9f5", "#74599c")
@@ -67,7 +67,7 @@ def plan_svg(
     below: Sequence[Drawing] = (),
     heat: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
-    """Draw the plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark.
+    """Draws the plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark.
 
     `heat` maps the shape of a join to its share of the work, from 0 to 1, which its colour shows.
     """
@@ -227,7 +227,7 @@ class _Labels:
 
 
 def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -> _Placed:
-    """Place a plan from `left` on, with a minimum width."""
+    """Places a plan from `left` onwards, with a minimum width."""
     if isinstance(plan, Leaf):
         piece = _source_piece(labels.graph.relation(plan.relation), labels.notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
@@ -282,7 +282,7 @@ def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:
 
 
 def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Step]:
-    """Draw the results and, below them, the grouping and the sides, if there are any."""
+    """Draws the results and, below them, the grouping and the outer joins, if any."""
     bright, pale = Face(13, "#ffffff", bold=True), Face(11, "#cfd8df", mono=True)
     names = ", ".join(output.name for output in query.outputs)
     lines = [("results", bright), *((words, pale) for words in pale.wrap(names, 380, 2))]
@@ -298,7 +298,7 @@ def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Step]:
 
 
 def _side_piece(side: Side) -> _Piece:
-    """Draw an outer, semi or anti join, which takes what the joins below it find."""
+    """Draws an outer, semi or anti join, whose input is the result of the joins below it."""
     title = f"{side.kind.value} join"
     lines = [(words, _TITLE) for words in _TITLE.wrap(f"{title} {', '.join(side.names)}", 420, 2)]
     lines += [(words, _CODE) for words in _CODE.wrap(f"ON {side.condition}", 420, 3) if side.condition]
@@ -324,7 +324,7 @@ def _fitting(lines: list[tuple[str, Face]]) -> float:
 
 
 def _levels(root: _Placed) -> list[float]:
-    """Return the height of every level, sources first."""
+    """Returns the height of every level, sources first."""
     levels = [0.0] * (height(root.plan) + 1)
     for node in _all(root):
         level = height(node.plan)
@@ -352,7 +352,7 @@ class _Frame:
 def _draw(node: _Placed, frame: _Frame) -> list[str]:
     bottom = frame.bottoms[height(node.plan)]
     if isinstance(node.plan, Leaf):
-        # Sources are aligned at the top, so that their windows are level whatever their filters.
+        # Sources are aligned at the top, so that their windows are level regardless of their filters.
         left = node.centre + frame.shift - node.piece.width / 2
         return [node.piece.draw(left, frame.source_top, height=bottom - frame.source_top)]
     parts = [node.piece.draw(node.left + frame.shift, bottom - node.height, width=node.width, height=node.height)]

@@ -1,7 +1,7 @@
 """The candidate plans as dots in the plane of CPU and memory, with the limits as lines.
 
-Shows which plans fit and what the chosen plan trades. An axis is logarithmic if its values differ tenfold or more.
-Names are written beside dots where there is room; every dot shows its plan and verdict on hovering.
+Shows which plans fit and the trade-off of the chosen plan. An axis is logarithmic if its values differ tenfold or more.
+Names are written beside dots where space permits; the tooltip of every dot shows its plan and verdict.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return round values along the axis."""
+        """Returns round values along the axis."""
         if self.is_log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             many = len(decades) > 4
@@ -83,7 +83,7 @@ class _Axis:
 def plane(
     dots: Sequence[Dot], *, cpu_limit: float, memory_limit: float, memory_text: Callable[[float], str]
 ) -> svg.Drawing:
-    """Draw the plane of CPU and memory; an infinite limit has no line."""
+    """Draws the plane of CPU and memory; an infinite limit has no line."""
     across = _axis([dot.cpu for dot in dots], cpu_limit, _LEFT, WIDTH - _RIGHT)
     upward = _axis([dot.memory for dot in dots], memory_limit, HEIGHT - _BOTTOM, _TOP)
     title = "1 plan by what it needs" if len(dots) == 1 else f"{len(dots)} plans by what they need"
@@ -109,7 +109,7 @@ def _axis(values: Sequence[float], limit: float, start: float, end: float) -> _A
     low, high = min(shown), max(shown)
     if high >= _TENFOLD * low:
         return _Axis(low / 1.5, high * 1.5, start, end, is_log=True)
-    room = max((high - low) / 4, high / 8)  # so wide that round numbers on it differ
+    room = max((high - low) / 4, high / 8)  # wide enough for distinct round numbers
     return _Axis(max(0.0, low - room), high + room, start, end, is_log=False)
 
 
@@ -129,7 +129,7 @@ def _limits(
 
 
 def _dots(dots: Sequence[Dot], across: _Axis, upward: _Axis) -> list[str]:
-    """Draw the dots, the chosen one on top, and the names that fit, the chosen one's first."""
+    """Draws the dots, the chosen one on top, and the names that fit, the chosen one's first."""
     placed = [(dot, across.place(max(dot.cpu, across.low)), upward.place(max(dot.memory, upward.low))) for dot in dots]
     taken = [(x - 6, y - 6, x + 6, y + 6) for _, x, y in placed]
     parts, names = [], []

@@ -1,7 +1,7 @@
 """SVG primitives: text that fits its box, boxes, stores, lines.
 
-Expressions use a fixed-width font, so that the width of a text is known without the font; all other text uses the
-viewer's sans-serif font and is measured generously. There is no dependency; equal input gives equal bytes.
+Expressions use a fixed-width font, so that the width of a text is known without the font. All other text uses the
+viewer's sans-serif font and is measured generously. No dependencies. Invariant: equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Face:
         return len(text) * self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH)
 
     def wrap(self, text: str, width: float, most: int) -> list[str]:
-        """Wrap the text into at most `most` lines of that width; an ellipsis replaces the rest."""
+        """Wraps the text into at most `most` lines of that width; an ellipsis replaces the rest."""
         letters = max(8, int(width / (self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH))))
         lines = textwrap.wrap(text, letters, break_long_words=True, break_on_hyphens=False)
         if len(lines) <= most:
@@ -60,7 +60,7 @@ class Drawing:
 
 
 def blend(cold: str, hot: str, share: float) -> str:
-    """Mix two colours, given as #rrggbb.
+    """Mixes two colours, given as #rrggbb.
 
     >>> blend("#000000", "#ff8040", 0.5)
     '#804020'
@@ -86,7 +86,7 @@ def box(x: float, y: float, width: float, height: float, colours: Colours, *, ra
 
 
 def store(x: float, y: float, colours: Colours, *, width: float = 30, height: float = 22) -> str:
-    """Draw a small drum whose top centre is (x, y)."""
+    """Draws a small drum whose top centre is (x, y)."""
     left, right, bow = x - width / 2, x + width / 2, height / 5
     top, bottom = y + bow, y + height - bow
     return (
@@ -98,26 +98,26 @@ def store(x: float, y: float, colours: Colours, *, width: float = 30, height: fl
 
 
 def line(x: float, start: float, end: float, colour: str, *, arrow: bool = False) -> str:
-    """Draw a vertical line."""
+    """Draws a vertical line."""
     head = ' marker-end="url(#arrow)"' if arrow else ""
     return f'<path d="M{_n(x)} {_n(start)} V{_n(end)}" stroke="{colour}" stroke-width="1.4" fill="none"{head}/>'
 
 
 def stroke(start: tuple[float, float], end: tuple[float, float], colour: str, *, dashed: bool = False) -> str:
-    """Draw a thin straight line."""
+    """Draws a thin straight line."""
     dash = ' stroke-dasharray="5 4"' if dashed else ""
     ends = f"M{_n(start[0])} {_n(start[1])} L{_n(end[0])} {_n(end[1])}"
     return f'<path d="{ends}" stroke="{colour}" stroke-width="{1.4 if dashed else 1}" fill="none"{dash}/>'
 
 
 def pointer(start: tuple[float, float], end: float, colour: str) -> str:
-    """Draw a horizontal line with an arrow at its end."""
+    """Draws a horizontal line with an arrow at its end."""
     path = f"M{_n(start[0])} {_n(start[1])} H{_n(end)}"
     return f'<path d="{path}" stroke="{colour}" stroke-width="1.4" fill="none" marker-end="url(#arrow)"/>'
 
 
 def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> str:
-    """Draw a curve from left to right that starts and ends horizontally."""
+    """Draws a curve from left to right that starts and ends horizontally."""
     (x, y), (right, level) = start, end
     middle = (x + right) / 2
     curve = f"C{_n(middle)} {_n(y)} {_n(middle)} {_n(level)} {_n(right)} {_n(level)}"
@@ -128,7 +128,7 @@ def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, wi
 
 
 def upright(x: float, y: float, words: str, face: Face) -> str:
-    """Draw a text around (x, y), rotated to read upwards."""
+    """Draws a text around (x, y), rotated to read upwards."""
     return f'<g transform="translate({_n(x)} {_n(y)}) rotate(-90)">{text(0, face.size * 0.35, words, face)}</g>'
 
 
@@ -140,7 +140,7 @@ def circle(x: float, y: float, radius: float, colours: Colours) -> str:
 
 
 def stacked(drawings: Sequence[Drawing], *, title: str, background: str, arrow: str) -> str:
-    """Stack drawings vertically into one document."""
+    """Stacks drawings vertically into one document."""
     y, parts = 0.0, []
     for drawing in drawings:
         parts.append(f'<g transform="translate(0 {_n(y)})">{"".join(drawing.parts)}</g>')
@@ -150,7 +150,7 @@ def stacked(drawings: Sequence[Drawing], *, title: str, background: str, arrow: 
 
 
 def group(parts: list[str], title: str) -> str:
-    """Group parts, with a full text that viewers show on hovering."""
+    """Groups parts, with a tooltip text."""
     return f"<g><title>{escape(title)}</title>{''.join(parts)}</g>"
 
 
