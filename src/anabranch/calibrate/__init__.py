@@ -1,1 +1,1 @@
-"""Unit costs of this machine: `measure` finds them, `file` keeps them in the user's cache folder and reads them."""
+"""Calibration of this machine: `engine_costs` and `spark_costs` measure unit costs, and `fitting` fits them."""

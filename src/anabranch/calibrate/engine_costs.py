@@ -1,8 +1,8 @@
 """Measures the unit costs of the engine on this machine.
 
-Several plans of several small queries run in their steady state. The engine's own meter counts the operations, and
-non-negative least squares fits the seconds of processor time to the counts. Processor time, not
-wall-clock time, so a busy machine disturbs little. `lab.cost_model` shows how well the result predicts.
+Several plans of several small queries run in their steady state. The engine's meter counts the operations, and
+non-negative least squares fits the CPU seconds to the counts. CPU time is used instead of wall-clock time, so other
+load on the machine has little effect. `lab.cost_model` reports the prediction error.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics
 
 MOST_BIRTHS = 4e5
-"""Combinations a second that no part of a workload exceeds."""
+"""The maximum number of combinations per second in any part of a workload."""
 HOLD = 0.3
-"""The weight of the usual share of a unit cost, relative to one run of a plan."""
+"""The weight of the prior (the default share of a unit cost), relative to one run of a plan."""
 BATCH = 1.0
 """Seconds of event time in a batch."""
 FEATURES = ("insert", "link", "insert_joined", "probe", "compare", "match", "match_relation", "check", "emit", "call")
@@ -45,13 +45,13 @@ FEATURES = ("insert", "link", "insert_joined", "probe", "compare", "match", "mat
 
 @dataclass(frozen=True)
 class Workload:
-    """Streams joined by equalities, of given rates and selectivities, with one window for all."""
+    """Streams joined by equalities, with given rates and selectivities and one window for all."""
 
     rates: Mapping[str, float]
     selectivities: Mapping[tuple[str, str], float]
     window: float
     theta: bool = False
-    """True if the join of the first two streams also compares a random column."""
+    """Whether the join of the first two streams also compares a random column."""
 
     def query(self) -> Query:
         catalog = Catalog()
@@ -106,7 +106,7 @@ class Measured:
 
 
 def measure(load: Workload, plan: PhysicalPlan, *, seed: int, seconds: int) -> Measured:
-    """A plan in its steady state: the windows are filled first, then some seconds are counted."""
+    """Measures a plan in its steady state: fills the windows first, then counts for some seconds."""
     query = load.query()
     engine = Engine.alone(query, plan)
     filling = int(load.window / BATCH) + 2
@@ -124,14 +124,14 @@ def measure(load: Workload, plan: PhysicalPlan, *, seed: int, seconds: int) -> M
             for feature, value in _counts(step, plan, query).items():
                 counts[feature] += value
     return Measured(
-        median(spent) / BATCH,  # robust against what else the machine does
+        median(spent) / BATCH,  # robust against other load on the machine
         float(step.state_bytes),
         {feature: value / (seconds * BATCH) for feature, value in counts.items()},
     )
 
 
 def stream(name: str, columns: tuple[str, ...]) -> StreamDeclaration:
-    """A stream with an event time `ts` and bigint columns, none of them NULL."""
+    """Returns a stream with an event time `ts` and non-nullable bigint columns."""
     fields = (Field("ts", TIMESTAMP, False), *(Field(column, pa.int64(), False) for column in columns))
     return StreamDeclaration(name, Schema(fields), "ts")
 
@@ -157,7 +157,7 @@ def _counts(step: StepStatistics, plan: PhysicalPlan, query: Query) -> dict[str,
 
 
 def _sides(node: JoinNode, origin: str, target: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The relations bound before a lookup, and those that it adds."""
+    """Returns the relations bound before a lookup, and those that it adds."""
     names = [shape(child) for child in node.inputs]
     start, end = names.index(origin), names.index(target)
     order = node.orders[start] or (1 - start,)
@@ -167,15 +167,15 @@ def _sides(node: JoinNode, origin: str, target: str) -> tuple[frozenset[str], fr
 
 
 def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
-    """The unit costs of this machine."""
+    """Measures the unit costs of this machine."""
     rng = random.Random(seed)
     measured = [
         measure(load, plan, seed=seed + number, seconds=seconds)
         for number, load in enumerate(workloads(rng, 8))
         for plan in plans_of(load, rng, 3)
     ]
-    # All runs have the same weight, however long they took: the fit is of the ratio of predicted to measured.
-    # Counts rise and fall together, so each cost is also held, lightly, to its share on an ordinary machine.
+    # All runs have the same weight, however long they took: the fit is of the ratio of predicted to measured. Counts
+    # are correlated, so a light prior also pulls each cost towards its default share.
     usual = np.array([getattr(ENGINE, feature) for feature in FEATURES])
     counts = np.array([[run.counts[feature] / run.cpu for feature in FEATURES] for run in measured]) * usual
     speed = 1 / np.median(counts.sum(axis=1))
@@ -192,7 +192,7 @@ def model_of(load: Workload, units: UnitCosts) -> ResourceModel:
 
 
 def workloads(rng: random.Random, count: int) -> Iterator[Workload]:
-    """Chains and stars of three or four streams, from a trickle to as many results as a quick run can bear."""
+    """Yields chains and stars of three or four streams, from few results to as many as a quick run can process."""
     made = 0
     while made < count:
         names = "abcd"[: rng.choice([3, 4])]
@@ -201,7 +201,7 @@ def workloads(rng: random.Random, count: int) -> Iterator[Workload]:
         window = float(rng.choice([1, 2, 3, 4]))
         star = rng.random() < 0.4
         edges = [(names[0] if star else names[i - 1], names[i]) for i in range(1, len(names))]
-        # The mean number of partners of a row in each state decides the number of results.
+        # The mean number of matches of a row in each state determines the number of results.
         selectivities = {
             (one, other): min(0.5, 10 ** rng.uniform(-0.5, 0.9) / (max(rates[one], rates[other]) * window))
             for one, other in edges
@@ -214,7 +214,7 @@ def workloads(rng: random.Random, count: int) -> Iterator[Workload]:
 
 
 def _is_joined(mask: int, model: ResourceModel) -> bool:
-    """True when the relations of a set hang together."""
+    """Returns True when the relations of a set are connected."""
     bound = mask & -mask
     for _ in range(mask.bit_count()):
         for position in range(mask.bit_length()):
@@ -224,7 +224,7 @@ def _is_joined(mask: int, model: ResourceModel) -> bool:
 
 
 def plans_of(load: Workload, rng: random.Random, count: int) -> list[PhysicalPlan]:
-    """Some shapes of a query without cross products, orders chosen; the mjoin is always among them."""
+    """Returns some plans of a query without cross products, with probe orders chosen; always includes the mjoin."""
     if len(load.rates) == 3:
         texts = ["(a b c)", "((a b) c)", "(a (b c))", "((a c) b)"]
     else:
@@ -245,7 +245,7 @@ def plans_of(load: Workload, rng: random.Random, count: int) -> list[PhysicalPla
 
 
 def _is_connected(plan: PhysicalPlan, graph: JoinGraph) -> bool:
-    """True when no join of the plan is a cross product."""
+    """Returns True when no join of the plan is a cross product."""
     for node in nodes(plan):
         bound, *others = [set(child.relations) for child in node.inputs]
         while reached := [side for side in others if graph.are_connected(bound, side)]:

@@ -8,7 +8,7 @@ from anabranch.lang.arrays import Doubles
 
 
 def nonnegative_fit(counts: Doubles, measured: Doubles) -> Doubles:
-    """The non-negative `x` that brings `counts @ x` closest to `measured` (Lawson and Hanson 1974, chapter 23).
+    """Returns the non-negative `x` that minimizes `|counts @ x - measured|` (Lawson and Hanson 1974, chapter 23).
 
     The columns of `counts` must be linearly independent.
     """
@@ -27,7 +27,7 @@ def nonnegative_fit(counts: Doubles, measured: Doubles) -> Doubles:
             falling = np.flatnonzero(is_free & (best <= 0))
             if not falling.size:
                 break
-            # Go towards the best until the first cost reaches zero, and leave that one out.
+            # Moves towards the best fit until the first cost reaches zero, and removes that cost.
             steps = found[falling] / (found[falling] - best[falling])
             found += steps.min() * (best - found)
             is_free[falling[steps == steps.min()]] = False

@@ -1,14 +1,14 @@
-"""Measures what Spark itself costs on this machine, for `anabranch calibrate`: the unit costs of `cost.host`.
+"""Measures the cost of Spark itself on this machine, for `anabranch calibrate`: the unit costs of `cost.host`.
 
-Small queries run on a local session, over generated files, one file of each stream in a trigger. Each trial has more of
-one thing than the first: sources, slots, rows, bytes of a row, rows that a filter drops, results. The processor time of
-all processes of the session between two batches, less what the engine's model prices for the plan, is Spark's; non-
-negative least squares gives each thing its part. The first triggers of a trial do not count, and a trial before all
-others lets Java compile its code. Memory is read from the processes of the workers and of the driver.
+Small queries run on a local session over generated files, one file of each stream per trigger. Each trial increases one
+quantity relative to the first: sources, slots, rows, bytes per row, rows that a filter drops, results. Spark's share is
+the CPU time of all processes of the session between two batches, minus the engine's modelled cost of the plan.
+Non-negative least squares attributes it to the quantities. The first triggers of a trial are not counted, and a trial
+before all others lets the JIT compile Spark's code. Memory is read from the processes of the workers and of the driver.
 
-Limit: needs `/proc`, so Linux. Spark reads the rows, as it does of most sources: files that slots read themselves cost
-less for each row than is counted. The sink is Parquet files. Costs are those of a local session: on a cluster, rows
-also cross a network.
+Limit: needs `/proc`, so Linux. Spark reads the rows, as for most sources; files that slots read themselves cost less
+per row than measured here. The sink is Parquet files. Costs are those of a local session: on a cluster, rows also cross
+a network.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ if TYPE_CHECKING:
 
 SCHEMA = "ts timestamp, k bigint, w bigint, p string"
 UNCOUNTED, COUNTED = 3, 6
-"""Triggers of a trial before it is measured, and while it is."""
+"""Triggers of a trial before it is measured, and while it is measured."""
 FIRST = 30
-"""Triggers of each trial before all others: one of many small triggers, one of rows and results."""
+"""Triggers of each of two warm-up trials: one of many small triggers, one of rows and results."""
 ROUNDS = 2
-"""Times that each trial runs; every other time in reverse order, as Java goes on compiling."""
+"""The number of runs of each trial; every second round is in reverse order, to offset JIT compilation."""
 HOLD = 0.1
-"""The weight of the usual share of a cost, relative to one trial."""
+"""The weight of the prior (the default share of a cost), relative to one trial."""
 SECOND = 1_000_000
-"""Microseconds; the rows of a file span a second, and so does a window."""
+"""Microseconds; the rows of a file span one second, and so does a window."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A query in triggers of one size; rows and results are those of one trigger."""
+    """A query with triggers of one size; rows and results are per trigger."""
 
     streams: int = 2
     rows: int = 100
-    """Of each stream."""
+    """Rows of each stream."""
     width: int = 8
-    """Bytes of the text that travels with a row."""
+    """Bytes of the text column of a row."""
     slots: int = 1
     passing: float = 1.0
-    """The share of rows that passes the filter of each stream."""
+    """The fraction of rows that passes the filter of each stream."""
     matches: int = 0
-    """The rows of one batch of the other stream that a row meets."""
+    """The number of rows in one batch of the other stream that a row matches."""
 
     @property
     def text(self) -> str:
@@ -109,32 +109,32 @@ TRIALS = (
 
 @dataclass(frozen=True)
 class Seen:
-    """A trial as it was, trigger by trigger."""
+    """The measurements of a trial, by trigger."""
 
     trial: Trial
     batches: tuple[float, ...]
-    """Processor seconds of each trigger, over all processes."""
+    """CPU seconds of each trigger, over all processes."""
     engine: float
-    """Seconds of them that the engine's model prices for the plan."""
+    """The engine's modelled share of these seconds."""
     results: float
-    """Of one trigger."""
+    """Results per trigger."""
     worker: float
-    """Resident bytes of a worker without the state, when a batch has ended."""
+    """Resident bytes of a worker without the state, at the end of a batch."""
     peak: float
-    """The same while it works, at most."""
+    """The peak of the same while it works."""
     hot: float
-    """Bytes that the state takes in a slot."""
+    """Bytes of the state in a slot."""
     estimate: Resources
-    """What a slot was to need in all, where Spark's costs were known."""
+    """The estimated total needs of a slot, if Spark's costs were known."""
 
     @property
     def cpu(self) -> float:
-        """Seconds of Spark in one trigger."""
+        """Spark's seconds in one trigger."""
         return max(sum(self.batches) / len(self.batches) - self.engine, 1e-6)
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """What the seconds are divided among, in the order of `NAMES`."""
+        """The quantities that the seconds are attributed to, in the order of `NAMES`."""
         trial = self.trial
         read = float(trial.streams * trial.rows)
         sent = read * trial.passing
@@ -145,12 +145,12 @@ NAMES = ("trigger", "source", "slot", "read", "row", "byte", "result")
 
 
 def measure_spark(units: UnitCosts, seed: int = 1) -> HostCosts:
-    """The unit costs of Spark on this machine; `units` are those of the engine.
+    """Measures the unit costs of Spark on this machine; `units` are those of the engine.
 
     Raises
     ------
     HostError
-        When Spark is not there, or the machine does not tell of its processes.
+        When Spark is missing, or the machine has no `/proc`.
     """
     if not Path("/proc/self/stat").exists():
         raise HostError("processes cannot be measured here", hint="calibrate with --no-spark")
@@ -166,7 +166,7 @@ def measure_spark(units: UnitCosts, seed: int = 1) -> HostCosts:
 
 
 def measured_costs(spark: SparkSession, folder: Path, units: UnitCosts, seed: int) -> HostCosts:
-    """The unit costs of a session that is there; files are written below the folder."""
+    """Measures the unit costs of an existing session; writes files below the folder."""
     seen = run_trials(spark, folder, TRIALS, units, seed)
     driver = sum(resident(pid) for pid in (os.getpid(), *below(os.getpid())) if not is_worker(pid))
     return fitted(seen, driver)
@@ -180,7 +180,7 @@ def run_trials(
     seed: int,
     costs: HostCosts | None = None,
 ) -> list[Seen]:
-    """Each trial as often as there are rounds, after two that do not count; `costs` are Spark's, where known."""
+    """Runs each trial `ROUNDS` times, after two warm-up trials; `costs` are Spark's, if known."""
     for number, trial in enumerate((BASE, TRIALS[-1])):
         run_trial(spark, folder / f"first-{number}", trial, units, seed, FIRST)
     seen = []
@@ -191,10 +191,10 @@ def run_trials(
 
 
 def fitted(seen: Sequence[Seen], driver: float) -> HostCosts:
-    """The unit costs that explain some trials; all trials have the same weight.
+    """Returns the unit costs that best explain the trials; all trials have the same weight.
 
-    Each cost is also held, lightly, to its share on an ordinary machine: what little a trial has of a thing drowns in
-    what else the machine does.
+    A light prior pulls each cost towards its default share, because small quantities are lost in the noise of the
+    machine.
     """
     usual = np.array([getattr(SPARK, name) for name in NAMES])
     counts = np.array([each.counts for each in seen]) / np.array([[each.cpu] for each in seen]) * usual
@@ -222,7 +222,7 @@ def run_trial(
     counted: int = COUNTED,
     costs: HostCosts | None = None,
 ) -> Seen:
-    """Runs a trial to the end of its files."""
+    """Runs a trial until its files are processed."""
     from anabranch.api.session import Session
 
     write(folder, trial, seed, UNCOUNTED + counted)
@@ -254,7 +254,7 @@ def run_trial(
 
 
 def statistics(trial: Trial, units: UnitCosts) -> dict[str, Any]:
-    """What is known of the generated rows, as a `stats` block."""
+    """Returns the statistics of the generated rows, as a `stats` block."""
     names = [f"s{number}" for number in range(trial.streams)]
     share = trial.matches / trial.rows
     filters = dict.fromkeys(names, trial.passing) if trial.passing < 1 else {}
@@ -268,7 +268,7 @@ def statistics(trial: Trial, units: UnitCosts) -> dict[str, Any]:
 
 
 def write(folder: Path, trial: Trial, seed: int, files: int) -> None:
-    """Writes the files of a trial; without matches no key of a stream is one of another."""
+    """Writes the files of a trial; without matches, the streams have disjoint keys."""
     rng = np.random.default_rng(seed)
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
     for stream in range(trial.streams):
@@ -291,12 +291,12 @@ def write(folder: Path, trial: Trial, seed: int, files: int) -> None:
             os.utime(path, (number, number))
 
 
-# --- what a batch leaves to see ---------------------------------------------------------------------------------------
+# --- measurements after a batch ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """The processes of the session when a batch had ended, and the batch's line in the log."""
+    """The processes of the session at the end of a batch, and the batch's line in the log."""
 
     fields: dict[str, Any]
     cpu: float
@@ -307,7 +307,7 @@ class _Batch:
 
 @contextmanager
 def _read_by_spark() -> Iterator[None]:
-    """Lets Spark read the files of queries that start meanwhile."""
+    """Makes Spark read the files of queries that start inside the context."""
     from anabranch.spark.file_streams import OFF
 
     before = os.environ.get(OFF)
@@ -323,7 +323,7 @@ def _read_by_spark() -> Iterator[None]:
 
 @contextmanager
 def _watched() -> Iterator[list[_Batch]]:
-    """Collects the batches that end meanwhile."""
+    """Collects the batches that end inside the context."""
     batches: list[_Batch] = []
 
     class Watch(logging.Handler):
@@ -345,14 +345,14 @@ def _look(fields: dict[str, Any]) -> _Batch:
     others = below(os.getpid())
     cpu = sum(cpu_seconds(pid) for pid in (os.getpid(), *others))
     workers = [pid for pid in others if is_worker(pid)]
-    # The daemon forks the workers and is none; what they share with it counts in parts.
+    # The daemon, which forks the workers, is not a worker; its shared memory is divided among them.
     worker = sum(map(resident, workers)) / max(1, len(workers) - 1)
     hot = sum(bytes_in(place) for place in hot_root().glob(f"*{fields['run']}*"))
     return _Batch(fields, cpu, worker, worker + max(map(above_now, workers), default=0), float(hot))
 
 
 def described(costs: HostCosts) -> list[str]:
-    """The costs in lines beside those that are built in, as the command shows them."""
+    """Returns the costs beside the built-in ones, as lines for the command."""
     usual = asdict(SPARK)
     return [
         f"{name:16}{_amount(name, value):>14}   ({_amount(name, usual[name])} on an ordinary machine)"

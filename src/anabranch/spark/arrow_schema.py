@@ -1,8 +1,8 @@
-"""Spark's types and the engine's: one schema, two spellings.
+"""Converts schemas between Spark's types and the engine's.
 
-Law: `to_spark(from_spark(schema))` is the schema again, up to metadata, for every type that can be carried; a type that
-cannot is refused by name when the stream is registered, not by a worker in the middle of a batch. Spark's TIMESTAMP is
-an instant (microseconds, UTC), TIMESTAMP_NTZ a wall clock without a zone. Nested types travel as payload only.
+Invariant: `to_spark(from_spark(schema))` is the same schema, up to metadata, for every supported type. An unsupported
+type is refused by name when the stream is registered, not by a worker during a batch. Spark's TIMESTAMP is an instant
+(microseconds, UTC), TIMESTAMP_NTZ a wall clock without a zone. Nested types are carried as payload only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ATOMS: tuple[tuple[spark.DataType, pa.DataType], ...] = (
 
 
 def from_spark(schema: spark.StructType, stream: str) -> Schema:
-    """The columns of a stream as the engine types them; a CatalogError names the column that cannot be carried."""
+    """Returns the columns of a stream in engine types; a CatalogError names an unsupported column."""
     return Schema(
         tuple(Field(field.name, _to_arrow(field.dataType, field.name, stream), field.nullable) for field in schema)
     )
 
 
 def to_spark(schema: Schema) -> spark.StructType:
-    """The Spark schema of a result."""
+    """Returns the Spark schema of a result."""
     return spark.StructType(
         [spark.StructField(field.name, data_type(field.type, field.name), field.nullable) for field in schema]
     )
@@ -61,7 +61,7 @@ def _to_arrow(kind: spark.DataType, column: str, stream: str) -> pa.DataType:
         case spark.StructType():
             return pa.struct([pa.field(f.name, _to_arrow(f.dataType, column, stream), f.nullable) for f in kind])
     for atom, arrow in _ATOMS:
-        # Equality and not the class: a string with a collation compares otherwise than the engine would.
+        # Equality, not the class: a string with a collation compares differently from the engine.
         if atom == kind:
             return arrow
     raise CatalogError(
@@ -71,7 +71,7 @@ def _to_arrow(kind: spark.DataType, column: str, stream: str) -> pa.DataType:
 
 
 def nulls_of(kind: pa.DataType, column: str) -> spark.DataType:
-    """The Spark type of a column that is NULL in every row, and so within: nothing in it may be declared otherwise."""
+    """Returns the Spark type of a column that is NULL in every row; all nested fields are nullable, too."""
     return data_type(_nullable(kind), column)
 
 
@@ -86,7 +86,7 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
 
 
 def data_type(kind: pa.DataType, column: str) -> spark.DataType:
-    """The Spark type of a column."""
+    """Returns the Spark type of a column."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

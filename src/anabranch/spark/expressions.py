@@ -1,10 +1,11 @@
-"""Expressions as Spark SQL text with the meaning that the engine gives them.
+"""Translates expressions to Spark SQL text with the semantics of the engine.
 
-The text is for sessions in ANSI mode (Spark's default), where overflow and casts that do not fit are errors; where the
-language wants NULL instead, the `try_` functions are used. Where Spark accepts more than the engine (it reads a time in
-the zone of a city, and cuts a number of seconds that no timestamp can hold), the text refuses it. It does not depend on
-the session's time zone: dates and clock fields are taken from microseconds since the epoch, and a wall clock without a
-zone is that of UTC.
+The text is for sessions in ANSI mode (Spark's default), where overflow and invalid casts are errors; where CQL requires
+NULL instead, the `try_` functions are used. Where Spark accepts more than the engine, the text raises an error: Spark
+parses times with named zones, and truncates seconds that no timestamp can hold.
+
+Invariant: the result does not depend on the session's time zone. Dates and clock fields are computed from microseconds
+since the epoch, and a wall clock without a zone is in UTC.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 _EPOCH_LOCAL = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 _MICRO = "INTERVAL '0 00:00:00.000001' DAY TO SECOND"
 _EXACT_DIGITS = 34
-"""Spark negates decimals with this many digits; longer ones it rounds."""
+"""Spark negates decimals with this many digits exactly; it rounds longer ones."""
 
 _INFIX = {
     "add": "+",
@@ -87,15 +88,15 @@ _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_
 
 
 def quote(name: str) -> str:
-    """A name as a Spark identifier."""
+    """Returns a name as a Spark identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def to_spark_sql(expr: Expr, column: Callable[[Column], str], guard: str = "") -> str:
-    """The expression as Spark SQL; `column` gives the text of a column reference.
+    """Returns the expression as Spark SQL; `column` returns the text of a column reference.
 
-    `guard` is the condition under which the value is needed, as text. Only functions of the user's own need it: Spark
-    computes them for every row.
+    `guard` is the condition under which the value is needed, as text. Only user-defined functions need it, because
+    Spark evaluates them for every row.
     """
     match expr:
         case Column():
@@ -113,7 +114,7 @@ def to_spark_sql(expr: Expr, column: Callable[[Column], str], guard: str = "") -
 
 
 def _guard(expr: Call, before: list[str], guard: str) -> str:
-    """When the next argument of a call is needed, given the texts of those before it."""
+    """Returns the condition under which the next argument of a call is needed, given the texts of the previous ones."""
     match expr.function:
         case "and":
             conditions = [f"({text}) IS NOT FALSE" for text in before]
@@ -122,7 +123,7 @@ def _guard(expr: Call, before: list[str], guard: str) -> str:
         case "coalesce":
             conditions = [f"({text}) IS NULL" for text in before]
         case "case":
-            # Conditions stand at even places, their values at odd ones, and the last value is that of the rest.
+            # Conditions are at even positions, their values at odd ones, and the last value is the ELSE value.
             asked = before[: len(before) - len(before) % 2 : 2]
             conditions = [f"({text}) IS NOT TRUE" for text in asked]
             if len(before) % 2:
@@ -142,16 +143,16 @@ def _own(expr: Call, arguments: list[str], guard: str) -> str:
 
 
 def to_column(expr: Expr) -> SparkColumn:
-    """The expression over the columns of one frame."""
+    """Returns the expression over the columns of one frame."""
     if isinstance(expr, Column) and not _is_wall_clock(expr.type):
         return f.col(quote(expr.name))
     return f.expr(to_spark_sql(expr, of_frame))
 
 
 def of_frame(column: Column) -> str:
-    """A column of the frame; a wall clock as the time at which UTC shows it.
+    """Returns a column of the frame; a wall clock is converted to the instant at which UTC shows it.
 
-    Left to itself, Spark would take it for the time at which the session's zone does, which two clocks may share.
+    By default Spark would use the session's zone, where two wall-clock times may be one instant.
     """
     name = quote(column.name)
     return _from_local(name) if _is_wall_clock(column.type) else name
@@ -162,7 +163,7 @@ def _is_wall_clock(kind: pa.DataType) -> bool:
 
 
 def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
-    """Refuses what a session that is not in ANSI mode would compute wrongly where it should fail."""
+    """Refuses expressions that a session without ANSI mode would compute wrongly instead of failing."""
     if str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true":
         return
     for relation in graph.relations:
@@ -177,15 +178,15 @@ def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
 
 
 def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:
-    """A BIGINT code of a key: the value itself where it fits, else the hash of `engine.evaluate.codes.key_codes`."""
+    """Returns a BIGINT code of a key: the value if it fits, else the hash of `engine.evaluate.codes.key_codes`."""
     if pa.types.is_timestamp(kind) and expr.type != kind:
-        # Left to Spark, a date or a wall clock would become an instant in the session's zone.
+        # By default Spark would convert a date or a wall clock to an instant in the session's zone.
         expr = Cast(expr, kind)
     return value_code(to_column(expr), kind)
 
 
 def value_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
-    """The code of a column of that type."""
+    """Returns the code of a column of that type."""
     if is_integer(kind) or pa.types.is_boolean(kind):
         return key.cast(types.LongType())
     if pa.types.is_date32(kind):
@@ -201,7 +202,7 @@ def value_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """The Spark SQL name of a scalar type."""
+    """Returns the Spark SQL name of a scalar type."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
@@ -225,7 +226,7 @@ def spark_type(kind: pa.DataType) -> str:
 
 
 def literal(constant: Literal) -> str:
-    """A constant of exactly its type."""
+    """Returns a constant of exactly its type."""
     value, kind = constant.value, constant.type
     name = spark_type(kind)
     match value:
@@ -268,7 +269,7 @@ def _call(expr: Call, arguments: list[str]) -> str:
     kind = expr.arguments[0].type
     if function in _INFIX:
         if pa.types.is_timestamp(expr.type):
-            # Spark adds intervals on the session's wall clock, which jumps in spring.
+            # Spark adds intervals on the session's wall clock, which jumps at daylight saving changes.
             moved = f"unix_micros({arguments[0]}) {_INFIX[function]} (({arguments[1]}) DIV {_MICRO})"
             return f"timestamp_micros({moved})"
         if function == "subtract" and pa.types.is_timestamp(kind):
@@ -277,7 +278,7 @@ def _call(expr: Call, arguments: list[str]) -> str:
             return f"CAST(({f' {_INFIX[function]} '.join(arguments)}) AS {spark_type(expr.type)})"
         return f"({f' {_INFIX[function]} '.join(arguments)})"
     if function in ("divide", "modulo") and is_decimal(expr.type):
-        # Not try_divide: it makes NULL of a quotient that does not fit, too.
+        # Not try_divide: it also returns NULL for a quotient that does not fit.
         sign = "/" if function == "divide" else "%"
         return f"CAST({arguments[0]} {sign} nullif({arguments[1]}, 0) AS {spark_type(expr.type)})"
     if function in _PREFIX:
@@ -319,7 +320,7 @@ def _special(function: str, arguments: list[str], expr: Call) -> str:
             whens = " ".join(f"WHEN {condition} THEN {result}" for condition, result in pairs)
             return f"CASE {whens} ELSE {arguments[-1]} END"
         case "floor" | "ceil":
-            # Spark's floor is a BIGINT; larger numbers have no fraction to lose.
+            # Spark's floor returns a BIGINT; larger numbers have no fraction to lose.
             small = f"abs({value}) < 4503599627370496D"
             return f"CASE WHEN {small} THEN CAST({function}({value}) AS DOUBLE) ELSE {value} END"
         case "round":
@@ -354,13 +355,13 @@ def _special(function: str, arguments: list[str], expr: Call) -> str:
 
 
 def _java_pattern(pattern: Expr) -> str:
-    """A pattern as Java reads it; its dot leaves out nothing but the line feed."""
+    """Returns a pattern in Java's syntax; its dot excludes only the line feed."""
     assert isinstance(pattern, Literal)
     return "CAST(NULL AS STRING)" if pattern.value is None else _text_literal(f"(?d){regex(str(pattern.value)).java}")
 
 
 def _truncated(unit: Expr, time: str) -> str:
-    """The start of the unit that a time is in, on the clock of UTC."""
+    """Returns the start of a time's unit, in UTC."""
     assert isinstance(unit, Literal)
     size = TRUNCATED[str(unit.value)]
     if size is None:
@@ -370,7 +371,7 @@ def _truncated(unit: Expr, time: str) -> str:
 
 
 def _position(number: str) -> str:
-    """A BIGINT as the INT that Spark's string functions count with."""
+    """Converts a BIGINT to the INT of Spark's string functions."""
     return (
         f"CASE WHEN {number} > 2147483647L THEN 2147483647 WHEN {number} < -2147483648L THEN CAST(-2147483648L AS INT) "
         f"ELSE CAST({number} AS INT) END"
@@ -388,18 +389,18 @@ def _round(value: str, digits: Expr) -> str:
 
 
 def _date(time: str) -> str:
-    """The UTC date of a timestamp."""
+    """Returns the UTC date of a timestamp."""
     micros = f"unix_micros({time})"
     return f"date_from_unix_date(CAST({micros} DIV {DAY}L - IF({micros} % {DAY}L < 0L, 1L, 0L) AS INT))"
 
 
 def _local(time: str) -> str:
-    """A timestamp as the wall clock of UTC, without a zone."""
+    """Returns a timestamp as the UTC wall clock, without a zone."""
     return f"timestampadd(MICROSECOND, unix_micros({time}), {_EPOCH_LOCAL})"
 
 
 def _from_local(time: str) -> str:
-    """The time at which the wall clock of UTC shows this; `timestampdiff` would look at the session's clock for it."""
+    """Returns the instant of a UTC wall clock; `timestampdiff` would use the session's clock."""
     return f"timestamp_micros((({time}) - {_EPOCH_LOCAL}) DIV {_MICRO})"
 
 
@@ -409,7 +410,7 @@ def is_long_decimal(kind: pa.DataType) -> bool:
 
 def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
     if _is_wall_clock(source):
-        source = TIMESTAMP  # as `of_frame` reads it
+        source = TIMESTAMP  # as converted by `of_frame`
     if source == target:
         return value
     if is_text(source):
@@ -421,16 +422,16 @@ def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
     if pa.types.is_timestamp(source) and pa.types.is_date32(target):
         return _date(value)
     if is_float(source) and target == pa.int64():
-        # Spark takes 2**63 for the largest BIGINT.
+        # Spark casts 2**63 to the largest BIGINT instead of failing.
         return _refused(f"{value} >= 9223372036854775808D", value, target, f"CAST({value} AS BIGINT)")
     if is_decimal(source) and is_integer(target):
-        # By way of a BIGINT: Spark rounds long fractions on the direct way to smaller integers.
+        # Through BIGINT: Spark's direct cast to smaller integers rounds long fractions.
         value = f"CAST({value} AS BIGINT)"
     return f"CAST({value} AS {spark_type(target)})"
 
 
 def _read(text: str, target: pa.DataType) -> str:
-    """A text as a value, if it has the plain form of one."""
+    """Parses a text as a value, if it has the plain form of one."""
     form = (
         NUMBER_FORM
         if is_decimal(target)
@@ -449,14 +450,14 @@ def _read(text: str, target: pa.DataType) -> str:
     refused = f"NOT rlike({text}, {_text_literal(plain)})"
     if not pa.types.is_timestamp(target):
         return _refused(refused, text, target, f"CAST({text} AS {spark_type(target)})")
-    # A text without a zone means UTC, whatever the session's zone.
+    # A text without a zone is in UTC, regardless of the session's zone.
     zoned = f"rlike({text}, {_text_literal(rf'(?:Z|UTC|GMT|:.*[+-][0-9:]+){blanks}{chr(92)}z')})"
     unzoned = _from_local(f"CAST({text} AS TIMESTAMP_NTZ)")
     return _refused(refused, text, target, f"CASE WHEN {zoned} THEN CAST({text} AS TIMESTAMP_LTZ) ELSE {unzoned} END")
 
 
 def _instant(value: str, source: pa.DataType) -> str:
-    """The timestamp of a date's first instant, or of a number of seconds."""
+    """Returns the timestamp of a date's first instant, or of a number of seconds."""
     if pa.types.is_date32(source):
         return f"timestamp_micros(unix_date({value}) * {DAY}L)"
     if pa.types.is_timestamp(source):
@@ -466,7 +467,7 @@ def _instant(value: str, source: pa.DataType) -> str:
 
 
 def _written_time(value: str, source: pa.DataType) -> str:
-    """A date or timestamp as text; only years of four digits have one."""
+    """Returns a date or timestamp as text; only years of four digits are supported."""
     if pa.types.is_date32(source):
         place, first, last, written = f"unix_date({value})", FIRST_DAY, LAST_DAY, f"CAST({value} AS STRING)"
     else:
@@ -476,6 +477,6 @@ def _written_time(value: str, source: pa.DataType) -> str:
 
 
 def _refused(condition: str, value: str, target: pa.DataType, otherwise: str) -> str:
-    """The second text, but an error where the condition is true."""
+    """Returns the text `otherwise`, with an error where the condition is true."""
     said = f"concat('\\'', CAST({value} AS STRING), '\\' is not a {type_name(target)}')"
     return f"CASE WHEN {condition} THEN raise_error({said}) ELSE {otherwise} END"

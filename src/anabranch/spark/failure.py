@@ -1,4 +1,4 @@
-"""Turns failures of Spark, of sources and of sinks into our errors, by who must act."""
+"""Turns failures of Spark, sources and sinks into Anabranch errors, by responsibility."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from anabranch.spark.session import first_cause
 
 
 def query_id(frame: DataFrame) -> str:
-    """The identity of the running query across restarts, or nothing outside a streaming query."""
+    """Returns the identity of the running query, which restarts keep; empty outside a streaming query."""
     return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
 
 
@@ -54,7 +54,7 @@ def named_failure(sink: str, batch_id: int) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The cause in one line; py4j's own first line only names the call."""
+    """Returns the cause in one line; py4j's own first line only names the call."""
     if isinstance(error, Py4JError):
         return first_cause(error)
     return without_secrets(f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -62,7 +62,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def named_source(name: str, kind: str = "stream") -> Iterator[None]:
-    """Turns whatever a source raises when it is opened or read into an error that names the stream or table."""
+    """Turns Spark errors on opening or reading a source into an error that names the stream or table."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -75,7 +75,7 @@ def named_source(name: str, kind: str = "stream") -> Iterator[None]:
 
 @contextmanager
 def named_start(checkpoint: str) -> Iterator[None]:
-    """Turns what Spark raises when it starts a query into an error of the streams, or of the checkpoint it reads."""
+    """Turns Spark's errors at the start of a query into an error about the streams or the checkpoint."""
     try:
         yield
     except AnalysisException as error:
@@ -99,7 +99,7 @@ def named_start(checkpoint: str) -> Iterator[None]:
 
 
 def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
-    """A CorruptCheckpoint if the error is about a damaged or missing file of Spark's part of the checkpoint."""
+    """Returns a CorruptCheckpoint if the error is about a damaged or missing file of Spark's part of the checkpoint."""
     reason = spark_reason(error)
     if _DAMAGED_LOG.search(reason) is None:
         return None
@@ -108,7 +108,7 @@ def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
 
 @contextmanager
 def named_end() -> Iterator[None]:
-    """Turns an error by which Spark or a source ended a query into a HostError, for queries from a spec."""
+    """Turns an error of Spark or of a source that ended a query into a HostError, for queries from a spec."""
     try:
         yield
     except StreamingQueryException as error:
@@ -120,13 +120,13 @@ def named_end() -> Iterator[None]:
 
 
 def spark_reason(error: StreamingQueryException) -> str:
-    """Why a query ended, in one line, without the numbers of the query around it."""
+    """Returns the reason why a query ended, in one line, without query identifiers."""
     first = str(error).strip().partition("\n")[0]
     return without_secrets(first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST"))
 
 
 _DAMAGED_LOG = re.compile(r"Failed to read log file|CONCURRENT_STREAM_LOG_UPDATE|batch \d+ doesn't exist")
-"""A file that is gone looks to Spark like another driver at work in the same folder."""
+"""Spark takes a missing file for a second driver in the same folder."""
 _RESTORE = (
     "if another driver uses the folder, stop one of them; "
     "else restore the whole folder from a copy, or start with an empty checkpoint folder"
@@ -134,13 +134,13 @@ _RESTORE = (
 
 
 def refuses_schema(error: Exception) -> bool:
-    """True when a source refuses a schema because its columns are fixed, as those of rate and kafka are."""
+    """Returns True when a source refuses a schema because its columns are fixed, as for rate and kafka."""
     return isinstance(error, UnsupportedOperationException)
 
 
 @contextmanager
 def evaluating(batch_id: int) -> Iterator[None]:
-    """Names errors of computing the frame, so that the sink is not blamed for them."""
+    """Names errors of computing the frame, so that they are not attributed to the sink."""
     try:
         yield
     except PythonException as error:
@@ -177,10 +177,10 @@ def evaluating(batch_id: int) -> Iterator[None]:
 
 
 def for_spark(error: BaseException) -> BaseException:
-    """The error without the Java stacks that it came through; Spark has those already.
+    """Returns the error without its Java stacks, which Spark already has.
 
-    To see whether a query was stopped, Spark searches the text behind py4j's name for an interrupt, with a pattern that
-    overflows the JVM's stack on a long text. The query's thread would then end with that overflow and not as stopped.
+    To detect a stopped query, Spark searches the text after py4j's name for an interrupt, with a pattern that overflows
+    the JVM's stack on a long text. The query's thread would then end with that overflow instead of as stopped.
     """
     inner = next((each for each in _chain(error) if isinstance(each, Py4JJavaError)), None)
     if inner is None:
@@ -192,9 +192,9 @@ def for_spark(error: BaseException) -> BaseException:
 
 
 class QueryStopped(Exception):
-    """Ends a batch that Spark began after its query was told to stop; not an error.
+    """Ends a batch that Spark began after its query was stopped; not an error.
 
-    Spark must not take the batch for done, and takes an error in these words for the end that it was asked for.
+    Spark must not commit the batch, and treats an error with this text as the requested stop.
     """
 
     def __init__(self) -> None:
@@ -203,12 +203,12 @@ class QueryStopped(Exception):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """True when a batch failed only because its query was stopped."""
+    """Returns True when a batch failed only because its query was stopped."""
     return any(_INTERRUPTED.search(str(each)) is not None for each in _chain(error))
 
 
 def is_spark_gone(spark: SparkSession) -> bool:
-    """True when the Spark context, or the JVM that it is in, has ended or is about to."""
+    """Returns True when the Spark context or its JVM has ended or is ending."""
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except (Py4JError, OSError, AttributeError):
@@ -216,7 +216,7 @@ def is_spark_gone(spark: SparkSession) -> bool:
 
 
 def hush_updates(spark: SparkSession) -> None:
-    """Lets PySpark's server for updates of accumulators print nothing when the JVM that it listens to ends."""
+    """Silences PySpark's accumulator server when its JVM ends."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
@@ -224,7 +224,7 @@ def hush_updates(spark: SparkSession) -> None:
 
 @contextmanager
 def unless_gone(spark: SparkSession, is_expected: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Passes over errors where Spark has ended and that was expected."""
+    """Suppresses errors if Spark has ended and that was expected."""
     try:
         yield
     except Exception:
@@ -239,7 +239,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         inner = inner.__cause__ or inner.__context__
 
 
-# Py4J shows what a callback raises as an error of its own.
+# Py4J logs exceptions of a callback as its own errors.
 logging.getLogger("py4j.clientserver").addFilter(
     lambda record: record.exc_info is None or not isinstance(record.exc_info[1], QueryStopped)
 )
@@ -253,12 +253,12 @@ _BAD_FILE = "[FAILED_READ_FILE"
 
 
 def _is_data_exception(error: Exception) -> bool:
-    """True for what Spark itself found wrong with a value: SQL's class 22, overflows and impossible casts."""
+    """Returns True for errors that Spark found in values: SQLSTATE class 22, overflows and invalid casts."""
     return isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
 
 
 def _gist(text: str) -> str:
-    """The error that a worker's traceback ends with."""
+    """Returns the final error of a worker's traceback."""
     traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
     after = re.split(r"\n {2,}.*", traceback)[-1].strip()
     return without_secrets(after or text.strip().partition("\n")[0])
@@ -268,7 +268,7 @@ _STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\
 
 
 def step_error(error: PythonException) -> AnabranchError | None:
-    """The error that the engine raised in a worker, rebuilt from the text that Spark carries of it."""
+    """Rebuilds the error that the engine raised in a worker from the text in Spark's error."""
     found = _STEP_ERROR.search(str(error))
     kind = getattr(errors, found.group(1), None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):

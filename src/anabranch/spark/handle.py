@@ -1,10 +1,10 @@
-"""The handle of a running query: Spark's StreamingQuery, with the plan, the progress and the history of ours.
+"""The handle of a running query: Spark's StreamingQuery, plus Anabranch's plan, progress and history.
 
-Every member behaves as in PySpark. Progress is Spark's own JSON, with our entry for the batch under the key `adaptive`.
-An error of ours is raised as itself, not as the text that Spark wraps it in.
+Every member behaves as in PySpark. Progress is Spark's own JSON, with Anabranch's entry for the batch under the key
+`adaptive`. Anabranch errors are raised as themselves, not as Spark's wrapper text.
 
-Limit: progress and report reach back as far as Spark does, `spark.sql.streaming.numRecentProgressUpdates` triggers, and
-at most a thousand batches. Whoever follows a run asks for `progressAfter` a batch: it reads only what is new.
+Limit: progress and report cover the last `spark.sql.streaming.numRecentProgressUpdates` triggers, and at most a
+thousand batches. To follow a run, call `progressAfter` with the last batch: it reads only what is new.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from anabranch.spark.reports import Progress, has_batch, progress_of, run_report
 
 T = TypeVar("T")
 _EARLIER = 100
-"""As many triggers of before a change of queries are remembered as Spark remembers by itself."""
+"""The number of triggers kept from before a change of queries; the same as Spark's default."""
 _WAIT_SECONDS = 0.5
-"""Spark is asked at least so often, so that an interrupt is noticed."""
+"""The interval between calls to Spark, so that an interrupt is noticed."""
 _LOOK_SECONDS = 0.05
-"""Between two looks at a change of plan that is awaited."""
+"""The polling interval while waiting for a plan change."""
 
 
 class Runner(Protocol):
-    """The driver's side of a running query, as its handle sees it."""
+    """The driver's side of a running query, as the handle uses it."""
 
     is_ending: bool
-    """Whether the query, and perhaps Spark, is about to end: what that does to a batch is no failure."""
+    """Whether the query, and perhaps Spark, is about to end; errors that this causes in a batch are not failures."""
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of a batch that ended the query, if there is one."""
+        """The batch error that ended the query, if any."""
 
     @property
     def plan(self) -> Plan | Plans:
-        """The plan of the latest batch, or the one that most slots had."""
+        """The plan of the latest batch; if slots differ, that of most slots."""
 
     @property
     def queries(self) -> QuerySet:
@@ -61,72 +61,72 @@ class Runner(Protocol):
     def migrate(
         self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
     ) -> None:
-        """Asks for another plan, which the next batch has."""
+        """Requests another plan, from the next batch on."""
 
     def share(self, join: str, queries: Iterable[str] | None) -> None:
-        """Asks for queries to share a join, from the next batch on."""
+        """Requests that queries share a join, from the next batch on."""
 
     def unshare(self, queries: Iterable[str] | None) -> None:
-        """Asks for queries to compute their joins themselves, from the next batch on."""
+        """Requests that queries compute their joins separately, from the next batch on."""
 
     def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
-        """Asks for partition groups to be in another slot from the next batch on."""
+        """Requests a move of partition groups to another slot, from the next batch on."""
 
     def scale(self, slots: int) -> None:
-        """Asks for another number of slots."""
+        """Requests another number of slots."""
 
     def split(self, value: Any, over: int | Sequence[int] | None, key: str | None) -> None:
-        """Asks for the rows of a key value to be spread over several slots from the next batch on."""
+        """Requests that the rows of a key value be split over several slots, from the next batch on."""
 
     def unite(self, value: Any, key: str | None) -> None:
-        """Asks for the rows of a key value to be in one place again from the next batch on."""
+        """Requests that the split of a key value be undone, from the next batch on."""
 
     def rebalance(self) -> None:
-        """Asks for a measured batch, and for moves that even out the slots after it."""
+        """Requests a measured batch, followed by moves that balance the slots."""
 
     def abort_migration(self, query: str | None = None) -> None:
-        """Goes back to the plans from before the change under way, with the next batch."""
+        """Reverts to the plans from before the running change, with the next batch."""
 
     def freeze(self, frozen: bool) -> None:
-        """Keeps the query from changing its plan by itself, or lets it again."""
+        """Disables or re-enables automatic plan changes."""
 
     @property
     def is_changing(self) -> bool:
-        """True while a change of plan is asked for or under way."""
+        """True while a plan change is requested or in progress."""
 
     @property
     def is_calling(self) -> bool:
-        """True in the thread of a batch at hand, which calls the listeners."""
+        """True in the thread of the current batch, which calls the listeners."""
 
     def history(self) -> list[dict[str, Any]]:
-        """Decisions and migrations since the checkpoint was new."""
+        """Returns the decisions and migrations since the checkpoint was created."""
 
     def progress(self, batch_id: int) -> BatchProgress | None:
-        """The progress entry of a batch that ran, or None when it is not known any more."""
+        """Returns the progress entry of a batch, or None if it is no longer kept."""
 
     @property
     def latest_batch(self) -> int:
         """The latest batch with a progress entry; -1 before the first."""
 
     def leave(self) -> None:
-        """Waits for the batch at hand; no other follows."""
+        """Waits for the current batch; no further batch follows."""
 
     def release(self) -> None:
-        """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
+        """Releases the memory of the hot state after the query has ended; it can be rebuilt."""
 
 
 class Changing(Protocol):
-    """The queries of a run, as they change while it runs."""
+    """The set of queries of a run, which can change while it runs."""
 
     def add(self, handle: QueryHandle, name: str, writer: object) -> datetime | None:
-        """Lets a query join; returns the event time from which on it answers."""
+        """Adds a query; returns the event time from which it produces results."""
 
     def remove(self, handle: QueryHandle, name: str) -> None:
-        """Lets a query leave."""
+        """Removes a query."""
 
 
 class QueryHandle:
-    """A continuous query that runs, or ran, on Spark.
+    """A continuous query that runs, or has run, on Spark.
 
     Examples
     --------
@@ -143,15 +143,15 @@ class QueryHandle:
         self._changing = changing
         self._earlier: list[StreamingQueryProgress] = []
         self._turn = RLock()
-        """Held while the run changes, or is asked to."""
+        """Held while the run changes or receives a request."""
         self._is_changing = False
         self._failure: AnabranchError | None = None
         self.changes = 0
-        """How often another run of Spark has followed."""
+        """How often a new Spark query has replaced the previous one."""
 
     @property
     def id(self) -> str:
-        """The identity of the query, the same after a restart from its checkpoint."""
+        """The identity of the query; a restart from its checkpoint keeps it."""
         return str(self._query.id)
 
     @property
@@ -169,7 +169,7 @@ class QueryHandle:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Spark's own status; for an error of ours the message is its first line, without Java stacks."""
+        """Spark's own status; for an Anabranch error, the message is its first line, without Java stacks."""
         status = dict(self._query.status)
         ended_by = None if self.isActive else self.exception()
         if isinstance(ended_by, AnabranchError):
@@ -178,14 +178,14 @@ class QueryHandle:
 
     @property
     def queries(self) -> QuerySet:
-        """The bound queries that run; a query that runs alone is a set of one."""
+        """The bound queries that run; a single query is a set of one."""
         return self._runner.queries
 
     @property
     def plan(self) -> Plan | Plans:
-        """The plan in force; of named queries, that of each.
+        """The current plan; for named queries, the plan of each.
 
-        Where slots differ, the plan that most of them have; `lastProgress["adaptive"]["plans"]` has that of each slot.
+        If slots differ, the plan of most slots; `lastProgress["adaptive"]["plans"]` has the plan of each slot.
         """
         return self._runner.plan
 
@@ -197,30 +197,30 @@ class QueryHandle:
         box_by_box: bool = False,
         query: str | None = None,
     ) -> None:
-        """Changes the plan while the query runs, from the next batch on; no result is lost, repeated or wrong.
+        """Changes the plan while the query runs, from the next batch on; results stay exactly the same.
 
         Parameters
         ----------
         plan
             A plan, or its text over the aliases of the query, such as `((a b) c)`.
         strategy
-            `moving-state` (one longer batch, in which states that are lacking are computed), `spread` (they are filled
-            over several batches, while the old plan goes on), `parallel-track` (both
-            plans run side by side for a window), or `auto` for what costs least.
+            `moving-state` (one longer batch computes the missing states), `spread` (missing states are filled over
+            several batches while the old plan continues), `parallel-track` (both plans run side by side for one
+            window), or `auto` for the cheapest.
         slots
-            The slots to change, when not all.
+            The slots to change; all by default.
         box_by_box
-            Change the parts in which the plans differ one after another, not all at once.
+            Changes the parts in which the plans differ one after another, not all at once.
         query
-            Of queries that run together, the name of the one whose plan is to change.
+            The name of the query to change, for queries that run together.
 
         Raises
         ------
         PlanError
             When the plan does not fit the query.
         MigrationError
-            When a change is under way already, the strategy cannot serve this one, or the query has ended. The running
-            plan goes on.
+            When a change is already in progress, the strategy cannot make this change, or the query has ended. The
+            running plan continues.
 
         Examples
         --------
@@ -230,21 +230,21 @@ class QueryHandle:
             runner.migrate(str(plan), strategy, slots, box_by_box, query)
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
-        """Lets queries that run together compute a join once for all of them, from the next batch on.
+        """Makes queries that run together compute a join once for all of them, from the next batch on.
 
         Parameters
         ----------
         join
-            The join as the text of a plan over relations that the queries have in common, such as `((a b) c)`.
+            The join as a plan text over relations that the queries have in common, such as `((a b) c)`.
         queries
-            The names of the queries that share it; all that have these relations when None, meshes left out.
+            The names of the queries that share it; by default all that have these relations, except meshes.
 
         Raises
         ------
         BundleError
             When a query has no such relations, or the queries cannot share the join. Nothing changes.
         MigrationError
-            When one of the queries is changing its plan already, or the queries have ended.
+            When one of the queries is already changing its plan, or the queries have ended.
 
         Examples
         --------
@@ -254,33 +254,33 @@ class QueryHandle:
             runner.share(join, queries)
 
     def unshare(self, queries: Iterable[str] | None = None) -> None:
-        """Lets queries compute their shared joins themselves, from the next batch on: all, or those that are named."""
+        """Makes all or the named queries compute their shared joins separately, from the next batch on."""
         with self._in_force() as runner:
             runner.unshare(queries)
 
     def move(
         self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
     ) -> None:
-        """Moves partition groups to a slot while the query runs, from the next batch on; no result changes.
+        """Moves partition groups to a slot while the query runs, from the next batch on; results do not change.
 
         Parameters
         ----------
         groups
-            Numbers of partition groups; `lastProgress["adaptive"]["table"]` has the slot of each.
+            Numbers of partition groups; `lastProgress["adaptive"]["table"]` maps each to its slot.
         to
-            The slot that takes them over.
+            The target slot.
         strategy
-            `moving-state`: the slot takes over the rows of the groups. `parallel-track`: it takes over nothing; for one
-            window both slots work on the groups, and each result comes from one of them.
+            `moving-state`: the target slot receives the rows of the groups. `parallel-track`: no rows move; for one
+            window both slots process the groups, and each result comes from one of them.
         most_rows
-            The rows that may be taken over with one batch: a larger move is spread over several batches. The rows of
-            the groups are counted with the next batch, and the move begins with the one after it.
+            The maximum number of rows to move with one batch; larger moves are spread over several batches. The rows of
+            the groups are counted in the next batch, and the move begins in the batch after it.
 
         Raises
         ------
         PlanError
-            When there is no such group or slot, a move is under way, or the strategy cannot serve the query. Nothing
-            moves.
+            When there is no such group or slot, a move is in progress, or the query does not support the strategy.
+            Nothing moves.
 
         Examples
         --------
@@ -290,14 +290,14 @@ class QueryHandle:
             runner.move(groups, to, strategy, most_rows)
 
     def scale(self, slots: int) -> None:
-        """Uses another number of slots while the query runs: the first ones, up to the most that it was started with.
+        """Changes the number of slots while the query runs, up to the maximum that it was started with.
 
         The load of the next batch is measured, and partition groups move with the batch after it.
 
         Raises
         ------
         PlanError
-            When the query has fewer slots than that, or a move is under way. Nothing moves.
+            When the query has fewer slots, or a move is in progress. Nothing moves.
 
         Examples
         --------
@@ -307,22 +307,22 @@ class QueryHandle:
             runner.scale(slots)
 
     def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
-        """Spreads the rows of one key value over several slots, from the next batch on; no result changes.
+        """Splits the rows of one key value over several slots, from the next batch on; results do not change.
 
         Parameters
         ----------
         value
-            A value of the key that alone is too much for a slot.
+            A key value whose load is too high for one slot.
         over
-            The slots, or how many of them; all when None.
+            The slots, or their number; all by default.
         key
-            An expression that the key compares, such as `a.k`; needed where the query has several keys.
+            An expression of the key, such as `a.k`; required if the query has several keys.
 
         Raises
         ------
         PlanError
-            When there is no such key, value or slot, the value is split already, or groups are to move with the next
-            batch already. Nothing changes.
+            When there is no such key, value or slot, the value is already split, or moves are already due with the next
+            batch. Nothing changes.
 
         Examples
         --------
@@ -332,23 +332,23 @@ class QueryHandle:
             runner.split(value, over, key)
 
     def unite(self, value: Any, key: str | None = None) -> None:
-        """Takes the split of a key value back, from the next batch on; no result changes."""
+        """Undoes the split of a key value, from the next batch on; results do not change."""
         with self._in_force() as runner:
             runner.unite(value, key)
 
     def rebalance(self) -> None:
-        """Measures the load of the next batch, then moves partition groups so that no slot holds the others back.
+        """Measures the load of the next batch, then moves partition groups to balance the slots.
 
-        The history says which groups moved, or that the slots were even enough.
+        The history records which groups moved, or that the slots were already balanced.
         """
         with self._in_force() as runner:
             runner.rebalance()
 
     def awaitMigration(self, timeout: float | None = None) -> bool:
-        """Waits until no change of plan is asked for or under way; returns whether that is so.
+        """Waits until no plan change is requested or in progress; returns whether that is so.
 
-        A change takes effect with a batch, so this needs rows that arrive, or a `timeout` in seconds. The history says
-        how the change ended.
+        A change takes effect with a batch, so this needs arriving rows, or a `timeout` in seconds. The history records
+        the outcome of the change.
         """
         end = None if timeout is None else time.perf_counter() + timeout
         while self.isActive and self._runner.is_changing:
@@ -358,26 +358,26 @@ class QueryHandle:
         return not self._runner.is_changing
 
     def add(self, name: str, writer: object) -> datetime | None:
-        """Lets a query join those that run together, over streams that they read; no other query misses a batch.
+        """Adds a query to those that run together, over streams that they read; no other query misses a batch.
 
         Parameters
         ----------
         name
             A name that no query of the run has.
         writer
-            The writer of the query, with its sink, as `together` takes it.
+            The writer of the query, with its sink, as passed to `together`.
 
         Returns
         -------
         datetime
-            The event time from which on its answer is complete; it gives no older results. None when it is complete.
-            Where the rows that it needs are in the state of the others, that is right after the newest row.
+            The event time from which its results are complete; it emits no older ones. None if all are complete. If the
+            state of the other queries has the rows that it needs, this is right after the newest row.
 
         Raises
         ------
         BundleError
-            When it cannot join: its name is taken, it reads another stream, or it cannot share its rows. The others go
-            on.
+            When it cannot be added: its name is taken, it reads another stream, or it cannot share its rows. The others
+            continue.
 
         Examples
         --------
@@ -387,19 +387,19 @@ class QueryHandle:
             return self._require_set().add(self, name, writer)
 
     def remove(self, name: str) -> None:
-        """Lets a query leave those that run together; what nobody else needs of its rows is given back.
+        """Removes a query from those that run together, and frees state that no other query needs.
 
         Raises
         ------
         BundleError
-            When there is no such query, others read it, or it is the only one. All go on.
+            When there is no such query, others read it, or it is the only one. All continue.
         """
         with self._in_force():
             self._require_set().remove(self, name)
 
     @property
     def changing(self) -> Changing | None:
-        """The queries of the run and how they change; None for a run that cannot change."""
+        """The changeable set of queries; None for a run that cannot change."""
         return self._changing
 
     def _require_set(self) -> Changing:
@@ -408,14 +408,14 @@ class QueryHandle:
         return self._changing
 
     def follow(self, query: StreamingQuery, runner: Runner) -> None:
-        """Goes on as the handle of another run of Spark; the progress so far stays."""
+        """Attaches the handle to a new Spark query; keeps the progress so far."""
         self._earlier = [*self._earlier, *self._query.recentProgress][-_EARLIER:]
         self._query, self._runner, self._failure = query, runner, None
         self.changes += 1
 
     @contextmanager
     def leaving(self) -> Iterator[tuple[StreamingQuery, Runner]]:
-        """Held while Spark's query ends and another follows: the run goes on, and whoever asks for something waits."""
+        """Held while a new Spark query replaces the current one: the run continues, and requests wait."""
         with self._turn:
             self._is_changing = True
             try:
@@ -424,20 +424,20 @@ class QueryHandle:
                 self._is_changing = False
 
     def fail(self, error: AnabranchError) -> None:
-        """Takes in that the run has ended because nothing could follow."""
+        """Records that the run ended because no new Spark query could start."""
         self._failure = error
 
     def expect_end(self) -> None:
-        """Notes that the query is about to be ended from outside, so that an interrupted batch is not a failure."""
+        """Announces that the query is about to be ended externally, so that an interrupted batch is not a failure."""
         self._runner.is_ending = True
 
     def abort_migration(self, query: str | None = None) -> None:
-        """Goes back, with the next batch, to the plan from before the change that is under way."""
+        """Reverts, with the next batch, to the plan from before the running change."""
         with self._in_force() as runner:
             runner.abort_migration(query)
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keeps the query from changing its plan by itself; its decisions are still recorded."""
+        """Disables automatic plan changes; decisions are still recorded."""
         with nullcontext() if self._runner.is_calling else self._turn:
             self._runner.freeze(frozen)
 
@@ -458,11 +458,11 @@ class QueryHandle:
         return [self._progress(each.json) for each in (*self._earlier, *self._query.recentProgress)]
 
     def progressAfter(self, batch: int) -> list[Progress]:
-        """The latest triggers after a batch, oldest first; without new ones Spark is not even asked."""
+        """Returns the latest triggers after a batch, oldest first; does not call Spark if there are none."""
         if self._runner.latest_batch <= batch:
             return []
         found: list[Progress] = []
-        # The newest first, until one is known: a run has thousands of triggers, and few of them are new.
+        # Newest first, until a known one: a run has thousands of triggers, and few of them are new.
         of_java = self._query._jsq.recentProgress()
         for place in range(len(of_java) - 1, -1, -1):
             each = of_java[place]
@@ -473,33 +473,34 @@ class QueryHandle:
         return [*earlier, *found[::-1]]
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
-        """The error that ended the query; None while it runs and after it was stopped."""
+        """Returns the error that ended the query; None while it runs and after it was stopped."""
         if self._failure is not None:
             return self._failure
         outer = None if self._is_changing else self._query.exception()
         return None if outer is None else self._original(outer)
 
     def explain(self, extended: bool = False) -> None:
-        """Prints the plan in force, then Spark's plan of the latest batch."""
+        """Prints the current plan, then Spark's plan of the latest batch."""
         print(f"== Anabranch plan ==\n{self.plan}")  # noqa: T201
         self._query.explain(extended)
 
     def processAllAvailable(self) -> None:
-        """Returns when all data that the sources have now is in the sink; for tests and demos."""
+        """Blocks until all data currently available in the sources is in the sink; for tests and demos."""
         with self._own_errors():
             self._wait(lambda query: query.processAllAvailable())
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Waits for the end and raises its error; with a timeout in seconds, returns whether the query ended.
 
-        Ctrl-C ends the query after the batch at hand, then raises `KeyboardInterrupt`; a second one does so at once.
+        Ctrl-C ends the query after the current batch, then raises `KeyboardInterrupt`; a second Ctrl-C raises it
+        immediately.
         """
         end = None if timeout is None else time.perf_counter() + timeout
 
         def wait(query: StreamingQuery) -> bool | None:
             while True:
                 left = _WAIT_SECONDS if end is None else min(_WAIT_SECONDS, end - time.perf_counter())
-                # PySpark's own annotation says int; its code takes fractions of a second.
+                # PySpark's annotation says int, but its code accepts fractions of a second.
                 if query.awaitTermination(max(0.001, left)):  # type: ignore[arg-type]
                     return None if end is None else True
                 if interrupted.is_set():
@@ -518,7 +519,7 @@ class QueryHandle:
                 self._runner.release()
 
     def stop(self) -> None:
-        """Ends the query after the batch at hand; its checkpoint stays good for a restart."""
+        """Stops the query after the current batch; its checkpoint remains valid for a restart."""
         self.expect_end()
         with self._turn:
             try:
@@ -529,13 +530,13 @@ class QueryHandle:
                 self._runner.release()
 
     def _wait(self, wait: Callable[[StreamingQuery], T]) -> T:
-        """Waits for something of Spark's query; if another follows it meanwhile, of that one."""
+        """Waits on Spark's query; if a new one replaces it meanwhile, waits on that one."""
         while True:
             query = self._query
             try:
                 found = wait(query)
             except StreamingQueryException:
-                # Spark's query may have begun a batch that was no longer its own.
+                # Spark's old query may have begun a batch that no longer belongs to it.
                 if not self._has_left(query):
                     raise
                 continue
@@ -555,7 +556,7 @@ class QueryHandle:
         return f"QueryHandle({self.name or self.id}: {state}, {batch}, plan {self.plan})"
 
     def _repr_html_(self) -> str:
-        """The query as a small table, for notebooks."""
+        """Renders the query as a small table, for notebooks."""
         latest = self.lastProgress
         ours = None if latest is None else latest["adaptive"]
         rows = {"state": "running" if self.isActive else "ended", "plan": str(self.plan)}
@@ -573,9 +574,9 @@ class QueryHandle:
         return f"<table><caption>{escape(self.name or self.id)}</caption>{cells}</table>"
 
     def report(self) -> dict[str, Any]:
-        """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan.
+        """Returns the run in numbers: rows, late rows, time per batch (Spark's part and ours), state, plan.
 
-        Of queries that run together, `queries` has the results of each.
+        For queries that run together, `queries` has the results of each.
         """
         triggers = [progress for progress in self.recentProgress if has_batch(progress)]
         ours = [self._runner.progress(progress["batchId"]) for progress in triggers]
@@ -590,9 +591,9 @@ class QueryHandle:
 
     @contextmanager
     def _in_force(self) -> Iterator[Runner]:
-        """The driver's side of a query that runs; while it changes, one waits.
+        """Yields the runner of a running query; waits while the query set changes.
 
-        A change waits for the batch at hand, so what a listener asks for comes before it.
+        A change waits for the current batch, so a request from a listener takes effect before it.
         """
         with nullcontext() if self._runner.is_calling else self._turn:
             if not self.isActive:
@@ -606,7 +607,7 @@ class QueryHandle:
         return progress_of(spark, self._runner.progress)
 
     def raise_original(self, outer: StreamingQueryException) -> NoReturn:
-        """Raises the error of ours that Spark reports in its own words, or else Spark's."""
+        """Raises the Anabranch error behind Spark's wrapper, or else Spark's error."""
         original = self._original(outer)
         raise original from original.__cause__
 

@@ -1,6 +1,7 @@
-"""The options of the driver's JVM, which on `local[n]` runs the tasks too.
+"""The options of the driver's JVM, which on `local[n]` also runs the tasks.
 
-Law: an option never contradicts one that the user has set: with two collectors chosen, a JVM does not start.
+Invariant: no option conflicts with one that the user has set: a JVM with two collectors does not start.
+
 Limit: executors on a cluster start with the options of the cluster.
 """
 
@@ -22,37 +23,37 @@ LAZY_COMPILER = tuple(
         "BackEdgeThreshold": 40_000,
     }.items()
 )
-"""HotSpot's usual thresholds for its optimizing compiler, ten times over.
+"""Ten times the default thresholds of HotSpot's optimizing compiler.
 
-Spark plans every micro-batch anew, through thousands of methods that each run some hundred times a batch. Optimizing
-them all takes more CPU in the first minutes than running the stream; the loops over rows run often enough to be
-optimized anyway.
+Spark plans every micro-batch from scratch, with thousands of methods that each run a few hundred times per batch.
+Optimizing them all takes more CPU in the first minutes than running the stream. The loops over rows run often enough to
+be optimized anyway.
 """
 COLLECTOR = ("-XX:+UseParallelGC", "-XX:GCTimeRatio=19")
-"""The collector that asks least of the code it serves, and keeps the heap small.
+"""The collector with the least overhead in compiled code, configured for a small heap.
 
-State lives outside the JVM, so there is little to keep, and pauses are short. With HotSpot's usual collector every
-write of a reference is longer, to run and to compile: a twelfth of a run's CPU. A twentieth of the time may go to
-collecting; by default the heap grows until it is a hundredth, to three times the size for no less CPU.
+State is outside the JVM, so there is little live data, and pauses are short. HotSpot's default collector makes every
+reference write longer, to run and to compile: a twelfth of a run's CPU. Up to a twentieth of the time may go to
+collection; by default the heap grows until it is a hundredth, to three times the size for no less CPU.
 """
 CLASSES = ("-XX:MetaspaceSize=192m",)
-"""Room for the classes that Spark loads: at HotSpot's usual first mark a tenth of it calls for a full collection."""
+"""Metaspace for Spark's classes: HotSpot's default is a tenth of it, at which it starts a full collection."""
 SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Environment variables from which a JVM reads options."""
 
 
 def driver_options() -> tuple[str, ...]:
-    """The options of a driver that starts now."""
+    """Returns the options of a driver that starts now."""
     return (*running_options(), *mapping_options())
 
 
 def running_options() -> tuple[str, ...]:
-    """The options but for the archive of classes."""
+    """Returns the options without those of the class archive."""
     return (*LAZY_COMPILER, *CLASSES, *(() if _collector_is_chosen() else COLLECTOR))
 
 
 def _collector_is_chosen() -> bool:
-    """True when the environment or Spark's own settings file names a collector."""
+    """Returns True when the environment or Spark's own settings file names a collector."""
     options = [os.environ.get(name, "") for name in SPOKEN]
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))

@@ -1,8 +1,8 @@
-"""Diverted rows on Spark: from the workers that found them to their sink, and the warning where they have none.
+"""The side output of late rows on Spark: from the workers to its sink, with a warning if there is no sink.
 
-The slots leave diverted rows in files of the batch, named by attempt (`Store.write_diverted`). After the step, and
-before the batch commits, Spark reads those files into the sink. So diverted rows are delivered as results are: a batch
-that is repeated replaces the rows that an earlier attempt at it delivered.
+The slots write diverted rows to files of the batch, named by attempt (`Store.write_diverted`). After the step, and
+before the batch commits, Spark reads those files into the sink. So diverted rows are delivered like results: a repeated
+batch replaces the rows of its earlier attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anabranch.stats.report import SlotReports
 
 @dataclass(frozen=True)
 class LateRows:
-    """The sink of diverted rows, and how they look."""
+    """The sink of diverted rows, and their layout."""
 
     sink: Sink
     layout: SideOutputLayout
@@ -46,7 +46,7 @@ class LateRows:
     ) -> None:
         """Delivers the diverted rows of a batch.
 
-        A batch without any is left out, unless an earlier attempt at it may have had some.
+        Skips a batch without any, unless an earlier attempt at it may have had some.
         """
         names = [
             task.rows_name(slot)
@@ -67,7 +67,7 @@ class LateRows:
 
 
 def only_diverted(frame: DataFrame, layout: WireLayout, diverted: SideOutputLayout, bounds: Bounds) -> DataFrame:
-    """The frame with the whole rows of those that the bounds divert, so that no others travel to the slots."""
+    """Returns the frame with full rows only for those that the bounds divert, so that no others reach the slots."""
     outside = f.lit(False)
     for position, name in enumerate(layout.queries.graph.names):
         if name not in bounds.floors:
@@ -82,12 +82,12 @@ def only_diverted(frame: DataFrame, layout: WireLayout, diverted: SideOutputLayo
 
 @dataclass
 class LateRowsWarning:
-    """Warns once for each stream that loses rows by an allowed disorder that nobody gave."""
+    """Warns once for each stream that drops late rows without a declared watermark delay."""
 
     streams: frozenset[str]
 
     def note(self, late: Mapping[str, int]) -> None:
-        """Takes the number of late rows of each stream in a batch."""
+        """Receives the number of late rows of each stream in a batch."""
         for stream in sorted(stream for stream in self.streams if late.get(stream)):
             self.streams -= {stream}
             warnings.warn(

@@ -1,11 +1,11 @@
-"""Links as a streaming source of Spark: one source for all inputs of an operator, in the wire layout.
+"""Links as a Spark streaming source: one source for all inputs of an operator, in the wire layout.
 
 A source has the offset of a `Feed`: the last batch taken from each link. Spark logs it before a batch runs, so a replay
-reads the same rows. One task reads a batch, or several if it is large; it computes codes and cells as the engine does,
-which spares Spark a projection for each input. The tick of an input travels as a row that a filter rejected, under the
-complement of its relation's number. When Spark has committed a batch, its rows are acknowledged and may go.
+reads the same rows. One task reads a batch, or several tasks if it is large. The task computes codes and cells like the
+engine, which saves a Spark projection per input. The tick of an input is sent as a row rejected by a filter, under the
+complement of its relation's number. When Spark has committed a batch, its rows are acknowledged and may be deleted.
 
-The inlets are asked for with every batch: an object that can be pickled, because Spark asks in a process of its own.
+The inlets are looked up for every batch. The object must be picklable, because Spark calls it in a separate process.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from anabranch.spark.source import CELL, Cells
 
 FORMAT = "anabranch_links"
 MOST_BYTES = 1 << 25
-"""The bytes that one task reads; a larger batch is read by several."""
+"""The maximum bytes that one task reads; larger batches are read by several tasks."""
 
 
 class Inlets(Protocol):
-    """Says which links an operator reads; pickled on its way to Spark's process."""
+    """A callable that returns the links that an operator reads; pickled and sent to Spark's process."""
 
     def __call__(self) -> Sequence[Inlet]: ...
 
 
 @dataclass(frozen=True)
 class LinkInputs:
-    """The links of an operator: its name as their reader, where they are, and which they are."""
+    """The input links of an operator: its reader name, their location, and the inlets."""
 
     reader: str
     place: str
@@ -57,7 +57,7 @@ class LinkInputs:
 
 @dataclass(frozen=True)
 class _Numbering:
-    """What a task needs of `Cells` to number rows."""
+    """The part of `Cells` that a task needs to number rows."""
 
     layout: WireLayout
     start: Partitioning
@@ -66,7 +66,7 @@ class _Numbering:
 
 
 def link_frame(spark: SparkSession, inputs: LinkInputs) -> Callable[[Cells], DataFrame]:
-    """The rows of all links of an operator, as `start_query` takes them."""
+    """Returns the rows of all links of an operator, in the form that `start_query` takes."""
 
     def rows(cells: Cells) -> DataFrame:
         names = cells.layout.queries.graph.names
@@ -82,7 +82,7 @@ def link_frame(spark: SparkSession, inputs: LinkInputs) -> Callable[[Cells], Dat
 
 
 class LinkDataSource(DataSource):
-    """The source, as Spark knows it."""
+    """The data source registered with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +95,7 @@ class LinkDataSource(DataSource):
 
 @dataclass
 class Share(InputPartition):
-    """What one task reads: entries of links, and the ticks of the batch if it is the first."""
+    """The work of one task: entries of links, and the ticks of the batch for the first task."""
 
     pieces: tuple[Piece, ...]
     ticks: Mapping[str, int]
@@ -150,7 +150,7 @@ class LinkReader(DataSourceStreamReader):
 
 
 def _numbered(numbering: _Numbering, position: int, batch: RelationBatch) -> Iterator[pa.RecordBatch]:
-    """Rows in the wire layout with their cells; a row that several slots need, once for each."""
+    """Returns rows in the wire layout with their cells; a row that several slots need appears once for each."""
     name = numbering.layout.queries.graph.names[position]
     table = numbering.layout.relation_table(position, batch)
     copies = numbering.copies[name]
@@ -161,7 +161,7 @@ def _numbered(numbering: _Numbering, position: int, batch: RelationBatch) -> Ite
 
 
 def _tick(numbering: _Numbering, position: int, tick: int) -> pa.RecordBatch:
-    """A tick, as a row that was rejected at its time."""
+    """Returns a tick as a row rejected at its time."""
     name = numbering.layout.queries.graph.names[position]
     values = {RELATION: ~position, TIME: tick, CELL: numbering.first[name]}
     values |= dict.fromkeys(numbering.layout.code_columns, 0)

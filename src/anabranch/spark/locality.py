@@ -1,12 +1,12 @@
-"""Keeps a slot on the machine that has its hot state, where a cluster has several machines.
+"""Schedules a slot on the machine with its hot state, on clusters of several machines.
 
 Spark sends the task of a shuffled partition to any free executor. A slot on another machine finds no hot state there
-and rebuilds it from the checkpoint, which costs the window. So the rows of a micro-batch are joined with a frame of one
-row per slot, the anchor: a task prefers the executor that the driver has chosen for its slot (`spark.placement`).
-The anchor keeps nothing on executors, so it does not stop Spark from removing an idle one.
+and rebuilds it from the checkpoint, at the cost of a whole window. So the rows of a micro-batch are joined with a frame
+of one row per slot, the anchor: a task prefers the executor that the driver has chosen for its slot
+(`spark.placement`). The anchor stores nothing on executors, so Spark can still remove an idle executor.
 
-Both sides must be partitioned alike, by Spark's own hash; `slot_keys` gives numbers whose hash is the slot. A session
-on one machine needs no anchor.
+Both sides must be partitioned alike by Spark's own hash; `slot_keys` returns keys whose hash is the slot. A session on
+one machine needs no anchor.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from anabranch.run.hot import forget
 
 SLOT, ANCHOR = "_slot", "_anchor"
 PATIENCE = 30.0
-"""Seconds that the end of a query waits for machines to give hot state back."""
+"""Seconds that the end of a query waits for machines to release hot state."""
 _MASK = 0xFFFFFFFF
 _SEED = 42
-"""The seed with which Spark partitions by hash."""
+"""The seed of Spark's hash partitioning."""
 
 
 def make_anchor(spark: SparkSession, places: Sequence[str]) -> DataFrame:
-    """One row per slot in use, partitioned as the rows of a batch are; each part prefers the executor that is named."""
+    """Returns one row per slot in use, partitioned like a batch; each partition prefers the named executor."""
     try:
         return _located(spark, slot_keys(len(places)), places)
     except (Py4JError, TypeError):
-        # A Spark whose plans are built otherwise. Its parts stay where they are first made.
+        # Fallback for Spark versions with other plan classes: partitions stay where they are first computed.
         keys = ", ".join(str(key) for key in slot_keys(len(places)))
         rows = spark.range(len(places)).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
         return rows.repartition(len(places), ANCHOR).cache()
 
 
 def _located(spark: SparkSession, keys: Sequence[int], places: Sequence[str]) -> DataFrame:
-    """A frame over an RDD with preferred locations, which says that it is partitioned by the hash of its keys.
+    """Returns a frame over an RDD with preferred locations and a declared hash partitioning of its keys.
 
-    PySpark has no way to such a frame, so its logical plan is built in the JVM.
+    PySpark has no API for such a frame, so its logical plan is built in the JVM.
     """
     context = spark.sparkContext
     jvm, java, gateway = context._jvm, context._jsc, context._gateway
@@ -81,9 +81,9 @@ def _located(spark: SparkSession, keys: Sequence[int], places: Sequence[str]) ->
 
 
 def forget_at(spark: SparkSession, places: Sequence[str], identity: str) -> None:
-    """Removes the hot state of a query that has ended from the machines of some executors.
+    """Removes the hot state of an ended query from the machines of some executors.
 
-    A machine may be gone, or busy for long: then sweeping removes the state later (see `anabranch.run.hot`).
+    If a machine is gone or busy for long, sweeping removes the state later (see `anabranch.run.hot`).
     """
     context = spark.sparkContext
     group = f"anabranch-forget-{identity}"
@@ -105,15 +105,15 @@ def _forget(identity: str, rows: Iterable[Row]) -> None:
 
 
 def anchored(rows: DataFrame, anchor: DataFrame) -> DataFrame:
-    """A frame with the rows and partitions of another, each computed where its part of the anchor is.
+    """Returns a frame with the same rows and partitions, each computed at the location of its anchor partition.
 
-    Every row finds its slot, so the join keeps them all. As a hash join it sorts nothing.
+    Every row matches its slot, so the join keeps all rows. As a hash join, it needs no sort.
     """
     return rows.join(anchor.hint("shuffle_hash"), rows[SLOT] == anchor[ANCHOR], "left_semi")
 
 
 def slot_keys(slots: int) -> tuple[int, ...]:
-    """For each slot the least number that Spark's hash partitioning sends to the partition of that number."""
+    """Returns for each slot the least key that Spark's hash partitioning sends to the partition of that number."""
     found: dict[int, int] = {}
     key = 0
     while len(found) < slots:
@@ -123,7 +123,7 @@ def slot_keys(slots: int) -> tuple[int, ...]:
 
 
 def _spark_hash(value: int) -> int:
-    """The 32-bit Murmur 3 hash of an integer, signed, as Spark computes it."""
+    """Returns Spark's 32-bit Murmur 3 hash of an integer, signed."""
     mixed = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     state = (_rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _MASK) ^ 4
     state = (state ^ state >> 16) * 0x85EBCA6B & _MASK

@@ -1,13 +1,13 @@
-"""Spark's part of a checkpoint when the queries of a run change.
+"""Rewrites Spark's part of a checkpoint when the queries of a run change.
 
-Spark logs one offset for each scan of a source, in the order of the scans in its plan, and refuses a checkpoint of
-another number of scans. Each relation is a scan of its stream, so a set of queries that changes has other scans. The
-offsets of a stream are the same in all its scans; so the log can be written anew for the new scans. Spark's folder is
-copied with the new log, and the copy takes its place by one write of our metadata: before it Spark goes on with the old
-folder, after it with the new one.
+Spark logs one offset for each scan of a source, in the order of the scans in its plan, and refuses a checkpoint with
+another number of scans. Each relation is a scan of its stream, so a changed set of queries has other scans. All scans
+of a stream have the same offsets, so the log can be rewritten for the new scans. Spark's folder is copied with the new
+log, and one write of our metadata switches to the copy.
 
-The streams keep the order of the first start, because Spark numbers the state of a source by it. A stream that no query
-reads any more is scanned for nothing.
+Invariant: before that write Spark continues with the old folder, after it with the new one. Streams keep the order of
+the first start, because Spark numbers the state of a source by it. A stream that no query reads any more is still
+scanned.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _KEPT = 3
 
 
 def in_scan_order(queries: QuerySet, streams: Sequence[str] | None) -> list[tuple[int, Relation] | str]:
-    """The relations that are scans, with their positions, in the order of the scans.
+    """Returns the scanned relations with their positions, in the order of the scans.
 
-    `streams` has the order of the first start; None in checkpoints of earlier releases, whose scans stand as their
-    relations do. A stream that no query reads stands by its name alone.
+    `streams` has the order of the first start; it is None in checkpoints of earlier releases, whose scans are in the
+    order of their relations. A stream that no query reads is represented by its name.
     """
     relations = enumerate(queries.graph.relations)
     scans = [(place, each) for place, each in relations if not each.is_result and not each.is_table]
@@ -42,7 +42,7 @@ def in_scan_order(queries: QuerySet, streams: Sequence[str] | None) -> list[tupl
 
 
 def sparks_folder(store: Store, scans: Sequence[str]) -> str:
-    """The folder of Spark's part, whose log has an offset for each of these scans, named by their streams."""
+    """Returns the folder of Spark's part, whose log has an offset for each of these scans, named by their streams."""
     metadata = store.metadata() or {}
     folder, before = store.sparks_name, metadata.get("scans")
     if before is None:
@@ -91,7 +91,7 @@ def _numbers(listed: Sequence[pafs.FileInfo], folder: str) -> list[int]:
 
 
 def rewritten(content: str, before: Sequence[str], scans: Sequence[str]) -> str:
-    """An entry of Spark's log of offsets for other scans of the same streams.
+    """Rewrites an entry of Spark's offset log for other scans of the same streams.
 
     >>> rewritten("v1\\n{}\\n4\\n7", ["a", "b"], ["a", "a", "b"]).split("\\n")
     ['v1', '{}', '4', '4', '7']

@@ -1,8 +1,8 @@
-"""Functions of the user's own inside Spark SQL, where a filter or a key needs them before the shuffle.
+"""User-defined functions inside Spark SQL, for filters or keys evaluated before the shuffle.
 
 Each becomes an Arrow UDF of the session, one for each relation that calls it, so that an error can name the stream.
-Spark computes a UDF for every row, whatever stands around it. So a UDF has one more argument, its guard: where the
-guard is not true, the function does not see the row, and the value is NULL.
+Spark evaluates a UDF for every row, regardless of surrounding conditions. So a UDF has an additional guard argument:
+where the guard is not true, the function does not get the row, and the value is NULL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.spark.arrow_schema import data_type
 
 
 def spark_name(call: Call) -> str:
-    """The name of the UDF of a call."""
+    """Returns the name of the UDF of a call."""
     assert call.own is not None
     types = "_".join(str(argument.type) for argument in call.arguments)
     readable = "".join(letter if letter.isalnum() else "_" for letter in types)
@@ -31,7 +31,7 @@ def spark_name(call: Call) -> str:
 
 
 def register_functions(spark: SparkSession, expressions: Iterable[Expr], stream: str) -> None:
-    """Makes the functions that the expressions over rows of a stream call known to the session."""
+    """Registers the functions called by expressions over a stream with the session."""
     for expression in expressions:
         for node in walk(expression):
             if isinstance(node, Call) and node.own is not None:
@@ -59,5 +59,5 @@ def _udf(own: OwnFunction, call: Call, stream: str):  # type: ignore[no-untyped-
 
 
 def travel_by_value(module: ModuleType) -> None:
-    """Lets the functions of a module travel to workers that cannot import it."""
+    """Ships the functions of a module by value to workers that cannot import it."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

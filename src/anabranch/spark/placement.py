@@ -1,11 +1,12 @@
-"""Which executor runs which slot: a table in the driver, renewed when executors join or leave.
+"""Assigns slots to executors: a table in the driver, updated when executors join or leave.
 
-A slot has its hot state on one executor; running it elsewhere costs a rebuild from the checkpoint. So a slot stays
-while its executor lives and has no more than its share. The share of an executor follows its cores. An executor that
-joins is given slots of the fullest ones; slots of an executor that was lost go to those with the most room.
+A slot has its hot state on one executor; running it elsewhere requires a rebuild from the checkpoint. So a slot keeps
+its executor while that is alive and has no more than its share of slots. The share of an executor is proportional to
+its cores. A new executor gets slots from the fullest ones; slots of a lost executor go to those with the most free
+capacity.
 
-Under dynamic allocation Spark removes executors that are idle. Slots are then packed onto as few executors as have
-cores for them. So an executor that is not needed gives its slots away in an ordinary batch, and is removed after that.
+Under dynamic allocation, Spark removes idle executors. Slots are then packed onto as few executors as have cores for
+them. So an unneeded executor loses its slots in an ordinary batch, and Spark removes it after that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 
 @dataclass(frozen=True)
 class Executor:
-    """A process of the cluster that runs tasks."""
+    """A cluster process that runs tasks."""
 
     id: str
     host: str
@@ -27,7 +28,7 @@ class Executor:
 
     @property
     def location(self) -> str:
-        """The name by which Spark's scheduler knows the process."""
+        """The name of the process in Spark's scheduler."""
         return f"executor_{self.host}_{self.id}"
 
 
@@ -37,7 +38,7 @@ def is_on_several_machines(spark: SparkSession) -> bool:
 
 
 def live_executors(spark: SparkSession) -> tuple[Executor, ...]:
-    """The executors that are there now; none on one machine."""
+    """Returns the live executors; none on one machine."""
     if not is_on_several_machines(spark):
         return ()
     java = spark.sparkContext._jsc
@@ -45,12 +46,12 @@ def live_executors(spark: SparkSession) -> tuple[Executor, ...]:
     listed = java.sc().statusStore().executorList(True)
     found = (listed.apply(position) for position in range(listed.size()))
     several = [Executor(e.id(), _host(e.hostPort()), e.totalCores()) for e in found if e.id() != "driver"]
-    # An executor that has registered without cores is on its way.
+    # An executor registered without cores is still starting.
     return tuple(sorted((each for each in several if each.cores > 0), key=lambda each: (len(each.id), each.id)))
 
 
 def _host(address: str) -> str:
-    """The host of an address, which has no port while an executor is on its way."""
+    """Returns the host of an address, which has no port while an executor is starting."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdecimal() else address
 
@@ -58,7 +59,7 @@ def _host(address: str) -> str:
 def place(
     slots: Sequence[int], executors: Sequence[Executor], before: Mapping[int, str], *, packed: bool = False
 ) -> dict[int, str]:
-    """The executor of each slot; as few slots as possible leave the one that they had."""
+    """Returns the executor of each slot; moves as few slots as possible."""
     if not executors:
         return {}
     cores = {each.id: each.cores for each in (_packed(slots, executors, before) if packed else executors)}
@@ -82,7 +83,7 @@ def place(
 
 
 def _packed(slots: Sequence[int], executors: Sequence[Executor], before: Mapping[int, str]) -> list[Executor]:
-    """As few executors as have a core for every slot; those that have slots already come first."""
+    """Returns the fewest executors with a core for every slot; those that already have slots come first."""
     had = Counter(before.get(slot, "") for slot in slots)
     chosen: list[Executor] = []
     room = 0

@@ -1,10 +1,10 @@
-"""The executors of a running query as its driver sees them: who runs which slot, who joined, who was lost.
+"""The executors of a running query: the assignment of slots, and executors that joined or were lost.
 
-Before every batch the driver asks Spark which executors there are. When one was lost, a query that balances itself
-spreads the groups of its slots over the others, so that no single slot has to be rebuilt whole. When one joins, they
-get their work back. Otherwise a slot is rebuilt from the checkpoint on the executor that it is given.
+Before every batch the driver lists Spark's executors. When one is lost, a query with automatic balancing spreads the
+groups of its slots over the others, so that no single slot must be rebuilt in full. When one joins, groups move back.
+Without automatic balancing, a slot is rebuilt from the checkpoint on its new executor.
 
-A session on one machine has no executors to choose from, and all this does nothing.
+Limit: a session on one machine has no executors to choose from, so this module does nothing there.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Places:
         self._anchor: tuple[dict[int, str], DataFrame] | None = None
 
     def executor(self, slot: int) -> str | None:
-        """The executor of a slot; None on one machine, and for a slot that is not in use."""
+        """Returns the executor of a slot; None on one machine and for an unused slot."""
         return self._at.get(slot)
 
     def meet(self, spark: SparkSession) -> None:
-        """Takes note of executors that joined or were lost since the last batch."""
+        """Detects executors that joined or were lost since the last batch."""
         before, self._executors = self._executors, live_executors(spark)
         if not before or before == self._executors:
             return
@@ -47,7 +47,7 @@ class Places:
             self._steering.regain(f"executor {', '.join(joined)} joined")
 
     def anchor(self, spark: SparkSession, table: Partitioning) -> DataFrame | None:
-        """The anchor that keeps the slots of a table where their state is; None on one machine."""
+        """Returns the anchor that keeps the slots of a table at their state; None on one machine."""
         if not self._executors:
             return None
         self._at = place(table.working, self._executors, self._at, packed=_is_allocated_dynamically(spark))
@@ -58,15 +58,15 @@ class Places:
         return self._anchor[1]
 
     def cores(self, spark: SparkSession) -> int | None:
-        """Tasks that can run at once; None where Spark starts executors for tasks that wait."""
+        """Returns the number of concurrent tasks; None if Spark starts executors on demand."""
         if not self._executors:
             return int(spark.sparkContext.defaultParallelism)
         return None if _is_allocated_dynamically(spark) else sum(each.cores for each in self._executors)
 
     def forget(self, identity: str) -> None:
-        """Removes the hot state of the query, which has ended, from all executors: slots may have been on any."""
+        """Removes the hot state of the ended query from all executors, because slots may have been on any of them."""
         if self._anchor is not None:
-            with suppress(Exception):  # Spark may have ended before
+            with suppress(Exception):  # Spark may already have ended
                 spark = self._anchor[1].sparkSession
                 forget_at(spark, [each.location for each in live_executors(spark)], identity)
 

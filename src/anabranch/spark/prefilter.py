@@ -1,11 +1,12 @@
-"""Keys of small tables filter the streams before the shuffle.
+"""Filters streams by the keys of small tables before the shuffle (semi-join pruning).
 
-A row of a stream whose key no row of a table has is part of no result of an inner join with the table. Such rows move
-the clock of their stream and go no further, as rows that a filter rejects. Rows are compared by the codes of their
-keys, so a row that passes by a shared hash is only sent in vain.
+A stream row whose key is in no table row is part of no result of an inner join with the table. Such rows only advance
+the clock of their stream, like rows that a filter rejects. Rows are compared by the codes of their keys, so a hash
+collision only sends a row unnecessarily.
 
-Law: a row is left out only if no version of the table that could complete a result with it has its key. So this is
-done where a row meets the version of its own batch (a query of one stream) or where the first version stays for ever.
+Invariant: a row is dropped only if no table version that could complete a result with it has its key. So pruning
+applies only if a row is joined with the version of its own batch (a query of one stream), or if the first version is
+kept for ever.
 
 Limit: at most `MOST_KEYS` keys, which are part of the plan of a micro-batch.
 """
@@ -24,12 +25,12 @@ from anabranch.run.tables import ReadTable, table_batch
 from anabranch.run.wire import RELATION, WireLayout
 
 MOST_KEYS = 1_000
-"""A table with more keys filters nothing: the keys are part of the plan of a micro-batch."""
+"""Tables with more keys do not filter: the keys are part of the plan of a micro-batch."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A key that rows of a stream share with those of a table, by the relations."""
+    """A key that a stream and a table have in common, by their relations."""
 
     stream: str
     table: str
@@ -37,7 +38,7 @@ class Shared:
 
 
 def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
-    """The keys by which tables may filter streams, none where a later version could complete a result."""
+    """Returns the keys by which tables may filter streams; empty if a later version could complete a result."""
     if queries.names != (ALONE,):
         return ()
     (member,) = queries.members
@@ -55,15 +56,15 @@ def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
 
 
 def _has_key(layout: WireLayout, relation: str, code: str, keys: Sequence[int]) -> Column:
-    """True of rows of a relation with one of these codes, and of all rows of others."""
+    """True for rows of the relation with one of these codes, and for all rows of other relations."""
     is_other = f.col(RELATION) != layout.queries.graph.names.index(relation)
     wire = layout.code_columns[layout.codes[relation].index(code)]
-    # As one text: one call of the JVM, not one for each key.
+    # As one text: one JVM call instead of one per key.
     return is_other | f.expr(f"{wire} IN ({', '.join(f'{key}L' for key in keys)})") if keys else is_other
 
 
 class Prefilter:
-    """The condition that rows must pass before they are sent, for the versions of tables in force."""
+    """The condition for rows to be sent, for the current versions of tables."""
 
     def __init__(self, layout: WireLayout, read: ReadTable) -> None:
         self._layout = layout
@@ -77,7 +78,7 @@ class Prefilter:
         return bool(self._keys)
 
     def condition(self, versions: Mapping[str, str]) -> Column | None:
-        """The condition; None where no table filters anything. It is made once for each version."""
+        """Returns the condition; None if no table filters. It is cached per version."""
         if self._made is None or self._made[0] != versions:
             self._made = dict(versions), self._condition(versions)
         return self._made[1]

@@ -1,8 +1,8 @@
-"""Keeps the usual messages of Java and Spark off the terminal, and lets everything else through.
+"""Filters the routine messages of Java and Spark from the terminal.
 
-The Java process that runs Spark gets a pipe as its standard error. A thread passes on every line that is not a usual
-greeting, a warning in Spark's own log format or a frame of a stack. So the first line of a failure is shown, and so are
-lines of a user's log4j configuration in another format. With ANABRANCH_VERBOSE set, Spark writes to the terminal.
+The Java process that runs Spark gets a pipe as its standard error. A thread forwards every line except startup
+messages, warnings in Spark's own log format and stack frames. So the first line of a failure is shown, as are lines of
+a user's log4j configuration in another format. With ANABRANCH_VERBOSE set, Spark writes to the terminal.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _STANDARD_ERROR = 2
 
 
 def is_verbose() -> bool:
-    """True when the user wants to see Spark's log."""
+    """Returns True when the user wants to see Spark's log."""
     return os.environ.get(VERBOSE, "") not in ("", "0")
 
 
 def is_usual(line: bytes) -> bool:
-    """True when a line is of no use to a user.
+    """Returns True when a line is routine output.
 
     >>> is_usual(b'Setting default log level to "WARN".')
     True
@@ -44,7 +44,7 @@ def is_usual(line: bytes) -> bool:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Processes that are started inside have a standard error without the usual lines, for as long as they live."""
+    """Filters the standard error of processes started inside the context, for their whole lifetime."""
     terminal = os.dup(_STANDARD_ERROR)
     reading, writing = os.pipe()
     os.dup2(writing, _STANDARD_ERROR)

@@ -1,15 +1,16 @@
-"""A stream of Redis as a source of Spark: `format: redis-stream`, with `url`, `stream` and a schema.
+"""A Redis stream as a Spark source: `format: redis-stream`, with `url`, `stream` and a schema.
 
-An entry of the stream is a row; its fields are columns, as text that is cast to the type of the column. A column `_id`
-has the identifier of the entry. A field that is not there is NULL.
+An entry of the stream is a row; its fields are columns, as text that is cast to the column's type. The column `_id` has
+the identifier of the entry. A missing field is NULL.
 
     spark.dataSource.register(RedisStreams)                       # a spec does so by itself
     spark.readStream.format("redis-stream").schema("ts timestamp, k bigint").option("stream", "orders").load()
 
-Law: a batch that is read again has the same rows. An offset is the last identifier and how many entries lie up to it,
-so entries that were trimmed before they were read are noticed: the query ends by name, and nothing is skipped.
+Invariant: a batch that is read again has the same rows. An offset is the last identifier and the number of entries up
+to it, so entries trimmed before they were read are detected: the query ends with an error, and nothing is skipped.
 
-Limit: one task reads a stream. Entries must stay in the stream until their batch is committed. Spark 4.2 or newer.
+Limit: one task reads a stream. Entries must stay in the stream until their batch is committed. Needs Spark 4.2 or
+newer.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ FORMAT = "redis-stream"
 FIRST = "0-0"
 ID = "_id"
 READ = 10_000
-"""Entries that are asked for at once."""
+"""The number of entries per request."""
 MOST = "maxEntriesPerTrigger"
 
 
 class RedisStreams(DataSource):
-    """The source, as Spark knows it."""
+    """The data source registered with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -52,7 +53,7 @@ class RedisStreams(DataSource):
 
 
 class Span(InputPartition):
-    """The entries after one identifier up to another, and how many they are."""
+    """The entries between two identifiers (exclusive, inclusive), and their number."""
 
     def __init__(self, after: str, upto: str, entries: int) -> None:
         super().__init__(0)
@@ -69,7 +70,7 @@ class RedisReader(DataSourceStreamReader):
         return {"id": FIRST, "entries": 0}
 
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
-        """The entries that a batch takes: all, or as many as the option allows."""
+        """Returns the end of the batch: all entries, or as many as the option allows."""
         last, taken = start["id"], 0
         while self._most is None or taken < self._most:
             count = READ if self._most is None else min(READ, self._most - taken)
@@ -80,7 +81,7 @@ class RedisReader(DataSourceStreamReader):
         return {"id": last, "entries": start["entries"] + taken}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The end of the stream, by which progress shows what waits."""
+        """Returns the end of the stream, from which progress reports the backlog."""
         client = self._client()
         found = client.xrevrange(self._stream, "+", "-", 1)
         if not found:
@@ -143,7 +144,7 @@ class RedisReader(DataSourceStreamReader):
 
 
 def _instants(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts as instants; those without a zone are of UTC."""
+    """Casts texts to instants; those without a zone are in UTC."""
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:

@@ -1,9 +1,9 @@
-"""The Spark session that Anabranch runs in, and what it needs on the machine.
+"""Opens Spark sessions and checks their requirements on the machine.
 
-A user may bring any session; `recommended_configuration` says what is worth setting in it. `open_session` makes one
-on any master for the shell, `local_session` one for the demo and the tests: one process, loopback only, no web
-interface. Missing Java, an old Java and a missing `pyspark` each raise a HostError that names what to install; a
-session that does not start raises one with the cause.
+Users may bring any session; `recommended_configuration` lists useful settings. `open_session` creates one on any master
+for the shell. `local_session` creates one for the demo and the tests: one process, loopback only, no web UI. A missing
+or old Java and a missing `pyspark` each raise a HostError that names what to install; a session that fails to start
+raises one with the cause.
 """
 
 from __future__ import annotations
@@ -48,25 +48,28 @@ __all__ = [
 
 OLDEST_JAVA = 17
 _WATERMARK = "spark.watermarkDelayMs"
-"""In the metadata of a column, as Spark's own event-time operators read it."""
+"""The metadata key of a column that Spark's event-time operators read."""
 FILE_LOGS: Mapping[str, str] = MappingProxyType(
     {
         "spark.sql.streaming.fileSource.log.compactInterval": "100",
         "spark.sql.streaming.fileSource.log.cleanupDelay": "1min",
     }
 )
-"""A file stream logs the names of all files that it has ever read, and writes the whole log anew every so many batches;
-parts that are in it are deleted so much later. Nobody but the stream reads them."""
+"""Compaction settings of a file stream's log.
+
+The log has the names of all files ever read. It is rewritten in full at the compact interval, and compacted entries are
+deleted after the cleanup delay. Only the stream itself reads them.
+"""
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 def recommended_configuration() -> dict[str, str]:
-    """Spark settings that serve Anabranch on any master; a session without them works, only slower.
+    """Returns recommended Spark settings for any master; a session without them works, but slower.
 
-    Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
-    Without reduce locality Spark does not drag slots to where most of their rows happen to be. The daemon forks workers
-    that have the engine loaded. The options of the driver's JVM are in `anabranch.spark.jvm`, what a file stream
-    writes down of its files in `FILE_LOGS`.
+    Writing checkpoint files through `FileSystem` saves one forked process per file on a disk without Hadoop's native
+    library. Without reduce locality, Spark does not move slots to where most of their rows are. The daemon forks
+    workers with the engine loaded. `anabranch.spark.jvm` has the options of the driver's JVM, and `FILE_LOGS` those of
+    file stream logs.
     """
     return {
         **FILE_LOGS,
@@ -82,7 +85,7 @@ def recommended_configuration() -> dict[str, str]:
 
 
 def local_session(cores: int = 2, **configuration: str) -> SparkSession:
-    """A Spark session inside this process tree; the given settings win over the recommended ones.
+    """Opens a local Spark session; the given settings override the recommended ones.
 
     >>> spark = local_session(2, **{"spark.driver.memory": "2g"})  # doctest: +SKIP
     """
@@ -90,7 +93,7 @@ def local_session(cores: int = 2, **configuration: str) -> SparkSession:
 
 
 def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) -> SparkSession:
-    """A Spark session on any master, quiet unless the user wants its log; the given settings win over ours.
+    """Opens a Spark session on any master, quiet unless its log is enabled; the given settings override ours.
 
     Raises
     ------
@@ -98,11 +101,11 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
         When there is no usable Java, or Spark does not start.
     """
     require_java()
-    # Spark's workers start whatever `python3` PATH finds, which has not the packages of this one's environment.
+    # Spark's workers start the first `python3` on PATH, which may lack the packages of this environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**recommended_configuration(), "spark.app.name": "anabranch", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
-        # Read by Spark's launcher before any setting; without it a machine with an odd host name warns or cannot bind.
+        # Spark's launcher reads it before any setting; without it, an unresolvable host name warns or fails to bind.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
@@ -113,7 +116,7 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
     if not is_verbose():
         settings["spark.log.level"] = "ERROR"
     if SparkContext._active_spark_context is None:
-        # The JVM is ours to patch; one that the user started is not.
+        # Patches only a JVM that Anabranch starts, never one that the user started.
         settings[SETTING] = "true"
     builder = SparkSession.builder.master(master)
     for key, value in {**settings, **configuration}.items():
@@ -130,7 +133,7 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
 
 
 def _cores(master: str) -> int:
-    """How many tasks run at once on `local`, `local[n]`, `local[*]` or `local-cluster[executors, cores, memory]`."""
+    """Returns the task parallelism of `local`, `local[n]`, `local[*]` or `local-cluster[executors, cores, memory]`."""
     numbers = [int(number) for number in re.findall(r"\d+", master)]
     if master.startswith("local-cluster"):
         return numbers[0] * numbers[1]
@@ -138,14 +141,14 @@ def _cores(master: str) -> int:
 
 
 def first_cause(error: Exception) -> str:
-    """The first line of a Java error, without its stack."""
+    """Returns the first line of a Java error, without its stack."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     java = [line.strip() for line in lines if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
     return without_secrets((java or lines)[0].removeprefix(": "))
 
 
 def refuse_connect(spark: object) -> None:
-    """A session of Spark Connect has no driver in this process, and the rounds of a query run in the driver."""
+    """Refuses a Spark Connect session: it has no driver in this process, and a query needs the driver."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise HostError(
             "the Spark session is one of Spark Connect",
@@ -155,7 +158,7 @@ def refuse_connect(spark: object) -> None:
 
 
 def refuse_speculation(spark: SparkSession) -> None:
-    """Two attempts of one slot at once would share, and spoil, its hot state."""
+    """Refuses speculative execution: two concurrent attempts of one slot would corrupt its hot state."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise HostError(
             "the Spark session has 'spark.speculation' on",
@@ -165,7 +168,7 @@ def refuse_speculation(spark: SparkSession) -> None:
 
 
 def require_java() -> int:
-    """The major version of the Java that Spark would start, or a HostError with what to install."""
+    """Returns the major version of the Java that Spark would start; raises a HostError with what to install."""
     remedy = f"install a Java {OLDEST_JAVA} or newer runtime and put it on PATH, or point JAVA_HOME at it"
     java = java_command()
     if java is None:
@@ -183,13 +186,13 @@ def require_java() -> int:
 
 
 def _major_version(text: str) -> int | None:
-    """17 of `openjdk version "17.0.15"`, 8 of `java version "1.8.0_392"`."""
+    """Returns 17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_392"`."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
 
 def watermarks(frame: DataFrame) -> dict[str, int]:
-    """The delay of `withWatermark`, in microseconds, of each column of the frame that has one."""
+    """Returns the `withWatermark` delay, in microseconds, of each column that has one."""
     return {
         field.name: 1000 * int(field.metadata[_WATERMARK]) for field in frame.schema if _WATERMARK in field.metadata
     }

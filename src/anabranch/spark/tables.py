@@ -1,7 +1,7 @@
-"""Tables of a running query on Spark: read by the driver, copied into the checkpoint, met by the batches after.
+"""Lookup tables of a running query on Spark: the driver reads them and copies them into the checkpoint.
 
-A table is read at the start and, if it is to be refreshed, again before a batch once the interval has passed or its
-version is another. Rows that are the same as before make no new version.
+A table is read at the start. A refreshed table is read again before a batch when its interval has passed or its version
+value has changed. Unchanged rows make no new version.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from anabranch.spark.failure import named_source
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where the rows of a table come from, and when they are read again."""
+    """The source of a table's rows, and when they are read again."""
 
     read: Callable[[], DataFrame]
     schema: Schema
     refresh: int | None = None
     """Microseconds of processing time after which the table is read again."""
     version: Callable[[], object] | None = None
-    """Returns another value when the table has changed; asked before every batch."""
+    """Returns another value when the table has changed; called before every batch."""
 
     @property
     def is_read_again(self) -> bool:
@@ -51,15 +51,15 @@ class SparkTables:
             self._read(name)
 
     def small(self) -> frozenset[str]:
-        """The tables that every slot holds whole."""
+        """The tables that every slot holds in full."""
         return self._shelf.small()
 
     def read(self, version: str) -> pa.Table:
-        """The rows of a version."""
+        """Returns the rows of a version."""
         return self._shelf.read(version)
 
     def in_force(self, batch: int) -> dict[str, str]:
-        """The versions that a batch meets; tables are read again where that is due."""
+        """Returns the versions that a batch uses; reads tables again when due."""
         for name, source in self._sources.items():
             due = source.refresh is not None and _now() - self._read_at[name] >= source.refresh
             if due or (source.version is not None and source.version() != self._versions[name]):

@@ -1,6 +1,6 @@
-"""What tells that a table has changed, where a spec names it: its files, or the answer to a query.
+"""Change detection for tables of a spec: by their files, or by the result of a query.
 
-Both are asked before every batch, in the driver. Listing files costs a call to their file system; a query costs a job.
+Both are evaluated before every batch, in the driver. Listing files costs a file system call; a query costs a Spark job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.spark.failure import named_source
 
 
 def version_of(spark: SparkSession, name: str, path: str | None, wanted: str) -> tuple[Any, ...]:
-    """A value that is another when the table has changed."""
+    """Returns a value that changes when the table changes."""
     with named_source(name, kind="table"):
         if wanted != FILES:
             return tuple(tuple(row) for row in spark.sql(wanted).collect())
@@ -23,7 +23,7 @@ def version_of(spark: SparkSession, name: str, path: str | None, wanted: str) ->
 
 
 def _files(spark: SparkSession, path: str) -> tuple[Any, ...]:
-    """The files below a path: any file system of Spark's."""
+    """Returns the files below a path, on any file system of Spark."""
     context: Any = spark.sparkContext
     place = context._jvm.org.apache.hadoop.fs.Path(path)
     system = place.getFileSystem(context._jsc.hadoopConfiguration())

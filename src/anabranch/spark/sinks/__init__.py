@@ -1,4 +1,5 @@
-"""Sinks: one module for each kind, the protocol that all of them keep (`sink`), and the routine that drives them.
+"""Sinks: one module for each kind, their common protocol (`sink`), and the routine that drives them (`delivery`).
 
-`deliver` hands a batch to the sinks of one query or of several. `make` turns a format name and its options into a sink.
+`deliver` passes a batch to the sinks of one query or of several. `make` turns a format name and its options into a
+sink.
 """

@@ -1,10 +1,10 @@
-"""Delivers the results of a batch to the sinks of its queries; the same routine serves one query and several.
+"""Delivers the results of a batch to the sinks of its queries, for one query or several.
 
-One Spark job computes the results of all queries. Workers write what their sinks ask them to write; the frame holds
-the rest. When several sinks read the frame, or one that may evaluate it more than once, the frame is computed first and
-cached. Sinks publish only after all results of the batch are written.
+One Spark job computes the results of all queries. Workers write the results of sinks that request it; the frame holds
+the rest. The frame is computed first and cached when several sinks read it, or when one sink may evaluate it more than
+once. Sinks publish only after all results of the batch are written.
 
-Law: the step of each slot runs exactly once, whatever the sinks do with their frames.
+Invariant: the step of each slot runs exactly once, however the sinks use their frames.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def deliver(
 ) -> None:
     """Writes and publishes one batch.
 
-    `sinks` are by name of the query. `compute` returns the frame of results, given the writers of the queries whose
-    results the workers write. The frame of a query that runs alone has the columns of its results; that of named
-    queries has a struct column for each query. `is_observed` says that somebody waits for an observation of the frame.
+    `sinks` is keyed by query name. `compute` returns the frame of results, given the writers of the queries whose
+    results the workers write. The frame of a single query has its result columns; the frame of named queries has a
+    struct column per query. `is_observed` means that an observation of the frame is awaited.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
@@ -61,10 +61,11 @@ def deliver(
 
 
 def _run(frame: DataFrame, is_observed: bool) -> None:
-    """Computes a frame for what its workers do.
+    """Computes a frame for the side effects of its workers.
 
-    As part of the execution of the micro-batch: one of its own is described in words, announced and collected through
-    a socket. But Spark tells observations only at the end of an execution.
+    It runs as part of the micro-batch's execution: a separate execution would be described as text, announced to
+    listeners and collected through a socket. An observed frame is collected, because Spark reports observations only at
+    the end of an execution.
     """
     if is_observed:
         frame.collect()
@@ -78,7 +79,7 @@ def _of_query(frame: DataFrame, name: str) -> DataFrame:
 
 @contextmanager
 def _cached(frame: DataFrame, titles: str, batch: int) -> Iterator[None]:
-    """Computes the frame and keeps it; the step has run, even if no sink reads the frame."""
+    """Computes and caches the frame; the step has run even if no sink reads the frame."""
     frame.persist()
     try:
         with named_failure(titles, batch), evaluating(batch):

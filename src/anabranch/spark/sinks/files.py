@@ -1,4 +1,4 @@
-"""Files of any format that Spark writes, replaced batch by batch."""
+"""Files of any format that Spark writes, replaced per batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.spark.sinks.folder import BatchFolder
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.sinks.spark_writer import partitioned
 
-# The staging folder is hidden until the job is done, so tasks may commit straight into it without a success marker.
+# The staging folder is hidden until the job is done, so tasks may commit directly into it without a success marker.
 _COMMIT_ONCE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -22,8 +22,8 @@ _COMMIT_ONCE = {
 class FileSink(Sink):
     """A folder of files that reads back as a plain table of the SELECT columns.
 
-    Spark writes a batch into a hidden folder. The files then move into place under names that carry the batch and the
-    query, so that a replay replaces its own files and leaves those of other queries alone.
+    Spark writes a batch into a hidden folder. The files are then moved into place under names with the batch and the
+    query, so that a replay replaces its own files and no others.
     """
 
     format: str

@@ -1,10 +1,10 @@
-"""A folder of result files, each of which belongs to one batch of one query.
+"""A folder of result files; each file belongs to one batch of one query.
 
-A batch is staged in a hidden folder inside the target, then published: files that an earlier attempt left of this batch
-and query are removed, and the staged files take their place as `part-<batch>-<query>-…`, inside the same partition
-folders. Only the batch that a crash interrupted can have leftovers, so the folder is listed once per start.
+A batch is staged in a hidden folder inside the target, then published: files of an earlier attempt at this batch and
+query are removed, and the staged files are moved to `part-<batch>-<query>-…` inside the same partition folders. Only a
+batch interrupted by a crash can have leftovers, so the folder is listed once per start.
 
-Limit: a path without a scheme is a local path of driver and executors; other places need a URI that Arrow knows
+Limit: a path without a scheme is a local path of driver and executors; other locations need a URI that Arrow supports
 (`hdfs:`, `s3:`, `s3a:`, `gs:`, `abfs:`, `abfss:`).
 """
 
@@ -26,7 +26,7 @@ _SPARKS_LOG = "_spark_metadata"
 
 
 class BatchFolder:
-    """The files of one folder; `stage` and `publish` are called in turn for each batch."""
+    """The files of one folder; `stage` and `publish` alternate for each batch."""
 
     def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
         self._files, self._root, self._spark_root = open_place(path)
@@ -38,14 +38,14 @@ class BatchFolder:
 
     @property
     def place(self) -> str:
-        """A unique name of the folder, however its path was written."""
+        """A unique name of the folder, independent of the spelling of its path."""
         is_local = isinstance(self._files, fs.LocalFileSystem)
         return f"file://{os.path.realpath(self._root)}" if is_local else self._spark_root.rstrip("/")
 
     def stage(self, batch_id: int, query_id: str) -> str:
-        """Returns the path to write this attempt at the batch to; nobody else ever writes there.
+        """Returns a path for this attempt at the batch that no other attempt writes to.
 
-        A worker that outlived a killed driver may still be writing to the folder of an earlier attempt.
+        A worker that survived a killed driver may still be writing to the folder of an earlier attempt.
         """
         if self._newest is None:
             self._drop_staging(_owner(query_id))
@@ -54,18 +54,18 @@ class BatchFolder:
 
     @property
     def staging(self) -> str:
-        """The path of the attempt that was staged last, as Spark writes it."""
+        """The path of the last staged attempt, in the form that Spark writes to."""
         return posixpath.join(self._spark_root, self._staged)
 
     def publish(self, batch_id: int, query_id: str) -> None:
-        """Replaces the files of this batch by the staged files that have rows."""
+        """Replaces the files of this batch with the staged files that have rows."""
         prefix = f"part-{batch_id:09d}-{_owner(query_id)}-"
         if self._newest is None or batch_id <= self._newest:
             self._drop_leftovers(prefix)
         staging = posixpath.join(self._root, self._staged)
         made: set[str] = set()
         for file in self._data_files(staging):
-            # Spark's first task leaves a file even when it has no row to write.
+            # Spark's first task creates a file even without rows.
             if file.base_name.startswith("part-00000-") and not self._has_rows(file):
                 continue
             inside = posixpath.relpath(posixpath.dirname(file.path), staging)
@@ -105,7 +105,7 @@ class BatchFolder:
         return list(self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)))
 
     def _has_rows(self, file: fs.FileInfo) -> bool:
-        """False for a file that is known to be empty; a file that Arrow cannot read, such as Avro, stays."""
+        """Returns False for a file known to be empty; files that Arrow cannot read, such as Avro, are kept."""
         match self._format:
             case "parquet":
                 return bool(parquet.read_metadata(file.path, filesystem=self._files).num_rows)
@@ -125,7 +125,7 @@ class BatchFolder:
                 return True
 
     def _has_plain_lines(self, file: fs.FileInfo) -> bool:
-        """True when the lines of the file can be counted: they end as usual, in a compression that Arrow reads."""
+        """Returns True when the lines of the file can be counted: default line ends, a compression that Arrow reads."""
         return "linesep" not in self._options and file.extension in (self._format, "txt", "gz", "bz2")
 
 

@@ -1,4 +1,4 @@
-"""Sinks that hand each batch to a function on the driver: the user's own, or one that prints."""
+"""Sinks that pass each batch to a function on the driver: the user's own, or one that prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.spark.sinks.sink import Batch, Sink
 
 @dataclass(frozen=True)
 class ForeachBatchSink(Sink):
-    """The user's own function of (frame, batch number); it must give the same outcome when called again."""
+    """The user's function of (frame, batch number); it must be idempotent."""
 
     function: Callable[[DataFrame, int], None]
 

@@ -1,17 +1,16 @@
-"""A table of a database, exactly once: the rows of a batch replace those of an earlier attempt in one transaction.
+"""A database table with exactly-once delivery: a batch replaces its earlier attempt in one transaction.
 
-The executors write a batch into a table of its own beside the target, by Spark's writer. Then the driver, in one
-transaction, removes from the target what the batch replaces and inserts the rows. What it replaces is said by one of
-two options:
+The executors write a batch into a separate staging table with Spark's writer. Then the driver, in one transaction,
+deletes the replaced rows from the target and inserts the new rows. One of two options selects the replaced rows:
 
     batchColumn   a column of the target that holds the number of the batch: the rows with this number
     keyColumns    columns whose values are unique among the results: the rows with the values of the batch (an upsert)
 
-Law: the target shows all of a batch or nothing of it, and a batch that is written again leaves its rows once. Spark may
-run a task twice whose executor was lost; so the rows beside the target are counted before they are taken.
+Invariant: the target shows all of a batch or nothing of it, and a repeated batch leaves its rows once. Spark may run a
+task twice if its executor was lost, so the staged rows are counted before the insert.
 
-Limit: the database must have transactions that include DELETE and INSERT … SELECT. Without either option the results go
-through Spark's plain writer, which appends.
+Limit: the database must support transactions with DELETE and INSERT … SELECT. Without either option, results go through
+Spark's plain writer, which appends.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from anabranch.spark.sinks.sink import Batch, Sink
 
 @dataclass(frozen=True)
 class JdbcSink(Sink):
-    """Replaces the rows of a batch in a table of a database."""
+    """Replaces the rows of a batch in a database table."""
 
     spark: SparkSession
     target: JdbcTable
@@ -49,7 +48,7 @@ class JdbcSink(Sink):
         return f"jdbc table {self.table}"
 
     def beside(self, batch: Batch) -> str:
-        """The table that the executors write."""
+        """The staging table that the executors write."""
         return f"{self.table}_anabranch_{batch.query_id[:8] or 'batch'}"
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -58,7 +57,7 @@ class JdbcSink(Sink):
             if self.target.batch_column is None
             else frame.withColumn(self.target.batch_column, f.lit(batch.number))
         )
-        # Creates the target if there is none.
+        # Creates the target if it does not exist.
         self._writer(rows.limit(0), self.table).mode("append").save()
         self._writer(rows, self.beside(batch)).mode("overwrite").option("truncate", "true").save()
         expected = frame.count()
@@ -83,7 +82,7 @@ class JdbcSink(Sink):
     def _replaced(self, batch: Batch, beside: str, quote: Any) -> str:
         if self.target.batch_column is not None:
             return f"{quote(self.target.batch_column)} = {batch.number}"
-        # NULL is a key like any other: groups may have it.
+        # NULL is a valid key: groups may have it.
         pairs = [(f"beside.{quote(key)}", f"{self.table}.{quote(key)}") for key in self.target.keys]
         same = " AND ".join(f"({new} = {old} OR ({new} IS NULL AND {old} IS NULL))" for new, old in pairs)
         return f"EXISTS (SELECT 1 FROM {beside} beside WHERE {same})"
@@ -101,7 +100,7 @@ class JdbcSink(Sink):
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[Any, Any]]:
-        """A connection of the driver, made as Spark makes its own, and how the database quotes a name."""
+        """Opens a connection in the driver as Spark does; yields it with the database's function that quotes names."""
         jvm: Any = self.spark._jvm
         options = jvm.java.util.HashMap()
         for key, value in {**self.target.options, "dbtable": self.table}.items():
@@ -112,7 +111,7 @@ class JdbcSink(Sink):
         try:
             yield connection, dialect.quoteIdentifier
         finally:
-            # A transaction that is not committed is undone.
+            # Rolls back an uncommitted transaction.
             if not connection.getAutoCommit():
                 connection.rollback()
             connection.close()

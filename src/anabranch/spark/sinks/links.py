@@ -1,7 +1,7 @@
-"""The links of an operator as its sink: workers write what each reader takes, the driver makes the batch visible.
+"""The outgoing links of an operator as a sink: workers write the rows of each reader, the driver publishes the batch.
 
-The readers are asked for with every batch, so a reader can come and go while the operator runs. The entries of a batch
-are appended when all workers have written and before its manifest commits; a batch that is repeated finds them there.
+The readers are looked up for every batch, so readers can be added and removed while the operator runs. The entries of a
+batch are appended after all workers have written and before its manifest commits; a repeated batch finds them there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from anabranch.run.links.outlet import Outlet, Staged
 from anabranch.spark.sinks.sink import Batch, Sink
 
 FLUSHED_ROWS = 1 << 17
-"""A worker writes its results in parts of about so many rows."""
+"""The approximate number of rows in each part that a worker writes."""
 MOST_PARTS = 1_000
-"""The most parts that one worker writes in a batch."""
+"""The maximum number of parts that one worker writes in a batch."""
 
 
 class LinkSink(Sink):
@@ -59,7 +59,7 @@ class StagedLinks:
 
 
 class OpenLinks:
-    """Results on their way to the links; what was written stays invisible until the driver appends it."""
+    """Results being written to the links; they remain invisible until the driver appends them."""
 
     def __init__(self, staged: Staged, partition: int) -> None:
         self._staged = staged

@@ -1,7 +1,7 @@
-"""From a format name and its options to a sink.
+"""Creates a sink from a format name and its options.
 
-`MAKERS` lists the formats that have a sink of their own. Any other name is a format of Spark's batch writer. To add a
-sink, write its class in a module of this folder and register a function for its format here.
+`MAKERS` lists the formats with their own sink. Any other name is a format of Spark's batch writer. To add a sink, write
+its class in a module of this folder and register a function for its format here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anabranch.spark.sinks.worker_files import WorkerFileSink, written_form
 
 @dataclass(frozen=True)
 class SinkRequest:
-    """Settings that were checked, the columns of the results, and the session."""
+    """Validated settings, the columns of the results, and the session."""
 
     sink: SinkSettings
     spark: SparkSession
@@ -50,7 +50,7 @@ def make_sink(
     path: str | None = None,
     partition_by: tuple[str, ...] = (),
 ) -> Sink:
-    """Returns the sink of a format; a SpecError names the setting that is missing, or says that Spark has no format."""
+    """Returns the sink of a format; raises a SpecError for a missing setting or a format that Spark does not have."""
     sink = SinkSettings.of(format, options, path, partition_by, name)
     check_sink(sink, schema)
     return MAKERS.get(format.lower(), _spark_writer)(SinkRequest(sink, spark, schema))
@@ -98,7 +98,7 @@ MAKERS: dict[str, Maker] = {
 
 
 def _require_format(format: str, spark: SparkSession) -> None:
-    """Refuses a format that Spark does not have; Spark itself would notice at the first batch."""
+    """Refuses a format that Spark does not have; Spark itself would fail only at the first batch."""
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None
     try:

@@ -1,4 +1,4 @@
-"""Results in the driver's memory, as Arrow and as a temporary view of the user's session; for notebooks and tests."""
+"""Results in the driver's memory, as Arrow and as a temporary view of the session; for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from anabranch.spark.sinks.sink import Batch, Sink
 class MemorySink(Sink):
     """All results on the driver.
 
-    The view is a union of parts whose sizes at least halve from one to the next, so a batch is sent to Spark a
-    logarithmic number of times. A restart begins empty: the driver's memory is not durable. A view of the same name
-    that existed before stays until `begin` or the first results, so a query that is refused does not replace it.
+    The view is a union of parts whose sizes at least halve from one to the next, so each batch is sent to Spark a
+    logarithmic number of times. A restart begins empty: the driver's memory is not durable. An existing view of the
+    same name is replaced only by `begin` or the first results, so a refused query does not replace it.
     """
 
     def __init__(self, name: str, spark: SparkSession, schema: Schema) -> None:
@@ -43,7 +43,7 @@ class MemorySink(Sink):
         return True
 
     def begin(self) -> None:
-        """Creates the view, empty unless a batch was quicker."""
+        """Creates the view; it is empty unless a batch has already arrived."""
         with self._showing:
             if not self._parts:
                 self._spark.createDataFrame([], self._spark_schema).createOrReplaceTempView(self.name)

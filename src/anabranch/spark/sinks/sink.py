@@ -1,16 +1,16 @@
-"""The protocol of a sink: what it does before a batch, inside the workers, and after.
+"""The protocol of a sink: its actions before a batch, inside the workers, and after the batch.
 
 For every batch `deliver` calls, in this order:
 
-1. `stage` before any result exists. A sink that returns a `WorkerWriter` has its results written by the workers.
+1. `stage` before any result exists. If a sink returns a `WorkerWriter`, the workers write its results.
 2. `write` with the results as a frame; not for sinks whose workers write.
-3. `publish` once all results of the batch are written, for every sink.
+3. `publish` for every sink, after all results of the batch are written.
 
-Law: publishing a batch again replaces the earlier attempt at that batch, so a batch replayed after a crash leaves the
-rows of one batch. An error in any method leaves the batch uncommitted; the restarted query replays the batch.
+Invariant: publishing a batch again replaces the earlier attempt, so a batch replayed after a crash leaves the rows of
+one batch. An error in any method leaves the batch uncommitted; the restarted query replays the batch.
 
-Limit: a reader that looks while a batch is published may see a part of that batch. Sinks over Spark writers that can
-only append are at-least-once for the one batch that a crash interrupts.
+Limit: a concurrent reader may see a part of the batch being published. Sinks over append-only Spark writers are
+at-least-once for the one batch that a crash interrupts.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of a streaming query: its number, and the identity of the query across restarts."""
+    """A batch of a streaming query: its number, and the query identity, which restarts keep."""
 
     number: int
     query_id: str = ""
     attempt: str = ""
     """The name of this attempt at the batch."""
     answered_before: int = -(2**62)
-    """The watermark before the batch: the tick that readers of a link get."""
+    """The watermark before the batch: the tick for readers of a link."""
 
 
 class Sink(Protocol):
-    """Takes the results of each batch. Inherit from it: only `title` and `write` or `stage` have no default."""
+    """Receives the results of each batch. Subclass it: only `title` and either `write` or `stage` have no default."""
 
     @property
     def title(self) -> str:
-        """How errors name the sink, for example `'parquet' at 'out'`."""
+        """The name of the sink in errors, for example `'parquet' at 'out'`."""
         ...
 
     @property
     def place(self) -> str | None:
-        """The place that this sink needs for itself; two queries of one run may not have the same one."""
+        """The location that this sink uses exclusively; two queries of one run may not share it."""
         return None
 
     @property
@@ -60,7 +60,7 @@ class Sink(Protocol):
         """True when `write` evaluates its frame exactly once, so that the frame need not be cached.
 
         Evaluating the frame runs the engine's step. `deliver` caches the frame for every other sink, which may then
-        evaluate it never, partly or several times. Read after `stage`.
+        evaluate it any number of times, also partially. Read after `stage`.
         """
         return False
 
@@ -69,7 +69,7 @@ class Sink(Protocol):
         return
 
     def stage(self, batch: Batch) -> WorkerWriter | None:
-        """Prepares for a batch; returns a writer if the workers are to write the results themselves."""
+        """Prepares for a batch; returns a writer if the workers write the results themselves."""
         return None
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -77,5 +77,5 @@ class Sink(Protocol):
         raise InvariantBroken(f"sink {self.title} neither writes frames nor has its workers write", detail=f"{batch}")
 
     def publish(self, batch: Batch) -> None:
-        """Makes the written results of a batch visible, in place of an earlier attempt at the batch."""
+        """Makes the written results of a batch visible; replaces an earlier attempt at the batch."""
         return

@@ -1,7 +1,7 @@
 """Any other Spark batch writer, in append mode: Delta, Iceberg, JDBC, noop and formats from packages.
 
-Delta drops a replayed batch by its transaction identifier. Every other writer appends, so the batch that a crash
-interrupts may be there twice, unless the target replaces rows by a key.
+Delta drops a replayed batch by its transaction identifier. Every other writer appends, so the batch interrupted by a
+crash may appear twice, unless the target replaces rows by a key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from anabranch.spark.sinks.sink import Batch, Sink
 class WriterSink(Sink):
     """A Spark batch writer.
 
-    Its frame is cached: a writer may read it twice, or compute several partitions in one task, as JDBC does by
-    `numPartitions`, while a slot is known by its task.
+    Its frame is cached: a writer may read it twice, or compute several partitions in one task (JDBC with
+    `numPartitions`), but a slot is identified by its task.
     """
 
     format: str
@@ -56,5 +56,5 @@ def appending(frame: DataFrame, format: str, batch: Batch) -> DataFrameWriter:
 
 
 def partitioned(writer: DataFrameWriter, columns: tuple[str, ...]) -> DataFrameWriter:
-    """Returns the writer with partition columns, if there are any."""
+    """Returns the writer with partition columns, if any."""
     return writer.partitionBy(*columns) if columns else writer

@@ -19,8 +19,8 @@ from anabranch.spark.sinks.spark_writer import appending, partitioned
 class TableSink(Sink):
     """A table of Spark's catalog, created at the first batch if it does not exist.
 
-    Files of a table in a file format are replaced by batch, as a `FileSink` does. Rows of any other table are appended,
-    as a `WriterSink` does. An existing table keeps its own partitioning.
+    For a table in a file format, files are replaced per batch, as in `FileSink`. For any other table, rows are
+    appended, as in `WriterSink`. An existing table keeps its own partitioning.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TableSink(Sink):
         self._spark.catalog.refreshTable(self.name)
 
     def _open(self) -> None:
-        """Creates the table if need be, and reads its columns, partitioning and format."""
+        """Creates the table if needed, and reads its columns, partitioning and format."""
         catalog = self._spark.catalog
         if not catalog.tableExists(self.name):
             writer = self._spark.createDataFrame([], self._schema).write.options(**self._options)
@@ -100,7 +100,7 @@ class TableSink(Sink):
         self._columns = tuple(column.name for column in columns)
 
     def _require_types(self) -> None:
-        """Refuses types that the table could not read back, where files store their types."""
+        """Refuses types that the table could not read back, for formats whose files store their types."""
         wanted = {field.name.lower(): field.dataType.simpleString() for field in self._spark.table(self.name).schema}
         for column in self._schema if self._format in TYPED_FORMATS else ():
             selected, expected = column.dataType.simpleString(), wanted[column.name.lower()]
@@ -112,7 +112,7 @@ class TableSink(Sink):
                 )
 
     def _file_options(self) -> dict[str, str]:
-        """Returns how the table's files are written, such as their header; options of the user win."""
+        """Returns the write options of the table's files, such as their header; the user's options take precedence."""
         described = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self.name} AS JSON").collect()[0][0]
         stored: dict[str, str] = json.loads(described).get("storage_properties", {})
         given = {key.lower() for key in self._options}

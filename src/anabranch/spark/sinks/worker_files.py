@@ -1,12 +1,12 @@
-"""Files that the workers write themselves, so that results never become rows of the JVM.
+"""Files written by the workers themselves, so that results never become JVM rows.
 
-A step's results are Arrow in a Python worker. Handing them to Spark's writers costs more than computing them:
-over a third of the executors' time on a three-way join with as many results as rows. So the last function that a
-worker runs writes its batches to a file of the staging folder and passes nothing on. The driver publishes the folder
-as it does for any other file format (`BatchFolder`), with the same guarantees.
+A step's results are Arrow data in a Python worker. Passing them to Spark's writers costs more than computing them: over
+a third of the executors' time on a three-way join with as many results as rows. So the last function that a worker runs
+writes its batches to a file of the staging folder and returns no rows. The driver publishes the folder as for any other
+file format (`BatchFolder`), with the same guarantees.
 
-Limit: files with partition columns, or with options that only Spark knows, are written by Spark (`FileSink`). Of CSV,
-only results of whole numbers and booleans: how a text, a time or a fraction is written is for Spark to say.
+Limit: Spark (`FileSink`) writes files with partition columns or with options that only Spark supports. For CSV, workers
+write only integers and booleans, because Spark defines the text format of strings, times and fractions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 _SEPARATORS = (",", ";", "|")
 _SPARKS_TYPES = "org.apache.spark.sql.parquet.row.metadata"
 _COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
-"""Arrow's names of the compressions that Spark also writes, by Spark's names."""
+"""Arrow's compression names, by Spark's name, for those that both support."""
 
 
 class FileWriter(Protocol):
-    """A file that is being written."""
+    """A file being written."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None: ...
 
@@ -44,19 +44,18 @@ class FileWriter(Protocol):
 
 
 class WrittenForm(Protocol):
-    """A form of files that workers write; is pickled on its way there."""
+    """A file format that workers write; it is pickled and sent to them."""
 
     @property
     def name(self) -> str:
-        """The name of the format, which files end with."""
+        """The name of the format, which is also the file extension."""
         ...
 
     def open(self, files: fs.FileSystem, path: str, schema: pa.Schema) -> FileWriter: ...
 
 
 def written_form(format: str, options: Mapping[str, str], schema: Schema) -> WrittenForm | None:
-    """The form in which workers write; None of formats and options that are for Spark's writers, which also report
-    wrong ones."""
+    """Returns the format in which workers write; None if Spark's writers must write, which also reject bad options."""
     asked = {name.lower(): value for name, value in options.items()}
     match format:
         case "parquet" if asked.keys() <= {"compression"}:
@@ -73,15 +72,16 @@ def written_form(format: str, options: Mapping[str, str], schema: Schema) -> Wri
 
 @dataclass(frozen=True)
 class ParquetFiles:
-    """Parquet, by Arrow's name of a compression."""
+    """Parquet, with a compression by its Arrow name."""
 
     compression: str
     name: str = "parquet"
 
     def open(self, files: fs.FileSystem, path: str, schema: pa.Schema) -> FileWriter:
-        # A dictionary of numbers is built, outgrown and thrown away; a dictionary of strings often pays.
+        # A dictionary of numbers usually overflows and is discarded; a dictionary of strings often pays.
         texts = [field.name for field in schema if not is_fixed_width(field.type)]
-        # Parquet has no intervals, which would come back as numbers; Spark's own writer stores its types here too.
+        # Parquet has no interval type, and intervals would be read back as numbers; Spark's writer also stores its
+        # types here.
         schema = schema.with_metadata({_SPARKS_TYPES: to_spark(Schema.from_arrow(schema)).json()})
         writer: FileWriter = parquet.ParquetWriter(
             path, schema, filesystem=files, compression=self.compression, use_dictionary=texts
@@ -91,7 +91,7 @@ class ParquetFiles:
 
 @dataclass(frozen=True)
 class CsvFiles:
-    """CSV, with names in the first row or without."""
+    """CSV, with or without a header row."""
 
     separator: str
     has_header: bool
@@ -102,7 +102,7 @@ class CsvFiles:
 
 
 class _CsvWriter:
-    """Closes the file with the writer, which Arrow's does not."""
+    """Closes the file together with the writer, which Arrow's writer does not do."""
 
     def __init__(self, form: CsvFiles, file: pa.NativeFile, schema: pa.Schema) -> None:
         self._file = file
@@ -147,7 +147,7 @@ class WorkerFileSink(Sink):
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file of the staging folder, written by one worker; it appears when it is complete."""
+    """One file of the staging folder, written by one worker; it becomes visible when complete."""
 
     staging: str
     form: WrittenForm
@@ -164,7 +164,7 @@ class StagedFile:
 
 
 class OpenFile:
-    """A staged file being written; no file is made until there is a batch."""
+    """A staged file being written; the file is created with the first batch."""
 
     def __init__(self, file: StagedFile, part: str) -> None:
         self._file = file

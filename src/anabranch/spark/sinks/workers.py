@@ -1,6 +1,6 @@
-"""The part of a sink that runs in Spark's Python workers: writing results without handing them to the JVM.
+"""The part of a sink that runs in Spark's Python workers: it writes results without passing them to the JVM.
 
-A worker opens a writer for each query whose sink asks for it, and hands it the results of that query batch by batch
+A worker opens a writer for each query whose sink requests it, and passes the results of that query to it batch by batch
 (`spark/exchange`).
 """
 
@@ -13,16 +13,16 @@ import pyarrow as pa
 
 
 class ResultWriter(Protocol):
-    """Takes the results of one worker."""
+    """Receives the results of one worker."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
 
 class WorkerWriter(Protocol):
-    """Opens a `ResultWriter` in a worker; is pickled on its way there.
+    """Opens a `ResultWriter` in a worker; it is pickled and sent there.
 
-    The context finishes the output when it ends, and abandons the output when it ends with an error. `part` names the
-    output of one worker in one batch; a worker that does the same work again has the same one.
+    The context finishes the output when it ends, and discards the output when it ends with an error. `part` names the
+    output of one worker in one batch; a retry of the same work has the same name.
     """
 
     def open(self, part: str) -> AbstractContextManager[ResultWriter]: ...
