@@ -1,9 +1,9 @@
-"""Planning over a network of sites: join order, placement and operator reuse in one decision.
+"""Query planning over a network of sites: decides join order, placement and operator reuse together.
 
 Seshadri, Kumar, Cooper and Liu, "A Distributed Stream Query Optimization Framework through Integrated Planning and
 Deployment" (IEEE TPDS 2009). The result is a value, the `Deployment`; this package does not run it.
 
-Needs the extra `sites`; importing the package without it is a HostError.
+Limit: needs the extra `sites`; importing the package without it raises a HostError.
 """
 
 from importlib.util import find_spec

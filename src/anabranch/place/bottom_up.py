@@ -3,11 +3,11 @@
 At every level the cluster with the sink joins the relations of the query that it can see (`V_local`), and passes the
 result to the next level as one stream. The last level sees everything and delivers to the sink. This prunes join orders
 between near and far streams, so its loss is not bounded. NPC joins at a level only if the estimated net present cost of
-joining is at most that of waiting; otherwise it leaves the decision to the next level.
+joining is at most that of waiting; otherwise the next level decides.
 
-The paper leaves open where a local view waits for its partners; here it is sent towards the cluster's coordinator. A
-view whose relations share no predicate is not joined early. A relation counts as local when its source is, or when a
-stream that already covers it is.
+The paper does not specify where a local view waits for its partners; here it is sent towards the cluster's coordinator.
+A view whose relations share no predicate is not joined early. A relation is local if its source, or a stream that
+already covers it, is local.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NetPresentCost:
     hierarchy: Hierarchy
     name: str = "npc"
     is_cumulative: bool = False
-    """Whether p_i counts the whole network that is visible at level i, or only what was hidden below it."""
+    """Whether p_i counts the whole network visible at level i, or only the part hidden below it."""
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         weighing = _Weighing(self.hierarchy, self.is_cumulative)
@@ -68,7 +68,7 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: _Weighing | None) -
             units = _units(seen, made, view)
             if len(units) < 2 and (view.bit_count() == 1 or view in made):
                 continue
-            # If joining now loses even at no cost of the join, no search is needed.
+            # If joining now does not pay even at zero join cost, no search is needed.
             if weighing is not None and not weighing.joining_pays(problem, level, view, 0.0):
                 continue
             inner = {mask: plan for mask, plan in made.items() if mask & view}
@@ -84,7 +84,7 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: _Weighing | None) -
 
 
 def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
-    """Return the largest set of relations that visible streams supply without overlap, beside the finished parts."""
+    """Returns the largest set of relations supplied by finished parts and disjoint visible streams."""
     start = 0
     for mask in made:
         start |= mask
@@ -95,7 +95,7 @@ def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
 
 
 def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask, ...]:
-    """Return the inputs of a view: finished parts, then the smallest visible streams that cover the rest."""
+    """Returns the inputs of a view: finished parts, then the smallest visible streams that cover the rest."""
     units = [mask for mask in made if mask & view]
     rest = view
     for mask in units:
@@ -107,7 +107,7 @@ def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask
 
 
 def _exact_cover(rest: Mask, pieces: list[Mask]) -> tuple[Mask, ...] | None:
-    """Cover the rest with disjoint pieces, small ones first; return None if that is impossible."""
+    """Covers the rest with disjoint pieces, small ones first; returns None if that is impossible."""
     if not rest:
         return ()
     for position, piece in enumerate(pieces):
@@ -119,7 +119,7 @@ def _exact_cover(rest: Mask, pieces: list[Mask]) -> tuple[Mask, ...] | None:
 
 
 def _components(problem: Problem, local: Mask, made: dict[Mask, Placed]) -> list[Mask]:
-    """Group the local relations by connecting predicates; a finished part stays whole."""
+    """Groups the local relations by connecting predicates; a finished part is not divided."""
     graph = problem.query.query.graph
     names = graph.names
     groups: list[Mask] = [mask for mask in made if mask & local]
@@ -150,12 +150,12 @@ class _Weighing:
     is_cumulative: bool
 
     def joining_pays(self, problem: Problem, level: int, view: Mask, cost: float) -> bool:
-        """True if waiting, on the volume of the whole query, costs at least the net present cost."""
+        """Returns True if the cost of waiting, for the volume of the whole query, is at least the net present cost."""
         net_present = cost + self._future(problem, level, _remote_volume(problem, view))
         return self._future(problem, level, problem.bytes[problem.full]) >= net_present
 
     def _future(self, problem: Problem, level: int, volume: float) -> float:
-        """Return the expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i."""
+        """Returns the expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i."""
         hierarchy = self.hierarchy
         sizes = [
             len(hierarchy.sites_under(i, hierarchy.cluster_of(i, problem.sink)))
@@ -173,5 +173,5 @@ class _Weighing:
 
 
 def _remote_volume(problem: Problem, view: Mask) -> float:
-    """Return the volume of the remaining relations, joined as far as predicates allow."""
+    """Returns the volume of the remaining relations, joined as far as predicates allow."""
     return sum(problem.bytes[mask] for mask in _components(problem, problem.full & ~view, {}))

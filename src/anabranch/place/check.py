@@ -1,4 +1,4 @@
-"""Checks that the running operators compute each query: follows a delivery back to its sources."""
+"""Verifies that the running operators compute each query, by following a delivery back to its sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch.place.view import Predicate, Slot, needs
 
 
 def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
-    """List the reasons why the running operators do not compute the query; empty if they do.
+    """Lists the reasons why the running operators do not compute the query; empty if they do.
 
     Follows the delivery's inputs to the base sources. Every producer must cover the input that reads it, every join
     must produce exactly its view, and the delivery's view must be the query's join graph.
@@ -70,7 +70,7 @@ def _follow(landscape: Landscape, operator: Operator, found: list[str], above: t
 
 
 def _contains(whole: Predicate, part: Predicate) -> bool:
-    """True if the part is the whole predicate, or an equality among some members of it."""
+    """Returns True if the part is the whole predicate, or an equality among some of its members."""
     if not whole.is_equality or not part.is_equality:
         return bool(whole == part)
     members = set(zip(whole.positions, whole.text.split(" = "), strict=True))

@@ -29,7 +29,7 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the command `place`; the parsed arguments have `run`, which returns the exit status."""
+    """Adds the command `place`; the parsed arguments have `run`, which returns the exit status."""
     parser = add_command(
         commands,
         "place",
@@ -55,7 +55,7 @@ def add_arguments(commands: Commands) -> None:
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Add `--max-cs`."""
+    """Adds `--max-cs`."""
     parser.add_argument(
         "--max-cs",
         nargs="+",
@@ -66,7 +66,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace, topology: Topology, queries: Sequence[SinkQuery]) -> Options:
-    """The options of the planner, with the sizes of clusters that were asked for."""
+    """Returns the planner options, with the requested cluster sizes."""
     streams = max((len(query.query.graph.names) for query in queries), default=2)
     sizes: list[int] = []
     for text in arguments.max_cs:
@@ -80,7 +80,7 @@ def options_of(arguments: argparse.Namespace, topology: Topology, queries: Seque
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan the queries in order and print their placements."""
+    """Plans the queries in order and prints their placements."""
     console = Console()
     if arguments.picture is not None and arguments.picture.suffix.lower() not in PICTURES:
         raise SpecError(
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw(chosen: Run, path: Path) -> None:
-    from anabranch.place.picture import save  # Here, because matplotlib takes a second to load.
+    from anabranch.place.picture import save  # Imported here because matplotlib takes a second to load.
 
     with writing(path):
         save(chosen.landscape, path, f"{chosen.planner}: {len(chosen.decisions)} queries")

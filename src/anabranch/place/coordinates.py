@@ -1,7 +1,8 @@
 """A cost space: sites as points whose distances approximate the costs between the sites.
 
 Simulates Vivaldi (Cox, Dabek, Kaashoek, Li and Morris, HotNets 2003): in every iteration each site measures its
-distance to one other site and moves along the error, by decreasing steps. Relaxation places joins in this space.
+distance to one other site and moves to reduce the error, with decreasing step sizes. Relaxation places joins in this
+space.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class CostSpace:
 
     @cached_property
     def mean_distance(self) -> float:
-        """The mean distance of two different sites."""
+        """The mean distance between two different sites."""
         apart = np.linalg.norm(self.positions[:, None] - self.positions[None], axis=2)
         count = len(self.positions)
         return float(apart.sum() / max(1, count * (count - 1)))
 
 
 def embed(topology: Topology, seed: int, dimensions: int = 3, iterations: int = 4000) -> CostSpace:
-    """Return the coordinates after a number of rounds; all sites move at once in a round."""
+    """Returns the coordinates after a number of rounds; all sites move simultaneously in a round."""
     generator = np.random.default_rng(seed)
     count = len(topology.sites)
     distances = topology.distances(np.arange(count))

@@ -1,9 +1,11 @@
 """The deployment of one query: a value of names, texts and numbers that can be written as JSON.
 
 It names the site of each sub-plan, the links of each flow, the running operators that are reused, and those that are
-relaxed. Limit: it describes a plan to a reader and is not enough to run one. Views are texts without their columns, the
-inputs of a join are names without their slots, predicates are texts, and the SELECT list and the grouping are absent.
-What runs is compiled from the landscape (`sites.compile`), and its files have all of that (`sites.codec`).
+relaxed.
+
+Limit: it describes a plan to a reader but cannot be executed. Views are texts without their columns, the inputs of a
+join are names without their slots, predicates are texts, and the SELECT list and the grouping are absent. Running
+operators are compiled from the landscape (`sites.compile`), and their files have all of that (`sites.codec`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Relaxation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A query's plan and its sites; `cost` is what it adds to the network usage, including relaxed operators."""
+    """A query's plan and its sites; `cost` is the added network usage, including relaxed operators."""
 
     query: str
     sink: str
@@ -67,7 +69,7 @@ class Deployment:
 
     @classmethod
     def from_json(cls, text: str) -> Deployment:
-        """Read a deployment that `to_json` wrote."""
+        """Reads a deployment that `to_json` wrote."""
         entry: dict[str, Any] = json.loads(text)
         entry["operators"] = tuple(
             PlacedOperator(**{**one, "predicates": tuple(one["predicates"]), "inputs": tuple(one["inputs"])})

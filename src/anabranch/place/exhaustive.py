@@ -12,7 +12,7 @@ from anabranch.place.problem import problem_of
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Searches every plan at every site in O(2^K·N²) steps; for networks of up to some thousand sites."""
+    """Searches every plan at every site in O(2^K·N²) steps; for networks of up to a few thousand sites."""
 
     name: str = "exhaustive"
     reusing: bool = True
@@ -22,9 +22,9 @@ class Exhaustive:
 
 
 def lemma_1(streams: int, sites: int) -> int:
-    """Return the paper's size of the search space: K!(K-1)!/2^(K-1) join orders times N^(K-1) placements.
+    """Returns the paper's size of the search space: K!(K-1)!/2^(K-1) join orders times N^(K-1) placements.
 
-    The paper's orders are sequences of merges. Distinct trees are fewer, (2K-3)!!, and those are what a search counts:
+    The paper's orders are sequences of merges. A search counts distinct trees, of which there are (2K-3)!!:
 
     >>> lemma_1(4, 1), 5 * 3 * 1
     (18, 15)
@@ -35,5 +35,5 @@ def lemma_1(streams: int, sites: int) -> int:
 
 
 def beta(streams: int, sites: int, max_cs: int, height: int) -> float:
-    """Return the paper's bound on the share of the space that Top-Down and Bottom-Up search (Theorems 2 and 4)."""
+    """Returns the paper's bound on the fraction of the space that Top-Down and Bottom-Up search (Theorems 2 and 4)."""
     return float(height * (max_cs / sites) ** (streams - 1))

@@ -1,9 +1,8 @@
 """Seeded transit-stub networks in the style of GT-ITM (Zegura, Calvert and Bhattacharjee, INFOCOM 1996).
 
-One transit domain; every transit node carries some stub domains; a stub hangs on its transit node by one link. The
-paper's standard network, four transit nodes with four stubs of eight nodes each, has 4 + 4 * 4 * 8 = 132 nodes (it is
-called a 128-node network there). Links inside a stub are cheap, those between transit nodes are expensive; the caller
-gives the ranges.
+One transit domain; every transit node has some stub domains, each connected by one link. The paper's standard network,
+four transit nodes with four stubs of eight nodes each, has 4 + 4 * 4 * 8 = 132 nodes (the paper calls it a 128-node
+network). Links inside a stub are cheap, and those between transit nodes are expensive; the caller sets the ranges.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ UNLIMITED = Site("")
 
 
 def transit_stub(size: int, seed: int, ranges: LinkRanges = USUAL_RANGES, site: Site = UNLIMITED) -> Topology:
-    """A connected network of exactly `size` sites, each with the capacities of the given one.
+    """Generates a connected network of exactly `size` sites, each with the capacities of the given site.
 
     There is a transit node for every 33 sites (at least four), with up to four stubs of about eight sites on each.
     """
@@ -56,7 +55,7 @@ def transit_stub(size: int, seed: int, ranges: LinkRanges = USUAL_RANGES, site: 
 
 
 def _domain(names: list[str], random: Random, costs: tuple[float, float], bandwidth: float) -> list[Link]:
-    """Generate a random tree over the names, plus half as many further links where possible."""
+    """Generates a random tree over the names, plus half as many further links if possible."""
     pairs = {(random.randrange(index), index) for index in range(1, len(names))}
     room = len(names) * (len(names) - 1) // 2
     wanted = min(room, len(pairs) + len(names) // 2)

@@ -1,8 +1,8 @@
-"""Groups on their way to a sink: where a grouped query has fewer groups than its join has rows, only groups travel.
+"""Early aggregation: sends groups instead of joined rows to a sink if that is fewer bytes.
 
-A grouped query may be aggregated at the site of its last join, or at its sink. Aggregated early, the sink gets one row
-for each group and boundary: that is the SLIDE in the cost. The groups of a boundary are the distinct values of its
-keys, but not more than the combinations inside the windows at that instant.
+A grouped query may be aggregated at the site of its last join, or at its sink. With early aggregation the sink receives
+one row for each group and boundary, so the SLIDE determines the cost. The groups of a boundary are the distinct values
+of its keys, but no more than the combinations inside the windows at that instant.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from anabranch.place.view import Need, needs
 from anabranch.plan.query import Query
 
 VALUE_BYTES = 8.0
-"""The width of an aggregate, and of a key without statistics."""
+"""The width in bytes of an aggregate, and of a key without statistics."""
 
 
 def delivered_bytes(query: Query, statistics: Statistics) -> float:
-    """Bytes a second on the way to the sink: those of the view, or of its groups if these are fewer."""
+    """Returns the bytes per second sent to the sink: those of the view or of its groups, whichever are fewer."""
     view = needs(query)[-1].view
     whole = view.rate(statistics) * view.width(statistics)
     return min(whole, groups_bytes(query, statistics))
 
 
 def is_grouped_early(query: Query, statistics: Statistics) -> bool:
-    """True if groups are fewer bytes than the rows that they are made of."""
+    """Returns True if the groups are fewer bytes than their input rows."""
     view = needs(query)[-1].view
     return groups_bytes(query, statistics) < view.rate(statistics) * view.width(statistics)
 
 
 def groups_bytes(query: Query, statistics: Statistics) -> float:
-    """Bytes a second of the groups of a query; infinite for one that is not grouped."""
+    """Returns the bytes per second of a query's groups; infinite for a query without grouping."""
     if query.grouping is None:
         return math.inf
     need = needs(query)[-1]
@@ -41,7 +41,7 @@ def groups_bytes(query: Query, statistics: Statistics) -> float:
     values = math.prod(_distinct(query, need, key, statistics) for key in query.grouping.keys)
     groups = min(values, combinations)
     if math.isfinite(combinations) and math.isfinite(values) and values:
-        # Combinations meet groups by chance: some groups get none.
+        # Combinations fall into groups at random: some groups get none.
         groups = values * -math.expm1(-combinations / values)
     width = statistics.record_bytes
     if width is None:
@@ -51,7 +51,7 @@ def groups_bytes(query: Query, statistics: Statistics) -> float:
 
 
 def _inside(need: Need, statistics: Statistics) -> float:
-    """The combinations inside their windows at an instant."""
+    """Returns the combinations inside their windows at an instant."""
     view = need.view
     rows = [
         statistics.stream(slot.stream).rate

@@ -2,11 +2,11 @@
 
 Level 1 clusters all sites; each level above clusters the coordinators of the level below, until one cluster is left. No
 cluster has more than `max_cs` members. At level l a coordinator *represents* each site, and Theorem 1 bounds the error:
-the distance of two sites is at most the distance of their representatives plus
-twice the sum of the widest clusters below l. Clusters come from k-means over distances to landmark sites.
+the distance between two sites is at most the distance between their representatives plus twice the sum of the cluster
+widths below l. Clusters come from k-means over distances to landmark sites.
 
-A hierarchy lives: sites join and leave it, and a coordinator that does not answer is replaced by a backup, a member of
-its cluster. Each is a function from one hierarchy to the next.
+Hierarchies change: sites join and leave, and a backup member of the cluster replaces an unresponsive coordinator. Each
+change is a function from one hierarchy to the next.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Hierarchy:
 
     @cached_property
     def _representatives(self) -> tuple[Indices, ...]:
-        """For every level, the member of that level that represents each site."""
+        """For every level, the representative of each site."""
         current = np.arange(len(self.topology.sites))
         found = [current]
         for clusters in self.levels[:-1]:
@@ -63,7 +63,7 @@ class Hierarchy:
         return tuple(found)
 
     def representatives(self, level: int) -> Indices:
-        """Return the representative of each site at a level; at level 1 each site represents itself."""
+        """Returns the representative of each site at a level; at level 1 each site represents itself."""
         return self._representatives[level - 1]
 
     @cached_property
@@ -73,7 +73,7 @@ class Hierarchy:
         )
 
     def cluster_of(self, level: int, site: int) -> Cluster:
-        """Return the cluster at a level in which a site is represented."""
+        """Returns the cluster at a level in which a site is represented."""
         return self._by_member[level - 1][int(self.representatives(level)[site])]
 
     @cached_property
@@ -81,45 +81,45 @@ class Hierarchy:
         return tuple({cluster.coordinator: cluster for cluster in clusters} for clusters in self.levels)
 
     def below(self, level: int, member: int) -> Cluster:
-        """Return the cluster at the level below that a member of this level coordinates."""
+        """Returns the cluster at the level below that a member of this level coordinates."""
         return self._by_coordinator[level - 2][member]
 
     def sites_under(self, level: int, cluster: Cluster) -> Indices:
-        """Return all sites that the members of a cluster represent."""
+        """Returns all sites that the members of a cluster represent."""
         return np.flatnonzero(np.isin(self.representatives(level), cluster.members))
 
     @cached_property
     def widths(self) -> tuple[float, ...]:
-        """The widest distance of two members of one cluster, for every level: the d_i of the paper."""
+        """For every level, the largest distance between two members of one cluster: the d_i of the paper."""
         return tuple(
             max(float(self.topology.among(cluster.members).max()) for cluster in clusters) for clusters in self.levels
         )
 
     def backups(self, cluster: Cluster) -> tuple[int, ...]:
-        """The members that take over one after another if the coordinator fails: the closest to all others first."""
+        """Returns the members that replace a failed coordinator, in order: the closest to all others first."""
         total = self.topology.among(cluster.members).sum(axis=1)
         order = [cluster.members[int(at)] for at in np.argsort(total, kind="stable")]
         return tuple(member for member in order if member != cluster.coordinator)
 
     def estimate(self, level: int, left: int, right: int) -> float:
-        """Return the distance of two sites as seen at a level."""
+        """Returns the distance between two sites as seen at a level."""
         seen = self.representatives(level)
         return self.topology.distance(int(seen[left]), int(seen[right]))
 
     def slack(self, level: int) -> float:
-        """Return the largest error of an estimate at a level (Theorem 1)."""
+        """Returns the largest error of an estimate at a level (Theorem 1)."""
         return 2.0 * sum(self.widths[: level - 1])
 
 
 def build(topology: Topology, max_cs: int, seed: int = 0) -> Hierarchy:
-    """Build the hierarchy of a network with at most `max_cs` members per cluster."""
+    """Builds the hierarchy of a network with at most `max_cs` members per cluster."""
     if max_cs < 2:
         raise TopologyError(f"max_cs is {max_cs}", hint="use a max_cs of at least 2")
     return _raise_levels(topology, max_cs, _clusters(topology, np.arange(len(topology.sites)), max_cs, seed), seed)
 
 
 def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
-    """Build two levels: the network in `count` zones of any size, and their coordinators above."""
+    """Builds two levels: the network in `count` zones of any size, and their coordinators above."""
     everyone = np.arange(len(topology.sites))
     labels = _labels(_located(topology, everyone), min(count, len(everyone)), seed)
     groups = [everyone[labels == label] for label in np.unique(labels)]
@@ -128,7 +128,7 @@ def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
 
 
 def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0, newcomer: int | None = None) -> Hierarchy:
-    """Add a site of the topology to the hierarchy, the last one unless another is named.
+    """Adds a site of the topology to the hierarchy; by default the last site.
 
     The request descends from the top, at each level to the member closest to the new site (section 3.1.2). Only a
     cluster that overflows is split, and only the levels above it are rebuilt.
@@ -149,10 +149,10 @@ def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0, newcomer: int 
 
 
 def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) -> Hierarchy:
-    """Remove the site at a position from the hierarchy; higher positions move down by one.
+    """Removes the site at a position from the hierarchy; higher positions move down by one.
 
-    The cluster keeps its remaining members; if it lost its coordinator, the member closest to all others takes over
-    (every member knows the distances in its cluster, so each can take over).
+    The cluster keeps its remaining members. If it lost its coordinator, the member closest to all others replaces it;
+    every member knows the distances in its cluster, so any of them can.
     """
     lowest = []
     for cluster in hierarchy.levels[0]:
@@ -164,10 +164,10 @@ def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) ->
 
 
 def taken_over(hierarchy: Hierarchy, silent: Collection[int]) -> Hierarchy:
-    """Replace coordinators that do not answer by their first backup that does; clusters stay as they are.
+    """Replaces unresponsive coordinators with their first responsive backup; clusters do not change.
 
-    A coordinator may be any member of its cluster, so Theorem 1 holds as before. A cluster without any living member
-    keeps its coordinator.
+    A coordinator may be any member of its cluster, so Theorem 1 still holds. A cluster without any live member keeps
+    its coordinator.
     """
     levels: list[tuple[Cluster, ...]] = []
     now: dict[int, int] = {}
@@ -188,9 +188,9 @@ def taken_over(hierarchy: Hierarchy, silent: Collection[int]) -> Hierarchy:
 
 
 def followed(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
-    """Carry a hierarchy over to a changed network: sites that are gone leave it, new ones join it.
+    """Adapts a hierarchy to a changed network: removes sites that are gone and adds new ones.
 
-    Clusters and coordinators stay where no site came or went, whatever links cost now.
+    Clusters and coordinators without added or removed sites do not change, whatever the new link costs.
     """
     before = hierarchy.topology.sites
     at = {old: topology.positions.get(site.name) for old, site in enumerate(before)}
@@ -220,7 +220,7 @@ def _moved(cluster: Cluster, at: Mapping[int, int | None]) -> Cluster:
 
 
 def to_names(hierarchy: Hierarchy) -> list[list[dict[str, Any]]]:
-    """The clusters by level, with the names of their sites, for a file."""
+    """Returns the clusters by level, with site names, in file form."""
     sites = hierarchy.topology.sites
     return [
         [
@@ -236,7 +236,7 @@ def to_names(hierarchy: Hierarchy) -> list[list[dict[str, Any]]]:
 
 
 def from_names(topology: Topology, max_cs: int, levels: Sequence[Sequence[Mapping[str, Any]]]) -> Hierarchy:
-    """The hierarchy that `to_names` wrote."""
+    """Returns the hierarchy that `to_names` wrote."""
     return Hierarchy(
         topology,
         max_cs,
@@ -262,7 +262,7 @@ def _raise_levels(topology: Topology, max_cs: int, lowest: tuple[Cluster, ...], 
 
 
 def _clusters(topology: Topology, members: Indices, max_cs: int, seed: int) -> tuple[Cluster, ...]:
-    """Cluster near members into groups of at most `max_cs`; a larger group is divided again."""
+    """Clusters nearby members into groups of at most `max_cs`; divides larger groups again."""
     if len(members) <= max_cs:
         return (Cluster(tuple(int(m) for m in members), _medoid(topology, members)),)
     where = _located(topology, members)
@@ -276,14 +276,14 @@ def _clusters(topology: Topology, members: Indices, max_cs: int, seed: int) -> t
 
 
 def _labels(where: Floats, count: int, seed: int) -> Indices:
-    # Some dozens of points on all cores would spend their time waiting for threads.
+    # For a few dozen points, threads on all cores would mostly wait.
     with threadpool_limits(1):
         found: Indices = KMeans(n_clusters=count, n_init=3, random_state=seed).fit_predict(where)
     return found
 
 
 def _located(topology: Topology, members: Indices) -> Floats:
-    """Locate every member by its distances to landmarks, each the member farthest from the previous ones."""
+    """Locates every member by its distances to landmarks, each the member farthest from the previous ones."""
     if len(members) <= LANDMARKS:
         return topology.between(members, members)
     columns = [topology.between(members[:1], members)[0]]

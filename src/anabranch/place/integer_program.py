@@ -2,8 +2,9 @@
 
 Variables (0/1): a join of two subsets at a site; a subset shipped from one site to another; a running stream used. A
 shipped subset must be produced or used at its origin; a join needs both inputs shipped to its site; the whole query is
-shipped to the sink. Capacities and bandwidths are rows of the program. With K relations and N sites there are about
-3^K·N + 2^K·N² variables, so it serves about ten sites and four relations.
+shipped to the sink. Capacities and bandwidths are rows of the program.
+
+Limit: about ten sites and four relations, because K relations and N sites have about 3^K·N + 2^K·N² variables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split,
 
 @dataclass(frozen=True)
 class IntegerProgram:
-    """Searches every plan at every site, by HiGHS."""
+    """Searches every plan at every site with HiGHS."""
 
     name: str = "integer-program"
 
@@ -31,7 +32,7 @@ class IntegerProgram:
 
 
 def solve(problem: Problem) -> Found | None:
-    """Return the cheapest plan within the capacities, or None."""
+    """Returns the cheapest plan within the capacities, or None."""
     model = _Model(problem)
     result = milp(
         np.array(model.costs),
@@ -124,7 +125,7 @@ class _Model:
         return LinearConstraint(matrix, [low for _, low, _ in self._rows], [high for _, _, high in self._rows])
 
     def read(self, chosen: np.ndarray, mask: Mask, end: int) -> Placed:
-        """Return the plan that the chosen variables describe."""
+        """Returns the plan that the chosen variables describe."""
         origin = next(o for o in self._sites if chosen[self._brings[mask, o, end]])
         used: list[Producer] = [p for v, p in self._uses if chosen[v] and p.mask == mask and p.site == origin]
         if used:
@@ -136,7 +137,7 @@ class _Model:
 
 
 def _every_split(full: Mask) -> list[Split]:
-    """Yield every pair of disjoint, non-empty subsets."""
+    """Yields every pair of disjoint, non-empty subsets."""
     return [
         split_of(left, right)
         for left in range(1, full + 1)

@@ -1,12 +1,12 @@
-"""Junction, our own planner: all join orders over a few good sites, then each join moves to its best site.
+"""Junction, our own planner: searches all join orders over a few good sites, then moves each join to its best site.
 
-Where the shortest paths from two sources towards the rest of the query meet, a join can shrink two streams into one.
-Such *junctions* are few. The planner first finds the best site for the whole query, then for each pair of sources the
-cheapest site for joining them on the way there. The site of a source counts too, because a large stream need not move.
-It searches all join trees and running streams over the most promising of these sites; then each join moves in turn to
-the best site given its neighbours. The next round searches the current sites of the joins together with untried sites,
-until there are none. A round over m sites takes (2K-3)!!·m^(K-1) plans, plus N for each junction and each move; no
-hierarchy is needed.
+Where the shortest paths from two sources towards the rest of the query meet, a join can reduce two streams to one. Such
+*junctions* are few. The planner first finds the best site for the whole query, then for each pair of sources the
+cheapest site to join them on the path there. The sites of sources are candidates too, because then a large stream need
+not move. It searches all join trees and running streams over the most promising of these sites; then it moves each join
+in turn to the best site given its neighbours. The next round searches the current join sites together with untried
+sites, until none are left. A round over m sites takes (2K-3)!!·m^(K-1) plans, plus N for each junction and each move;
+no hierarchy is needed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _choose(problem: Problem, most: int) -> Found | None:
 
 
 def _junctions(problem: Problem) -> tuple[list[int], int]:
-    """Return the junction sites, most promising first, and the number of evaluations made to find them."""
+    """Returns the junction sites, most promising first, and the number of evaluations made to find them."""
     topology = problem.landscape.topology
     count = len(topology.sites)
     sources = _cheapest(problem, [0.0] * count)
@@ -94,7 +94,7 @@ def _junctions(problem: Problem) -> tuple[list[int], int]:
 
 
 def _cheapest(problem: Problem, distances: Sequence[float] | Floats) -> dict[Mask, Producer]:
-    """Return, for each set of relations, the stream that is cheapest to ship over those distances."""
+    """Returns, for each set of relations, the stream that is cheapest to ship over those distances."""
     found: dict[Mask, tuple[float, str, Producer]] = {}
     for producer in problem.producers:
         cost = producer.price + problem.bytes[producer.mask] * float(distances[producer.site])
@@ -106,7 +106,7 @@ def _cheapest(problem: Problem, distances: Sequence[float] | Floats) -> dict[Mas
 
 @dataclass
 class _Moving:
-    """Moves joins one at a time; `looked` counts the sites compared."""
+    """Moves joins one at a time; `looked` counts the compared sites."""
 
     problem: Problem
     looked: int = 0
@@ -119,7 +119,7 @@ class _Moving:
             plan = moved
 
     def _move(self, plan: Placed, end: int) -> Placed:
-        """Move every join, inputs first, to its best site; `end` is the destination of the result."""
+        """Moves every join, inputs first, to its best site; `end` is the destination of the result."""
         if isinstance(plan, Take):
             return self._nearest(plan, end)
         plan = replace(plan, left=self._move(plan.left, plan.site), right=self._move(plan.right, plan.site))

@@ -1,12 +1,13 @@
-"""Everything that runs in the network: base sources, joins and deliveries, and the streams between them.
+"""All running operators of the network: base sources, joins and deliveries, and the streams between them.
 
 A landscape is immutable; deploying a query returns a new one, so a refused query changes nothing. An operator without
-input is a base source, with two inputs a join. With one input it is the delivery of the query of its name, or a relay:
-it offers to others what a query's sink receives. An input names its producer and the view that it takes; a telescoping
-filter at the producer removes the rest. The cost of a landscape is the sum over all inputs of bytes per second times
-distance. The free capacity of sites and links (`free`, `room`) follows from the running operators.
+input is a base source; one with two inputs is a join. One with a single input is the delivery of the query of its name,
+or a relay, which offers the rows that a query's sink receives to other operators. An input names its producer and the
+view that it takes; a telescoping filter at the producer removes the rest. The cost of a landscape is the sum over all
+inputs of bytes per second times distance. The free capacity of sites and links (`free`, `room`) follows from the
+running operators.
 
-Invariant: no operator reads a delivery, so a query can be removed whoever uses what it has started.
+Invariant: no operator reads a delivery, so a query can be removed even if others use operators that it started.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from anabranch.place.view import View, base_view
 from anabranch.plan.query import Query
 
 SLACK = 1e-9
-"""The tolerance of a limit: sums of equal loads in different orders differ in their last digits."""
+"""The relative tolerance of a limit: sums of equal loads in different orders differ in their last digits."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Widening:
 
 @dataclass(frozen=True)
 class Landscape:
-    """The operators by name, on a network, under statistics; `queries` are those already deployed, by name."""
+    """The operators by name, on a network, with statistics; `queries` are the deployed ones, by name."""
 
     topology: Topology
     statistics: Statistics
@@ -92,7 +93,7 @@ class Landscape:
         return self.cost_into(self.operators)
 
     def cost_into(self, names: Iterable[str]) -> float:
-        """Return the network usage of the flows into some operators; operators that do not run have none."""
+        """Returns the network usage of the flows into some operators; zero for operators that do not run."""
         running = (self.operators[name] for name in names if name in self.operators)
         return sum(
             taken.bytes * self.topology.distance(self.operators[taken.producer].site, operator.site)
@@ -107,12 +108,12 @@ class Landscape:
         for operator in self.operators.values():
             query = self.queries.get(operator.name)
             if query is None or query.query.grouping is None:
-                # A sink may get groups instead of the view that they are of.
+                # A sink may receive groups instead of the view that they aggregate.
                 found.setdefault(operator.view.signature, []).append(operator)
         return {signature: tuple(several) for signature, several in found.items()}
 
     def load(self, operator: Operator) -> Load:
-        """Return the CPU and memory that an operator needs; only joins need any."""
+        """Returns the CPU and memory that an operator needs; only joins need any."""
         if not operator.is_join:
             return NOTHING
         left, right = ((taken.view, taken.slots) for taken in operator.inputs)
@@ -131,7 +132,7 @@ class Landscape:
         return cpu, memory
 
     def sites_for(self, extra: Load) -> npt.NDArray[np.bool_]:
-        """Return for each site whether it can take a further load."""
+        """Returns for each site whether it can take additional load."""
         cpu, memory = self.free
         fits: npt.NDArray[np.bool_] = (extra.cpu <= cpu + SLACK * cpu) & (extra.memory <= memory + SLACK * memory)
         return fits
@@ -166,7 +167,7 @@ class Landscape:
         return tuple(int(one) for one in np.flatnonzero(self.traffic > self.topology.bandwidths * (1 + SLACK)))
 
     def room(self, ends: Sequence[int] | Indices) -> Floats:
-        """Return the bytes per second that still fit on the path from every site to each end, one row per end."""
+        """Returns the free bytes per second on the path from every site to each end, one row per end."""
         missing = [int(end) for end in ends if int(end) not in self._rooms]
         if missing:
             rows = self.topology.narrowest(self.topology.bandwidths * (1 + SLACK) - self.traffic, missing)
@@ -178,9 +179,9 @@ class Landscape:
         return {}
 
     def relaxed(self, name: str, wanted: View) -> Widening | None:
-        """Widen operators so that one of them covers a view; also return the growth of the flows between them.
+        """Widens operators so that one of them covers a view; also returns the growth of the flows between them.
 
-        A delivery is never changed: another sink receives it. Base sources cover everything.
+        A delivery is never widened, because its sink receives it. Base sources cover everything.
         """
         changed: dict[str, Operator] = {}
         flows: list[tuple[float, int, int]] = []
@@ -202,7 +203,7 @@ class Landscape:
             wider = taken.view.union(asked)
             if not self._relax(taken.producer, wider, changed, flows):
                 return False
-            # Estimates of different filters need not agree; a wider view still never carries less.
+            # Estimates of different filters may be inconsistent; a wider view never carries less.
             volume = max(taken.bytes, view_bytes(wider, self.statistics))
             flows.append((volume - taken.bytes, self.operators[taken.producer].site, operator.site))
             inputs.append(replace(taken, view=wider, bytes=volume))
@@ -210,9 +211,9 @@ class Landscape:
         return True
 
     def relaying(self, name: str) -> tuple[Landscape, str]:
-        """Return the landscape in which others can read what an operator offers, and the operator to read.
+        """Returns the landscape in which others can read an operator's output, and the operator to read.
 
-        Of a delivery that is its producer if both are at one site, else a new relay at the sink.
+        For a delivery, that is its producer if both are at one site, else a new relay at the sink.
         """
         if name not in self.queries:
             return self, name
@@ -225,7 +226,7 @@ class Landscape:
         return self.with_operators([relay, replace(delivery, inputs=(passed,))]), relay.name
 
     def reading(self, producers: Mapping[str, str]) -> Landscape:
-        """Return the landscape without some operators; their readers read the given producers instead."""
+        """Returns the landscape without some operators; their readers read the given producers instead."""
 
         def producer(name: str) -> str:
             return producer(producers[name]) if name in producers else name
@@ -238,11 +239,11 @@ class Landscape:
         return replace(self, operators=operators)
 
     def free_name(self, query: str) -> str:
-        """Return a name for another operator that a query starts."""
+        """Returns an unused name for another operator of a query."""
         return next(name for n in count(1) if (name := f"{query}/{n}") not in self.operators)
 
     def under(self, statistics: Statistics, topology: Topology | None = None) -> Landscape:
-        """Return the same operators under other statistics, or with other costs and capacities of the same sites."""
+        """Returns the same operators with other statistics, or with other costs and capacities of the same sites."""
 
         def volume(operator: Operator, taken: Input) -> float:
             if operator.name in self.queries:
@@ -256,14 +257,14 @@ class Landscape:
         return Landscape(topology or self.topology, statistics, operators, self.queries)
 
     def with_operators(self, operators: Iterable[Operator], query: SinkQuery | None = None) -> Landscape:
-        """Return the landscape with operators added or replaced by name."""
+        """Returns the landscape with operators added or replaced by name."""
         named = {**self.operators, **{operator.name: operator for operator in operators}}
         queries = self.queries if query is None else {**self.queries, query.name: query}
         return replace(self, operators=named, queries=queries)
 
 
 def bare(topology: Topology, statistics: Statistics, schemas: Mapping[str, Iterable[str]]) -> Landscape:
-    """Return a network with its base sources only; `schemas` gives the columns of each stream."""
+    """Returns a network with only its base sources; `schemas` has the columns of each stream."""
     sources = {}
     for stream, columns in schemas.items():
         name = stream.lower()
@@ -275,5 +276,5 @@ def bare(topology: Topology, statistics: Statistics, schemas: Mapping[str, Itera
 
 
 def view_bytes(view: View, statistics: Statistics) -> float:
-    """Bytes a second of a view."""
+    """Returns the bytes per second of a view."""
     return view.rate(statistics) * view.width(statistics)

@@ -1,10 +1,9 @@
-"""The CPU and memory that a join needs at its site, by the engine's cost model.
+"""The CPU and memory of a join at its site, by the engine's cost model.
 
-A site runs a join of two streams that arrive as whole rows, so each input is a base state there even when it was joined
-elsewhere: `cost.resources` prices it as a query of two relations, with the unit costs of the network's statistics
-(those of the engine unless given or calibrated). A row of a derived input stays until the shortest of its windows has
-passed, as the engine keeps it. The estimate of placement for the rate of the result is kept: the model is handed the
-selectivity that leads to it.
+A site runs a join of two streams that arrive as whole rows, so each input is a base state there, even if it was joined
+elsewhere. `cost.resources` costs it as a query of two relations, with the unit costs of the network's statistics (by
+default those of the engine). A row of a derived input is kept until the shortest of its windows has passed, as in the
+engine. The model uses the selectivity that gives placement's own estimate of the result rate.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NOTHING = Load()
 
 @lru_cache(maxsize=1 << 16)
 def join_load(left: Side, right: Side, output: View, statistics: Statistics) -> Load:
-    """Return the load of a join of two streams."""
+    """Returns the load of a join of two streams."""
     sides = (left, right)
     rates = [view.rate(statistics) for view, _ in sides]
     windows = [max(view.shortest_range, SHORTEST_WINDOW) for view, _ in sides]

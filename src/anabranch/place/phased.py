@@ -1,14 +1,14 @@
-"""The phased competitors: choose the join order first, by result sizes alone, and the sites afterwards.
+"""The phased competitors: they choose the join order first, by result sizes alone, and the sites afterwards.
 
 *Plan-then-deploy* places the fixed order optimally. *In-network* (Ahmad and Cetintemel, VLDB 2004) places it zone by
-zone: joins are assigned to zones one after another, inputs first, each to the zone that looks best for it alone; then
-every zone places what it got optimally. (The paper says that In-network has no better way to divide a query over the
-network; `divides_optimally` lends it Top-Down's, to show what that is worth.) *Relaxation* (Pietzuch et al., ICDE
-2006) lets every join settle in a three-dimensional cost space as if its streams were springs, and takes the nearest
-site; a running stream is used instead of a new join when it lies within a radius of where the join would go.
+zone: joins are assigned to zones one after another, inputs first, each to the zone that is best for it alone; then
+every zone places its joins optimally. (The paper says that In-network has no better way to divide a query over the
+network; `divides_optimally` gives it Top-Down's, to show the difference.) *Relaxation* (Pietzuch et al., ICDE 2006)
+moves joins in a three-dimensional cost space as if their streams were springs until they are at rest, and takes the
+nearest site; a running stream replaces a new join if it is within a radius of the join's position.
 
-All three use running streams where these compute a part of the fixed order. Whether they may also relax the filters of
-what runs is a setting, because the paper does not say; the lab shows both.
+All three reuse running streams that compute a part of the fixed order. Whether they may also relax the filters of
+running operators is a setting, because the paper does not say; the lab shows both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.place.top_down import Part, descend
 from anabranch.place.topology import Floats
 
 RADIUS = 0.25
-"""The radius within which Relaxation reuses a running stream, as a share of the mean distance of two sites."""
+"""The radius within which Relaxation reuses a running stream, as a fraction of the mean distance between two sites."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Order:
 
 
 def order_by_size(problem: Problem) -> Order:
-    """Return the tree with the least total volume of intermediate results, regardless of the network."""
+    """Returns the tree with the least total volume of intermediate results, ignoring the network."""
     best: dict[Mask, tuple[float, frozenset[Split]]] = {}
     trees: dict[Mask, int] = {}
     for mask in range(1, problem.full + 1):
@@ -98,11 +98,11 @@ class InNetwork:
 
 
 def one_by_one(space: Space) -> Found | None:
-    """Place a fixed order, inputs first, each join where shipping its inputs and its result costs least.
+    """Places a fixed order, inputs first, each join where shipping its inputs and its result costs least.
 
-    The next site of a result is not known yet, so it is assumed to go straight to the destination. As in `search`, the
-    plans considered are the placements of the order among which the choices select (the product of the sites of its
-    joins), and the comparisons made for it are counted apart.
+    The next site of a result is not known yet, so it is assumed to go directly to the destination. As in `search`,
+    `considered` counts the possible placements of the order (the product of the sites of its joins), and the
+    comparisons actually made are counted separately.
     """
     assert space.splits is not None
     halves = {left | right: (left, right) for left, right in space.splits}
@@ -113,7 +113,7 @@ def one_by_one(space: Space) -> Found | None:
     looked = 0
 
     def best(mask: Mask) -> tuple[float, Placed, int] | None:
-        """Return the cost of a cheap plan without shipping its result, the plan, and how many it was chosen from."""
+        """Returns the cost of a cheap plan without shipping its result, the plan, and how many it was chosen from."""
         nonlocal looked
         options: list[tuple[float, float, Placed]] = []
         plans = 0
@@ -154,7 +154,7 @@ def _seen_at(plan: Placed) -> int:
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A fixed order, settled in a cost space."""
+    """A fixed order, placed by relaxation in a cost space."""
 
     space: CostSpace
     name: str = "relaxation"
@@ -184,7 +184,7 @@ def _settle(problem: Problem, space: CostSpace, radius: float) -> Found | None:
 def _relax(
     problem: Problem, space: CostSpace, halves: dict[Mask, Split], sources: dict[Mask, Producer]
 ) -> tuple[dict[Mask, Floats], int]:
-    """Return the coordinates of every join at rest; a spring is as strong as its stream is large."""
+    """Returns the coordinates of every join at rest; the strength of a spring is the size of its stream."""
     where = {mask: space.positions[producer.site] for mask, producer in sources.items()}
     sink = space.positions[problem.sink]
     middle = np.mean([*where.values(), sink], axis=0)
@@ -217,7 +217,7 @@ class _Resting:
     radius: float
 
     def plan(self, mask: Mask) -> Placed | None:
-        """Return the plan at the sites nearest to the joins' coordinates, with running streams that are near enough."""
+        """Returns the plan at the sites nearest to the joins' coordinates, with running streams within the radius."""
         if mask in self.sources:
             return Take(self.sources[mask])
         positions, place = self.space.positions, self.where[mask]

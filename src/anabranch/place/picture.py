@@ -1,8 +1,8 @@
-"""A picture of a network: sites, links as thick as their traffic, operators at their sites, shared operators.
+"""Draws a network: sites, links by their traffic, operators at their sites, shared operators.
 
-Sites that only forward data are small and unnamed, so that a hundred of them stay readable; a site that is a source, a
-sink or runs a join is named and drawn large. Each name takes the best of four positions around its site. A link that
-has less than a fifth of its bandwidth left is red. Needs matplotlib.
+Sites that only forward data are small and unnamed, so that a hundred of them remain readable; sites with a source, a
+sink or a join are named and large. Each name takes the best of four positions around its site. A link with less than a
+fifth of its bandwidth left is red. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SOURCE, JOIN, SHARED, SINK, PLAIN = "#2a7fb8", "#e08214", "#c51b7d", "#4d9221", 
 BUSY, IDLE, NARROW = "#7a7a7a", "#d9d9d9", "#c0392b"
 WIDTH, HEIGHT = 14.0, 11.0
 FEW = 40
-"""Up to so many sites all are named, and links say what they carry."""
+"""Up to this number of sites, all are named and links show their traffic."""
 
 
 def save(landscape: Landscape, path: Path, title: str) -> None:
-    """Draw the landscape into a file; the suffix is the format."""
+    """Draws the landscape into a file; the suffix is the format."""
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     draw(landscape, figure, title)
-    # Without a date the same landscape gives the same file.
+    # Without a date, the same landscape gives the same file.
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def draw(landscape: Landscape, figure: Figure, title: str) -> None:
-    """Draw the network into a figure."""
+    """Draws the network into a figure."""
     topology = landscape.topology
     places = _layout(landscape)
     axes = figure.subplots()
@@ -120,14 +120,14 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     handles.append(Line2D([], [], color=BUSY, lw=5, label=f"link, up to {size_text(round(most))}/s"))
     if nearly_full.any():
         handles.append(Line2D([], [], color=NARROW, lw=5, label="link more than 80 % full"))
-    # Below the network, where it covers no site.
+    # Below the network, so that it covers no site.
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     axes.autoscale_view()
     axes.margins(0.08)
 
 
 def _offsets(texts: dict[int, str], places: np.ndarray, marked: list[int]) -> dict[int, tuple[int, int]]:
-    """Choose for each name the position beside its site that overlaps least with other names and sites."""
+    """Chooses for each name the position beside its site with the least overlap with other names and sites."""
     span = np.ptp(places, axis=0)
     points = (places - places.min(axis=0)) / np.where(span > 0, span, 1.0) * (65 * WIDTH, 65 * HEIGHT)
     taken: list[tuple[float, float, float, float]] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points[marked]]
@@ -152,14 +152,14 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 
 def _layout(landscape: Landscape) -> np.ndarray:
-    """Compute a deterministic layout in which near sites are near."""
+    """Computes a deterministic layout in which near sites are near."""
     topology = landscape.topology
     everyone = np.arange(len(topology.sites))
     distances = topology.distances(everyone)
     graph = nx.Graph()
     graph.add_nodes_from(range(len(everyone)))
     graph.add_edges_from((topology.position(link.left), topology.position(link.right)) for link in topology.links)
-    # Square roots keep long-haul links from pressing every stub into a dot.
+    # Square roots keep long links from shrinking every stub to a dot.
     wanted = {a: {b: float(np.sqrt(distances[a, b])) for b in range(len(everyone))} for a in range(len(everyone))}
     places = nx.kamada_kawai_layout(graph, dist=wanted)
     return np.array([places[site] for site in range(len(everyone))])

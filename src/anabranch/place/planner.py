@@ -1,11 +1,11 @@
 """The planner protocol, and committing a planner's choice within the limits of sites and links.
 
-A planner chooses a plan from a `Problem`; `decide` turns the choice into operators and flows and computes its cost. A
-join is never offered at a site that it does not fit on its own, nor, where a planner sees real sites, a flow on links
-that it does not fit on its own. Several choices together may overload a site or a link; committing detects that, and
-the planner chooses again with one of the causes banned, cheapest alternatives first. With a planner that sees every
-plan, this branch-and-bound ends at the optimum within the limits. A planner that sees less may run out of choices; then
-all sites are searched for it, so that a query is refused only if that search also finds nothing.
+A planner chooses a plan for a `Problem`; `decide` turns the choice into operators and flows and computes its cost. A
+join is never offered at a site where it alone does not fit. If the planner sees real sites, neither is a flow on links
+where it alone does not fit. Several choices together may overload a site or a link. Committing detects that, and the
+planner chooses again with one of the causes banned, cheapest alternatives first. With a planner that sees every plan,
+this branch-and-bound finds the optimum within the limits. Other planners may run out of choices; then all sites are
+searched, so that a query is refused only if that search also finds nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from anabranch.place.problem import Bans, Problem
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Take, search, split_of
 
 MOST_ATTEMPTS = 500
-"""The most choices tried for one query before it is refused."""
+"""The maximum number of choices tried for one query before it is refused."""
 
 MOST_SITES_SEARCHED = 2000
-"""The largest network in which all sites are searched for a planner that has run out of choices."""
+"""The largest network in which all sites are searched when a planner has run out of choices."""
 
 
 class Planner(Protocol):
@@ -54,7 +54,7 @@ Choose: TypeAlias = Callable[[Problem], Found | None]
 
 
 def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
-    """Commit the cheapest choice within all limits; the given landscape does not change."""
+    """Commits the cheapest choice within all limits; the given landscape does not change."""
     obstacles: dict[str, None] = {}
     decision = _within_limits(problem, planner, choose, obstacles)
     if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
@@ -65,13 +65,13 @@ def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
 
 
 def everything(problem: Problem) -> Found | None:
-    """Return the best of all plans at all sites."""
+    """Returns the best of all plans at all sites."""
     sites = np.arange(len(problem.landscape.topology.sites))
     return search(problem.space(problem.units, problem.producers, sites, problem.sink))
 
 
 def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: dict[str, None]) -> Placement | None:
-    """Try choices, cheapest first, until one fits all limits; add the overloaded sites and links to `obstacles`."""
+    """Tries choices, cheapest first, until one is within all limits; adds overloaded sites and links to `obstacles`."""
     order = count()
     first = choose(problem)
     if first is None:
@@ -108,7 +108,7 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
 
 
 def _relieving_site(problem: Problem, plan: Placed, site: int) -> list[Bans]:
-    """Return bans that each remove one cause of a site's overload: a new join there, or a use that relaxed it."""
+    """Returns bans that each remove one cause of a site's overload: a new join there, or a use that relaxed it."""
     found = [_without_join(problem, join) for join in joins_of(plan) if join.site == site]
     for leaf in leaves_of(plan):
         wider = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
@@ -118,7 +118,7 @@ def _relieving_site(problem: Problem, plan: Placed, site: int) -> list[Bans]:
 
 
 def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
-    """Return bans that each remove one cause of a link's overload: an end of a flow across it."""
+    """Returns bans that each remove one cause of a link's overload: an end of a flow across it."""
     crossed = problem.landscape.topology.crossed
     found = []
     for part, reader in _flows_of(plan, None):
@@ -133,7 +133,7 @@ def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
 
 
 def _flows_of(plan: Placed, reader: JoinAt | None) -> list[tuple[Placed, JoinAt | None]]:
-    """Yield every part of a plan with the join that reads it; the sink reads the whole."""
+    """Returns every part of a plan with the join that reads it; the sink reads the whole."""
     match plan:
         case Take():
             return [(plan, reader)]
@@ -168,7 +168,7 @@ def _infeasible(problem: Problem, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
 
 
 def joins_of(plan: Placed) -> list[JoinAt]:
-    """Return the new joins of a plan, inputs first."""
+    """Returns the new joins of a plan, inputs first."""
     match plan:
         case Take():
             return []
@@ -185,7 +185,7 @@ def leaves_of(plan: Placed) -> list[Take]:
 
 
 def cost_of(problem: Problem, plan: Placed) -> float:
-    """Return the cost of a plan at real sites, including relaxed operators."""
+    """Returns the cost of a plan at real sites, including relaxed operators."""
     topology = problem.landscape.topology
 
     def cost(part: Placed, end: int) -> float:
@@ -198,7 +198,7 @@ def cost_of(problem: Problem, plan: Placed) -> float:
 
 
 def plan_text(problem: Problem, plan: Placed) -> str:
-    """Return the plan as a plan text; relations that arrive already joined are in brackets."""
+    """Returns the plan as a plan text; relations that arrive already joined are in brackets."""
     names = problem.query.query.graph.names
     match plan:
         case Take():
@@ -209,7 +209,7 @@ def plan_text(problem: Problem, plan: Placed) -> str:
 
 
 def _commit(problem: Problem, planner: str, found: Found) -> Placement:
-    """Return the landscape with the plan's operators, and the deployment that describes the change."""
+    """Returns the landscape with the plan's operators, and the deployment that describes the change."""
     before = problem.landscape
     query = problem.query
     after = before
@@ -277,7 +277,7 @@ def _input(problem: Problem, producer: str, mask: Mask, into: Mask) -> Input:
 
 
 def flows_into(landscape: Landscape, operator: Operator) -> list[Flow]:
-    """Return the flows into an operator, with the links that they cross."""
+    """Returns the flows into an operator, with the links that they cross."""
     sites = landscape.topology.sites
     flows = []
     for taken in operator.inputs:

@@ -1,6 +1,6 @@
 """A placement problem: the needs and sizes of a query's subsets, the reusable streams, and the excluded sites.
 
-A site or a reuse is excluded if a join or a flow does not fit there on its own, or if `Bans` exclude it.
+A site or a reuse is excluded if a single join or flow does not fit there, or if `Bans` exclude it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Problem:
     query: SinkQuery
     needs: tuple[Need, ...]
     bytes: tuple[float, ...]
-    """Of each subset; of all relations, what travels to the sink."""
+    """By subset; for all relations, the bytes sent to the sink."""
     offered: tuple[Producer, ...]
     sink: int
     bans: Bans = Bans()
@@ -81,24 +81,24 @@ class Problem:
         return closed
 
     def open_sites(self, split: Split) -> Indices:
-        """Return the sites where a join fits."""
+        """Returns the sites where a join fits."""
         if split in self._barred:
             return np.flatnonzero(~self._barred[split])
         return np.arange(len(self.landscape.topology.sites))
 
     def load(self, split: Split) -> Load:
-        """Return the load of a join of two subsets."""
+        """Returns the load of a join of two subsets."""
         into = split[0] | split[1]
         left, right = ((self.needs[mask].view, self.slots(mask, into)) for mask in split)
         return join_load(left, right, self.needs[into].view, self.landscape.statistics)
 
     def slots(self, mask: Mask, into: Mask) -> tuple[int, ...]:
-        """Return the slot of a union's view for each slot of a part's view."""
+        """Returns the slot of a union's view for each slot of a part's view."""
         return tuple(self.needs[into].relations.index(relation) for relation in self.needs[mask].relations)
 
     @cached_property
     def room(self) -> Callable[[Sequence[int] | Indices], Floats] | None:
-        """Return the bytes per second that still fit from every site to some ends; None if no link has a limit."""
+        """Returns the free bytes per second from every site to some ends; None if no link has a limit."""
         return self.landscape.room if self.landscape.topology.has_limited_links else None
 
     def space(
@@ -110,7 +110,7 @@ class Problem:
         representatives: Indices | None = None,
         splits: frozenset[Split] | None = None,
     ) -> Space:
-        """Return a search space over some sites; a representative can take a join if one of its sites can.
+        """Returns a search space over some sites; a representative can take a join if one of its sites can.
 
         Links exist only between real sites, so a coarse search ignores them.
         """
@@ -134,7 +134,7 @@ class Problem:
 
 
 def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, reusing: bool = True) -> Problem:
-    """Return the problem of placing a query; without `relaxing`, running operators are used only as they are."""
+    """Returns the problem of placing a query; without `relaxing`, running operators are used only unchanged."""
     if query.name in landscape.queries:
         raise TopologyError(f"query '{query.name}' is already deployed", hint="give the new one another name")
     if query.name in landscape.operators:

@@ -2,8 +2,7 @@
 
 Visits readers before producers. Each operator then offers the union of the views that its readers take, and takes from
 its producers only that: those filters and windows, its columns, and the columns of its join predicates. Sources always
-offer everything, and a delivery always keeps its query's view. A relay goes with the last of its readers at other
-sites.
+offer everything, and a delivery always keeps its query's view. A relay is removed with its last reader at another site.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from anabranch.place.view import View
 
 
 def removed(landscape: Landscape, query: str) -> Landscape:
-    """Remove a query; joins and relays that others read stay until they are removed too."""
+    """Removes a query; joins and relays with other readers remain until those are removed too."""
     queries = {name: one for name, one in landscape.queries.items() if name != query}
     return tightened(replace(landscape, queries=queries))
 
 
 def tightened(landscape: Landscape) -> Landscape:
-    """Remove operators without readers, and narrow every filter, window and row to what the readers need."""
+    """Removes operators without readers, and narrows every filter, window and row to the needs of the readers."""
     kept: dict[str, Operator] = {}
     asked: dict[str, list[View]] = defaultdict(list)
     for name in reversed(in_order(landscape)):
@@ -40,7 +39,7 @@ def tightened(landscape: Landscape) -> Landscape:
 
 
 def _without_idle_relays(landscape: Landscape) -> Landscape:
-    """Remove relays that one operator reads, at their site: it reads their producer instead, over the same path."""
+    """Removes relays whose only reader is at their site: it reads their producer instead, over the same path."""
     readers: dict[str, list[Operator]] = defaultdict(list)
     for operator in landscape.operators.values():
         for taken in operator.inputs:
@@ -56,7 +55,7 @@ def _without_idle_relays(landscape: Landscape) -> Landscape:
 
 
 def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:
-    """Narrow an operator to a view, and its inputs to what that view needs."""
+    """Narrows an operator to a view, and its inputs to what that view needs."""
     if view == operator.view:
         return operator
     checked = {predicate.moved(taken.slots) for taken in operator.inputs for predicate in taken.view.predicates}
@@ -73,7 +72,7 @@ def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:
 
 
 def in_order(landscape: Landscape) -> list[str]:
-    """Sort operators, producers before their readers."""
+    """Sorts operators, producers before their readers."""
     found: dict[str, None] = {}
 
     def visit(name: str) -> None:

@@ -1,11 +1,11 @@
-"""Plans again for queries that run, because rates, link costs, capacities or sites have changed.
+"""Replans running queries after a change of rates, link costs, capacities or sites.
 
-*Beside what runs*: queries that no longer fit are taken out and planned again; then each query, in the order of
-arrival, is offered another place beside all that runs, and moves if that costs less, until none moves. *Afresh*: all
-queries on an empty network, in the order of arrival. The first keeps operators, so less is handed over; the second
-finds sharing that no single move leads to. `double_work` is what a hand-over costs while it lasts.
+*Beside the running operators*: queries that no longer fit are removed and planned again. Then each query, in order of
+arrival, gets a new placement beside all others and moves if that costs less, until none moves. *Afresh*: all queries
+are planned on an empty network, in order of arrival. The first keeps operators, so hand-overs are smaller; the second
+finds sharing that no single move leads to. `double_work` is the cost of a hand-over while it lasts.
 
-Law: all queries of the landscape are deployed in the result, and no site or link is overloaded.
+Invariant: all queries of the landscape are deployed in the result, and no site or link is overloaded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from anabranch.place.planner import Planner
 from anabranch.place.removal import in_order, removed, tightened
 
 MOST_ROUNDS = 4
-"""How often each query is offered another place."""
+"""The maximum number of new placements tried per query."""
 LEAST_GAIN = 1e-6
-"""The share of the usage that a move must save; sums in another order differ in their last digits."""
+"""The fraction of the usage that a move must save; sums in another order differ in their last digits."""
 
 
 def beside(landscape: Landscape, planner: Planner) -> Landscape:
-    """The queries planned again one at a time, each beside all others."""
+    """Replans the queries one at a time, each beside all others."""
     current = _fitting(landscape, planner)
     for _ in range(MOST_ROUNDS):
         moved = False
@@ -38,25 +38,25 @@ def beside(landscape: Landscape, planner: Planner) -> Landscape:
 
 
 def afresh(landscape: Landscape, planner: Planner) -> Landscape:
-    """All queries planned on the bare network."""
+    """Plans all queries on the bare network."""
     bases = {name: one for name, one in landscape.operators.items() if one.is_base}
     return _with_queries(replace(landscape, operators=bases, queries={}), landscape, landscape.queries, planner)
 
 
 def double_work(before: Landscape, after: Landscape) -> float:
-    """The network usage of the operators that run only after the change: what a hand-over adds while both run."""
+    """Returns the network usage of operators that run only after the change: the extra cost of a hand-over."""
     known = set(_contents(before).values())
     return after.cost_into(name for name, content in _contents(after).items() if content not in known)
 
 
 def _fitting(landscape: Landscape, planner: Planner) -> Landscape:
-    """The landscape with the queries planned again that use what is overloaded."""
+    """Returns the landscape after replanning the queries that use overloaded sites or links."""
     current, out = landscape, set[str]()
     while current.overloaded_sites or current.overloaded_links:
         users = [name for name in current.queries if _is_in_trouble(current, name)]
         if not users:
             break
-        # The last to come is the first to move.
+        # The last query to arrive is the first to move.
         current = removed(current, users[-1])
         out.add(users[-1])
     return _with_queries(current, landscape, (name for name in landscape.queries if name in out), planner)
@@ -69,7 +69,7 @@ def _with_queries(current: Landscape, known: Landscape, names: Iterable[str], pl
 
 
 def _is_in_trouble(landscape: Landscape, query: str) -> bool:
-    """True if a query uses an overloaded site or link."""
+    """Returns True if a query uses an overloaded site or link."""
     sites, links = set(landscape.overloaded_sites), set(landscape.overloaded_links)
     for name in _used(landscape, query):
         operator = landscape.operators[name]
@@ -82,7 +82,7 @@ def _is_in_trouble(landscape: Landscape, query: str) -> bool:
 
 
 def _used(landscape: Landscape, query: str) -> set[str]:
-    """The operators that a query's results pass through."""
+    """Returns the operators that a query's results pass through."""
     found: set[str] = set()
     left = [query]
     while left:
@@ -94,7 +94,7 @@ def _used(landscape: Landscape, query: str) -> set[str]:
 
 
 def _contents(landscape: Landscape) -> dict[str, Hashable]:
-    """By operator: what it computes, where, and from which operators, whatever these are called."""
+    """Returns, by operator, its computation, site and producers, independent of operator names."""
     found: dict[str, Hashable] = {}
     for name in in_order(landscape):
         operator = landscape.operators[name]

@@ -22,11 +22,11 @@ from anabranch.place.topology import Topology
 
 @dataclass(frozen=True)
 class Options:
-    """Options of planners; a planner ignores those that it does not need."""
+    """Options of planners; a planner ignores those that it does not use."""
 
     max_cs: int = 32
     other_cs: tuple[int, ...] = ()
-    """Further sizes of clusters; of the hierarchies with all sizes, the cheapest placement is taken (3.1.2)."""
+    """Further cluster sizes; the cheapest placement over the hierarchies of all sizes is taken (3.1.2)."""
     zones: int = 5
     iterations: int = 4000
     seed: int = 0
@@ -37,7 +37,7 @@ HIERARCHICAL: dict[str, Callable[[Hierarchy], Planner]] = {
     "bottom-up": BottomUp,
     "npc": NetPresentCost,
 }
-"""The planners that work on a hierarchy of clusters."""
+"""The planners that use a hierarchy of clusters."""
 
 PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
     "exhaustive": lambda topology, options: Exhaustive(),
@@ -72,7 +72,7 @@ class Cheapest:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of planning queries one after another; `seconds` is the total processor time."""
+    """The result of planning queries one after another; `seconds` is the total CPU time."""
 
     planner: str
     decisions: tuple[Placement, ...]
@@ -106,7 +106,7 @@ class Run:
 
 
 def planner_named(name: str, topology: Topology, options: Options) -> Planner:
-    """Return the planner with that name for a network."""
+    """Returns the planner with that name for a network."""
     if name in HIERARCHICAL:
         return planner_on(name, hierarchies(topology, options))
     if name not in PLANNERS:
@@ -115,18 +115,18 @@ def planner_named(name: str, topology: Topology, options: Options) -> Planner:
 
 
 def hierarchies(topology: Topology, options: Options) -> tuple[Hierarchy, ...]:
-    """Build the hierarchies of all sizes of clusters."""
+    """Builds one hierarchy for each cluster size."""
     return tuple(build(topology, size, options.seed) for size in (options.max_cs, *options.other_cs))
 
 
 def planner_on(name: str, known: Sequence[Hierarchy]) -> Planner:
-    """Return the planner with that name on some hierarchies of one network."""
+    """Returns the planner with that name on some hierarchies of one network."""
     planners = [HIERARCHICAL[name](hierarchy) for hierarchy in known]
     return planners[0] if len(planners) == 1 else Cheapest(name, tuple(planners))
 
 
 def deploy(planner: Planner, landscape: Landscape, queries: Sequence[SinkQuery]) -> Run:
-    """Plan all queries in order, each on top of those before it."""
+    """Plans all queries in order, each on top of those before it."""
     decisions = []
     seconds = 0.0
     for query in queries:

@@ -2,10 +2,9 @@
 
 Under network usage a plan's cost is a sum over its edges, and the cost of a sub-join depends only on its relations and
 the site of its result. So dynamic programming over (relations, site) pairs finds the cheapest plan without enumerating
-plans. (The paper sees no such substructure; it is lost only if sites have capacities, or one query relaxes one operator
-twice, and `planner` handles both.) With k units and m sites it takes O(3^k·m + 2^k·m²) steps.
-`considered` counts the plans covered, summed by the same loops that compare them; `evaluated` counts the comparisons
-actually made.
+plans. (The paper does not use this substructure. It is lost only if sites have capacities, or if one query relaxes one
+operator twice; `planner` handles both.) With k units and m sites it takes O(3^k·m + 2^k·m²) steps. `considered` counts
+the plans covered, summed by the same loops that compare them; `evaluated` counts the comparisons actually made.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from anabranch.place.topology import Floats, Indices, Topology
 
 Mask: TypeAlias = int
 Split: TypeAlias = tuple[Mask, Mask]
-"""A join by the relations of its two inputs, the one with the lowest relation first."""
+"""A join by the relations of its two inputs; the input with the lowest relation is first."""
 
 
 @dataclass(frozen=True)
 class Producer:
-    """An existing stream: the relations it joins, its site (or apparent site), and the price of using it."""
+    """An existing stream: the relations it joins, its site (or apparent site), and the cost of using it."""
 
     mask: Mask
     operator: str
@@ -45,7 +44,7 @@ class Producer:
 
 @dataclass(frozen=True)
 class Take:
-    """A leaf of a plan: an existing stream is used."""
+    """A leaf of a plan: an existing stream."""
 
     producer: Producer
 
@@ -103,7 +102,7 @@ class Space:
     room: Callable[[Sequence[int] | Indices], Floats] | None = None
 
     def carrying(self, mask: Mask, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
-        """Return the cost of shipping a set of relations from origins to ends; infinite if links are too thin."""
+        """Returns the cost of shipping a set of relations from origins to ends; infinite if links are too thin."""
         costs: Floats = self.bytes[mask] * self.topology.between(origins, ends)
         if self.room is not None:
             costs[self.bytes[mask] > self.room(ends)[:, np.asarray(origins, dtype=np.intp)].T] = np.inf
@@ -115,12 +114,12 @@ def split_of(left: Mask, right: Mask) -> Split:
 
 
 def search(space: Space) -> Found | None:
-    """Return the cheapest plan that joins all units and delivers to the destination; None if every plan is barred."""
+    """Returns the cheapest plan that joins all units and delivers to the destination; None if every plan is barred."""
     return _Table(space).best()
 
 
 class _Table:
-    """For every union of units: the cost of making it at each site, and of shipping it to each site."""
+    """For every union of units: the cost of producing it at each site, and of shipping it to each site."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -180,7 +179,7 @@ class _Table:
         return Found(plan, cost, self._plans[self._full], self.evaluated + self._count)
 
     def _bring(self, mask: Mask, end: int) -> tuple[float, Placed | None]:
-        """Return the cheapest way to have a union at an end; None if there is none."""
+        """Returns the cheapest way to obtain a union at an end; None if there is none."""
         space = self._space
         costs = self._made[mask] + space.carrying(mask, space.sites, [end])[:, 0]
         position = int(costs.argmin())
@@ -190,7 +189,7 @@ class _Table:
         ways = space.carrying(mask, [producer.apparent for producer in several], [end])[:, 0]
         for producer, way in zip(several, ways, strict=True):
             reach = producer.price + float(way)
-            # On a tie, up to rounding, the existing stream is used: it needs no operator.
+            # On a tie, up to rounding, the existing stream is used, because it needs no operator.
             if reach < math.inf and reach <= cost + 1e-9 * abs(cost):
                 cost, taken = reach, producer
         if taken is not None:
@@ -205,7 +204,7 @@ class _Table:
 
 
 def _unions(units: Sequence[Mask]) -> list[Mask]:
-    """Return every union of units, parts before wholes; the last is the union of all."""
+    """Returns every union of units, parts before wholes; the last is the union of all."""
     found = [0]
     for unit in units:
         found += [mask | unit for mask in found]
@@ -213,7 +212,7 @@ def _unions(units: Sequence[Mask]) -> list[Mask]:
 
 
 def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
-    """Return the ways to split a union into two; `known` holds all smaller unions."""
+    """Returns the ways to split a union into two; `known` holds all smaller unions."""
     parts = set(known)
     lowest = mask & -mask
     return [
@@ -224,7 +223,7 @@ def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
 
 
 def all_splits(plan: Placed) -> frozenset[Split]:
-    """Return the joins of a plan, by their inputs."""
+    """Returns the joins of a plan, by their inputs."""
     match plan:
         case Take():
             return frozenset()

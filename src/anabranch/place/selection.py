@@ -1,9 +1,11 @@
 """Filters of one stream as comparable values: a join under a weaker filter can serve a stricter one.
 
-A selection is a disjunction of conjunctions of *atoms*. A comparison of a column with a literal is understood (`x < 3`
-implies `x < 5` and `x IS NOT NULL`); any other predicate is opaque and implies only itself. `covers` is therefore sound
-and not complete: it never calls a filter weaker that is not. A selection of more than `MOST_ALTERNATIVES` conjunctions
-is widened to the atoms they have in common, which keeps the filter of a much shared operator small.
+A selection is a disjunction of conjunctions of *atoms*. A comparison of a column with a literal is interpreted (`x < 3`
+implies `x < 5` and `x IS NOT NULL`); any other predicate is opaque and implies only itself. A selection of more than
+`MOST_ALTERNATIVES` conjunctions is widened to their common atoms, which keeps the filter of a widely shared operator
+small.
+
+Invariant: `covers` is sound but not complete: it never reports a filter as weaker that is not.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ class Atom:
 
     @property
     def is_comparison(self) -> bool:
-        """True of a comparison of a column with a literal; a NULL never passes it."""
+        """True for a comparison of a column with a literal; a NULL never passes it."""
         return self.column is not None and self.operator in _COMPARISONS
 
     def implies(self, other: Atom) -> bool:
-        """True if every row that passes this condition certainly passes the other."""
+        """Returns True if every row that passes this condition provably passes the other."""
         if self.text == other.text:
             return True
         if other.operator == "is_not_null":
@@ -97,7 +99,7 @@ class Selection:
     alternatives: frozenset[Conjunction]
 
     def covers(self, other: Selection) -> bool:
-        """True if every row that passes the other selection certainly passes this one."""
+        """Returns True if every row that passes the other selection provably passes this one."""
         return self is other or _covers(self, other)
 
     def _holds(self, stricter: Conjunction) -> bool:
@@ -110,7 +112,7 @@ class Selection:
         return False
 
     def union(self, other: Selection) -> Selection:
-        """Return a selection that covers both, as tight as the atoms allow."""
+        """Returns a selection that covers both, as tight as the atoms allow."""
         return self if self is other else _union(self, other)
 
     @cached_property
@@ -118,7 +120,7 @@ class Selection:
         return frozenset(name for one in self.alternatives for atom in one for name in atom.reads)
 
     def fixed_values(self, column: str) -> int | None:
-        """Return the number of values of a column in passing rows, if every alternative fixes it."""
+        """Returns the number of values of a column in passing rows, if every alternative fixes it."""
         values = set()
         for one in self.alternatives:
             fixed = [atom.value for atom in one if atom.operator == "equal" and atom.column == column]
@@ -128,10 +130,10 @@ class Selection:
         return len(values)
 
     def selectivity(self, stream: str, statistics: Statistics) -> float:
-        """Return the selectivity on the stream's rows.
+        """Returns the selectivity on the stream's rows.
 
-        Alternatives that fix the same column to different values exclude each other, so their shares add up; other
-        alternatives count as independent. Adding an alternative never lowers the share.
+        Alternatives that fix the same column to different values are mutually exclusive, so their selectivities add up;
+        other alternatives are assumed independent. Adding an alternative never lowers the selectivity.
         """
         return _passing(self, stream, statistics)
 
@@ -145,9 +147,9 @@ EVERYTHING = Selection(frozenset((frozenset(),)))
 
 
 def to_filter(selection: Selection) -> Expr | None:
-    """The selection as an expression over the stream's columns; None if it takes every row.
+    """Returns the selection as an expression over the stream's columns; None if it passes every row.
 
-    Conditions that can fail come after those that cannot and may guard them.
+    Conditions that can fail come after those that cannot, which may guard them.
     """
     alternatives = [_ordered(one) for one in sorted(selection.alternatives, key=_conjunction_text)]
     if not all(alternatives):
@@ -163,14 +165,14 @@ def _ordered(atoms: Conjunction) -> tuple[Expr, ...]:
 
 
 def from_filter(filter: Expr | None) -> Selection:
-    """Build the selection of a relation's filter, over the columns of the stream."""
+    """Builds the selection of a relation's filter, over the columns of the stream."""
     if filter is None:
         return EVERYTHING
     return Selection(frozenset((frozenset(_atom(part) for part in conjuncts(filter)),)))
 
 
 def without_relation(expression: Expr) -> Expr:
-    """Print the expression without relation names, so that it is equal for every alias of a stream."""
+    """Returns the expression without relation names, so that it is equal for every alias of a stream."""
     return transform(expression, lambda node: replace(node, relation=GROUPED) if isinstance(node, Column) else node)
 
 
@@ -202,7 +204,7 @@ def _below(left: Value | None, right: Value | None) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def _sorted_out(atoms: Conjunction) -> tuple[frozenset[object], tuple[Atom, ...]]:
-    """Separate the atoms that only they themselves imply (by key) from those that bound a column on one side."""
+    """Separates atoms implied only by themselves (by key) from one-sided bounds on a column."""
     ordered = tuple(a for a in atoms if a.operator in _MIRRORED and a.operator != "equal" and a.value is not None)
     fixed = (a for a in atoms if a not in ordered)
     return frozenset(_key(a) for a in fixed), ordered
@@ -216,7 +218,7 @@ def _key(atom: Atom) -> object:
 
 @lru_cache(maxsize=1 << 16)
 def _not_null(atoms: Conjunction) -> frozenset[object]:
-    """The keys of the columns that are not NULL in rows that pass, because they are compared with a value."""
+    """Returns the keys of columns that cannot be NULL in passing rows, because they are compared with a value."""
     return frozenset(("is_not_null", atom.column) for atom in atoms if atom.is_comparison)
 
 

@@ -1,4 +1,4 @@
-"""Network and query files: reads YAML into a network with advertised streams and bound queries.
+"""Reads network and query files in YAML into a network with advertised streams and bound queries.
 
 network.yaml                                    queries.yaml
 sites: [...]   links: [...]                     queries:
@@ -43,7 +43,7 @@ class Network:
 
 
 def load_network(path: Path) -> Network:
-    """Read a network file."""
+    """Reads a network file."""
     file = read_yaml(path)
     file.mapping(_OF_A_NETWORK)
     topology = _topology(file)
@@ -65,7 +65,7 @@ def load_network(path: Path) -> Network:
 
 
 def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
-    """Read a query file; the queries keep their order."""
+    """Reads a query file; the queries keep their order."""
     example = "queries: [{name: gate-17, sink: n4, query: SELECT …}]"
     found = []
     required = {"name": "name: gate-17", "sink": "sink: n4, a site", "query": "query: SELECT …"}
@@ -92,7 +92,7 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
 
 
 def _with_calibration(file: Entry, path: Path) -> Entry:
-    """Replace the name of a calibration file under `costs` by the costs in it."""
+    """Replaces the name of a calibration file under `costs` with the costs in it."""
     costs = file.named().get("costs")
     if costs is None or not isinstance(costs.value, str):
         return file
@@ -124,7 +124,7 @@ def _topology(file: Entry) -> Topology:
 
 
 def read_yaml(path: Path) -> Entry:
-    """The entries of a YAML file."""
+    """Returns the entries of a YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,8 +1,8 @@
 """Statistics for placement: rates, row widths, distinct values and unit costs, given in the network file.
 
-The rate of a windowed join is that of the model used throughout: with rate λ, window w and predicates of selectivity σ,
-a row of input i meets λj·wj rows of every other input j, so λ = ∏λi · Σi ∏j≠i wj · ∏σ. An equality over columns with
-d1 ≤ d2 ≤ … distinct values keeps 1 / (d2·d3·…) of the combinations: values of a smaller set occur in the larger ones.
+The rate of a windowed join follows the usual model: with rate λ, window w and predicates of selectivity σ, a row of
+input i meets λj·wj rows of every other input j, so λ = ∏λi · Σi ∏j≠i wj · ∏σ. An equality over columns with d1 ≤ d2 ≤ …
+distinct values keeps 1 / (d2·d3·…) of the combinations: values of a smaller set occur in the larger ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVENT_TIME_BYTES = 8
 class StreamStatistics:
     """A stream: its site, its rate in rows per second, and the width of a row.
 
-    Without `column_bytes` a row is `row_bytes` wide whatever is projected, as in the paper's experiments.
+    Without `column_bytes` a row is `row_bytes` wide regardless of projection, as in the paper's experiments.
     """
 
     site: str
@@ -37,7 +37,7 @@ class StreamStatistics:
     distinct: Mapping[str, float] = field(default_factory=dict)
 
     def width(self, columns: Iterable[str]) -> float:
-        """Return the bytes of a row reduced to some columns; the event time is always included."""
+        """Returns the bytes of a row reduced to some columns; the event time is always included."""
         if not self.column_bytes:
             return self.row_bytes
         return EVENT_TIME_BYTES + sum(self.column_bytes.get(column, 8.0) for column in columns)
@@ -53,10 +53,12 @@ class Statistics:
     batch: float = 1.0
     """Seconds between the micro-batches of a site."""
     record_bytes: float | None = None
-    """If given, the width of every row, joined or not, as the paper assumes for the airline."""
+    """If given, the width of every row, joined or not, as the paper assumes for its airline example."""
     slide: float | None = None
-    """If given, joins answer anew, with all combinations in their windows, once in so many seconds, as the paper's do;
-    ours answer once for each combination. For experiments; a network file cannot give it."""
+    """If given, joins emit all combinations in their windows at this interval in seconds, as in the paper.
+
+    Our joins emit each combination once. For experiments; a network file cannot set it.
+    """
 
     def __post_init__(self) -> None:
         if not (self.batch > 0 and math.isfinite(self.batch)):
@@ -79,7 +81,7 @@ class Statistics:
                 raise StatisticsError(f"predicate '{text}' has selectivity {share}", hint="between 0 and 1")
 
     def stream(self, name: str) -> StreamStatistics:
-        """Return the statistics of an advertised stream; raise TopologyError if there is none."""
+        """Returns the statistics of an advertised stream; raises TopologyError if there is none."""
         if name not in self.streams:
             known = ", ".join(sorted(self.streams)) or "none"
             raise TopologyError(
@@ -90,12 +92,12 @@ class Statistics:
         return self.streams[name]
 
     def distinct(self, stream: str, column: str) -> float:
-        """Return the number of distinct values of a column; if unknown, the rows of one second."""
+        """Returns the number of distinct values of a column; if unknown, the rows of one second."""
         known = self.stream(stream)
         return float(known.distinct.get(column, max(1.0, known.rate)))
 
     def filter_selectivity(self, stream: str, column: str | None, operator: str, text: str) -> float:
-        """Return the selectivity of one comparison on a stream."""
+        """Returns the selectivity of one comparison on a stream."""
         if text in self.selectivities:
             return self.selectivities[text]
         if column is not None and operator == "equal":
@@ -106,7 +108,7 @@ class Statistics:
 
 
 def equality_selectivity(distinct: Iterable[float]) -> float:
-    """Return the selectivity of an equality over columns with these numbers of distinct values.
+    """Returns the selectivity of an equality over columns with these numbers of distinct values.
 
     >>> equality_selectivity([1500, 120])
     0.0006666666666666666
@@ -115,7 +117,7 @@ def equality_selectivity(distinct: Iterable[float]) -> float:
 
 
 def from_dict(entry: Any) -> Statistics:
-    """Reads statistics that are given as a mapping; see `read`."""
+    """Reads statistics from a mapping; see `read`."""
     return read(Entry("", entry, TopologyError, "the network"))
 
 

@@ -1,4 +1,4 @@
-"""Top-Down (section 3.2): plan on the coarsest view of the network, then refine each part within its cluster.
+"""Top-Down (section 3.2): plans on the coarsest view of the network, then refines each part within its cluster.
 
 At the top every source is at its representative, and the planner finds the cheapest tree and assignment to the top
 cluster's members. The joins assigned to one member form a view; the member's own cluster plans that view again over its
@@ -55,9 +55,9 @@ def descend(
     splits: frozenset[Split] | None = None,
     choose: Callable[[Space], Found | None] = search,
 ) -> Found | None:
-    """Plan a part over a cluster's members and refine it to sites; return None if no member can take it.
+    """Plans a part over a cluster's members and refines it to sites; returns None if no member can take it.
 
-    `splits`, when given, fixes the join order; `choose` assigns the joins to the members of this level.
+    `splits`, if given, fixes the join order; `choose` assigns the joins to the members of this level.
     """
     seen = hierarchy.representatives(level)
     inside = np.isin(seen, cluster.members)
@@ -77,7 +77,7 @@ def descend(
 
 
 def _usable(problem: Problem, part: Part) -> list[Producer]:
-    """Return the streams that a part may use: those of unions of unplanned units, and the planned units."""
+    """Returns the streams that a part may use: those of unions of unplanned units, and the planned units."""
     made = 0
     for mask in part.made:
         made |= mask
@@ -86,9 +86,9 @@ def _usable(problem: Problem, part: Part) -> list[Producer]:
 
 
 def _as_seen(producer: Producer, apparent: Indices, problem: Problem) -> Producer:
-    """Return a stream as a coordinator sees it, at its representative and priced by representatives' distances.
+    """Returns a stream as a coordinator sees it: at its representative, with the cost by representatives' distances.
 
-    Old and new flows must be estimated alike, or a running stream would look expensive beside a new one.
+    Old and new flows must be estimated in the same way, or a running stream would look expensive beside a new one.
     """
     distance = problem.landscape.topology.distance
     price = sum(extra * distance(int(apparent[a]), int(apparent[b])) for extra, a, b in producer.widened)
@@ -97,7 +97,7 @@ def _as_seen(producer: Producer, apparent: Indices, problem: Problem) -> Produce
 
 @dataclass
 class _Refining:
-    """Walks over a plan whose sites are members of one level and refines each view in its member's cluster."""
+    """Traverses a plan whose sites are members of one level and refines each view in its member's cluster."""
 
     problem: Problem
     hierarchy: Hierarchy
@@ -109,7 +109,7 @@ class _Refining:
     evaluated: int = 0
 
     def refine(self, plan: Placed, towards: int) -> Placed | None:
-        """Return the plan at real sites; `towards` is the known destination of its result."""
+        """Returns the plan at real sites; `towards` is the known destination of its result."""
         match plan:
             case Take(producer=producer):
                 return self._nearest(producer, towards)
@@ -117,7 +117,7 @@ class _Refining:
                 return self._view(plan, member, towards)
 
     def _nearest(self, chosen: Producer, towards: int) -> Placed:
-        """Return the cheapest at real sites of the streams that looked alike at this level."""
+        """Returns the cheapest, at real sites, of the streams that were indistinguishable at this level."""
         if chosen.mask in self.part.made:
             return self.part.made[chosen.mask]
         alike = {p.operator for p in self.producers if p.mask == chosen.mask and p.apparent == chosen.apparent}
@@ -150,19 +150,19 @@ class _Refining:
 
 
 def _inputs(plan: Placed, member: int) -> list[Placed]:
-    """Return the inputs of the connected joins at one member."""
+    """Returns the inputs of the connected joins at one member."""
     if isinstance(plan, JoinAt) and plan.site == member:
         return [*_inputs(plan.left, member), *_inputs(plan.right, member)]
     return [plan]
 
 
 def site_of(plan: Placed) -> int:
-    """Return the site of a plan's result."""
+    """Returns the site of a plan's result."""
     return plan.producer.site if isinstance(plan, Take) else plan.site
 
 
 def substitute(plan: Placed, made: Mapping[Mask, Placed]) -> Placed:
-    """Replace the placeholders of planned parts by their plans."""
+    """Replaces the placeholders of planned parts by their plans."""
     match plan:
         case Take():
             return made.get(plan.mask, plan) if not plan.producer.operator else plan
@@ -171,5 +171,5 @@ def substitute(plan: Placed, made: Mapping[Mask, Placed]) -> Placed:
 
 
 def suboptimality_bound(hierarchy: Hierarchy, volumes: Sequence[float]) -> float:
-    """Return Theorem 3's bound on the extra cost of a Top-Down plan whose edges carry these volumes."""
+    """Returns Theorem 3's bound on the extra cost of a Top-Down plan whose edges carry these volumes."""
     return hierarchy.slack(hierarchy.height) * sum(volumes)

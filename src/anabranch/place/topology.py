@@ -1,10 +1,11 @@
 """Networks of sites: their links, reading them, and distances between sites.
 
 The cost of a link is the cost of one byte across it, by default the latency in milliseconds; the total of bytes per
-second times cost is then the *network usage* of the paper (section 2.2). Constructing a topology fails if it is not
-connected or a number is invalid, so every distance can be trusted. Distances are shortest paths by cost, one row of
-Dijkstra per site, computed on demand: the rows of 10,000 sites take 0.8 GB. A flow takes one shortest path, always the
-same for the same two ends.
+second times cost is then the *network usage* of the paper (section 2.2). Distances are shortest paths by cost, one row
+of Dijkstra per site, computed on demand: the rows of 10,000 sites take 0.8 GB. A flow takes one shortest path, always
+the same for the same two ends.
+
+Invariant: a topology is connected and its numbers are valid; otherwise its construction fails.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Link:
-    """A two-way connection; `latency` in milliseconds, `bandwidth` in bytes per second."""
+    """A bidirectional connection; `latency` in milliseconds, `bandwidth` in bytes per second."""
 
     left: str
     right: str
@@ -95,14 +96,14 @@ class Topology:
         return {site.name: position for position, site in enumerate(self.sites)}
 
     def position(self, name: str) -> int:
-        """Return the position of a site; raise TopologyError for an unknown name."""
+        """Returns the position of a site; raises TopologyError for an unknown name."""
         if name not in self.positions:
             raise TopologyError(f"no site '{name}' in the network", hint="check the name against 'sites'")
         return self.positions[name]
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], Link]:
-        """The link between two adjacent sites, by their positions; of several, the cheapest."""
+        """The link between two adjacent sites, by their positions; the cheapest if there are several."""
         found: dict[tuple[int, int], Link] = {}
         for link in self.links:
             left, right = sorted((self.positions[link.left], self.positions[link.right]))
@@ -119,16 +120,16 @@ class Topology:
     @cached_property
     def _graph(self) -> Any:
         ends = np.array(list(self.pairs) or np.empty((0, 2)), dtype=np.intp).reshape(-1, 2)
-        # A zero would vanish from a sparse matrix; such a link is the nearest thing to free instead.
+        # A sparse matrix would drop a zero, so a free link gets a tiny cost.
         costs = np.array([max(link.cost, 1e-12) for link in self.pairs.values()])
         count = len(self.sites)
         return csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(count, count))
 
     def distances(self, origins: Sequence[int] | Indices) -> Floats:
-        """Return the costs of the shortest paths from each origin to every site, one row per origin."""
+        """Returns the costs of the shortest paths from each origin to every site, one row per origin."""
         count = len(self.sites)
         if "matrix" not in self._rows:
-            # Pages of an empty matrix cost nothing until a row is written.
+            # Pages of an empty matrix use no memory until a row is written.
             self._rows["matrix"] = np.empty((count, count))
             self._rows["known"] = np.zeros(count, dtype=bool)
         matrix: Floats = self._rows["matrix"]
@@ -141,23 +142,23 @@ class Topology:
         return found
 
     def between(self, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
-        """Return the distances of some sites from some others."""
+        """Returns the distances from some sites to others."""
         rows: Floats = self.distances(origins)[:, np.asarray(ends, dtype=np.intp)]
         return rows
 
     def among(self, members: Sequence[int] | Indices) -> Floats:
-        """Return the distances among nearby sites, without searching the rest of the network."""
+        """Returns the distances among nearby sites, without searching the rest of the network."""
         wanted = np.asarray(members, dtype=np.intp)
         if "matrix" in self._rows and self._rows["known"][wanted].all():
             return self.between(wanted, wanted)
-        # No two are farther apart than by way of the first.
+        # No two sites are farther apart than the path through the first.
         reach = 2.0 * float(self.between(wanted[:1], wanted).max())
         near = dijkstra(self._graph, directed=False, indices=wanted, limit=reach * (1 + 1e-9))
         found: Floats = near[:, wanted]
         return found
 
     def distance(self, origin: int, end: int) -> float:
-        """Return the cost of the shortest path between two sites."""
+        """Returns the cost of the shortest path between two sites."""
         if "matrix" not in self._rows or not self._rows["known"][origin]:
             self.distances([origin])
         return float(self._rows["matrix"][origin, end])
@@ -173,7 +174,7 @@ class Topology:
         return any(math.isfinite(link.bandwidth) for link in self.links)
 
     def ways_to(self, end: int) -> tuple[Indices, Indices]:
-        """Return for each site the next site on the path to an end, and the link as a position in `pairs`.
+        """Returns for each site the next site on the path to an end, and the link as a position in `pairs`.
 
         At the end itself, the next site is the end, and the link is -1.
         """
@@ -191,7 +192,7 @@ class Topology:
         return {pair: number for number, pair in enumerate(self.pairs)}
 
     def path(self, origin: int, end: int) -> tuple[int, ...]:
-        """Return the sites on the shortest path, both ends included."""
+        """Returns the sites on the shortest path, both ends included."""
         following, _ = self.ways_to(end)
         route = [origin]
         while route[-1] != end:
@@ -199,18 +200,18 @@ class Topology:
         return tuple(route)
 
     def crossed(self, origin: int, end: int) -> tuple[int, ...]:
-        """Return the links on the shortest path, as positions in `pairs`."""
+        """Returns the links on the shortest path, as positions in `pairs`."""
         _, links = self.ways_to(end)
         return tuple(int(links[site]) for site in self.path(origin, end)[:-1])
 
     def narrowest(self, free: Floats, ends: Sequence[int] | Indices) -> Floats:
-        """Return the free bandwidth of the narrowest link from every site to each end, one row per end."""
+        """Returns the free bandwidth of the bottleneck link from every site to each end, one row per end."""
         ways = [self.ways_to(int(end)) for end in ends]
         following = np.stack([sites for sites, _ in ways])
         padded = np.append(free, np.inf)
         room = padded[np.stack([links for _, links in ways])]
         rows = np.arange(len(ways))[:, None]
-        # After n rounds `room` is that of the first 2^n links, and `following` where these lead.
+        # After n rounds `room` covers the first 2^n links, and `following` is where these lead.
         while (following != following[rows, following]).any():
             room = np.minimum(room, room[rows, following])
             following = following[rows, following]
@@ -218,7 +219,7 @@ class Topology:
         return narrow
 
     def without_site(self, name: str) -> Topology:
-        """Remove a site and its links."""
+        """Removes a site and its links."""
         self.position(name)
         return Topology(
             tuple(site for site in self.sites if site.name != name),
@@ -226,18 +227,18 @@ class Topology:
         )
 
     def with_site(self, site: Site, links: Iterable[Link]) -> Topology:
-        """Add a site and its links."""
+        """Adds a site and its links."""
         return Topology((*self.sites, site), (*self.links, *links))
 
     def with_link(self, changed: Link) -> Topology:
-        """Replace the link between two ends."""
+        """Replaces the link between two ends."""
         if not any(link.ends == changed.ends for link in self.links):
             raise TopologyError(f"no link '{changed.left}'-'{changed.right}' in the network")
         kept = tuple(link for link in self.links if link.ends != changed.ends)
         return replace(self, links=(*kept, changed), _rows={})
 
     def without_link(self, left: str, right: str) -> Topology:
-        """Remove a link."""
+        """Removes a link."""
         kept = tuple(link for link in self.links if link.ends != frozenset((left, right)))
         if len(kept) == len(self.links):
             raise TopologyError(f"no link '{left}'-'{right}' in the network")
@@ -245,7 +246,7 @@ class Topology:
 
 
 def load(path: Path) -> Topology:
-    """Read a network from YAML, or from GraphML if the file name says so."""
+    """Reads a network from YAML, or from GraphML by the file suffix."""
     try:
         if path.suffix == ".graphml":
             return from_graph(nx.read_graphml(path))
@@ -257,7 +258,7 @@ def load(path: Path) -> Topology:
 
 
 def from_dict(entry: Any) -> Topology:
-    """Build a network from its YAML form: `sites` (names, or names with capacities) and `links` (pairs with numbers).
+    """Builds a network from its YAML form: `sites` (names, or names with capacities) and `links` (pairs with numbers).
 
     >>> network = from_dict({"sites": ["a", {"name": "b", "cpu": 2}], "links": [{"ends": ["a", "b"], "latency": 5}]})
     >>> network.distance(0, 1)
@@ -283,7 +284,7 @@ def from_dict(entry: Any) -> Topology:
 
 
 def from_graph(graph: nx.Graph) -> Topology:
-    """Build a network from a networkx graph with the attribute names of the YAML form."""
+    """Builds a network from a networkx graph with the attribute names of the YAML form."""
     return from_dict(
         {
             "sites": [{"name": name, **attributes} for name, attributes in graph.nodes(data=True)],
@@ -293,7 +294,7 @@ def from_graph(graph: nx.Graph) -> Topology:
 
 
 def to_dict(topology: Topology) -> dict[str, Any]:
-    """Return the form that `from_dict` reads; infinite limits are omitted."""
+    """Returns the form that `from_dict` reads; infinite limits are omitted."""
 
     def finite(**values: float) -> dict[str, float]:
         return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -32,17 +32,19 @@ class Predicate:
     is_equality: bool
     is_band: bool = False
     expressions: tuple[Expr, ...] = field(default=(), compare=False, repr=False)
-    """The members of an equality, one for each position, over columns of their streams; else the predicate itself,
-    over relations `$0`, `$1`, … The text identifies them."""
+    """The members of an equality, one per position, or the predicate itself; identified by the text.
+
+    Members are over columns of their streams; a predicate is over relations `$0`, `$1`, …
+    """
 
     def moved(self, positions: Sequence[int]) -> Predicate:
-        """Return the predicate with slot i moved to `positions[i]`."""
+        """Returns the predicate with slot i moved to `positions[i]`."""
         pairs = zip((positions[position] for position in self.positions), self.reads, strict=True)
         return _ordered(self.text, tuple(pairs), self.is_equality, self.is_band, self.expressions)
 
     @property
     def can_fail(self) -> bool:
-        """True if the predicate may raise on some row, so that no row may meet it that a query keeps away."""
+        """True if the predicate may raise on some row; it must then not see rows that a query filters out."""
         return any(can_fail(expression) for expression in self.expressions)
 
     def __str__(self) -> str:
@@ -68,7 +70,7 @@ class Slot:
         return wanted <= self.columns
 
     def union(self, other: Slot) -> Slot:
-        """Return a slot that covers both; a relaxed filter's columns must reach the filter behind it."""
+        """Returns a slot that covers both; the columns of a relaxed filter must reach the filter behind it."""
         selection = self.selection.union(other.selection)
         kept = self.columns | other.columns
         for one in (self, other):
@@ -100,17 +102,17 @@ class View:
         return all(mine.covers(theirs) for mine, theirs in zip(self.slots, other.slots, strict=True))
 
     def may_serve(self, other: View) -> bool:
-        """True unless a predicate that can fail would meet rows that the other view keeps away from it."""
+        """Returns True unless a predicate that can fail would see rows that the other view filters out."""
         if not any(predicate.can_fail for predicate in self.predicates):
             return True
         return all(mine.selection == theirs.selection for mine, theirs in zip(self.slots, other.slots, strict=True))
 
     def union(self, other: View) -> View:
-        """Return the view that covers both; signatures must be equal."""
+        """Returns the view that covers both; signatures must be equal."""
         return View(tuple(a.union(b) for a, b in zip(self.slots, other.slots, strict=True)), self.predicates)
 
     def rate(self, statistics: Statistics) -> float:
-        """Return the rows per second."""
+        """Returns the rows per second."""
         rates = [
             statistics.stream(slot.stream).rate * slot.selection.selectivity(slot.stream, statistics)
             for slot in self.slots
@@ -125,18 +127,18 @@ class View:
         return math.prod(rates) * meetings * self.passing(self.predicates, statistics)
 
     def passing(self, predicates: Iterable[Predicate], statistics: Statistics) -> float:
-        """Return the selectivity of some predicates over the view's slots."""
+        """Returns the selectivity of some predicates over the view's slots."""
         return math.prod(_selectivity(predicate, self.slots, statistics) for predicate in predicates)
 
     def width(self, statistics: Statistics) -> float:
-        """Return the bytes per row."""
+        """Returns the bytes per row."""
         if statistics.record_bytes is not None:
             return statistics.record_bytes
         return sum(statistics.stream(slot.stream).width(slot.columns) for slot in self.slots)
 
     @property
     def shortest_range(self) -> float:
-        """Return the seconds after which a row of the view can join no more."""
+        """The seconds after which a row of the view can no longer join."""
         return min(math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots)
 
     def __str__(self) -> str:
@@ -144,7 +146,7 @@ class View:
 
 
 def base_view(stream: str, schema: Iterable[str]) -> View:
-    """Return the view of a base stream: all rows and all columns."""
+    """Returns the view of a base stream: all rows and all columns."""
     return View((Slot(stream, EVERYTHING, None, frozenset(schema)),), frozenset())
 
 
@@ -158,7 +160,7 @@ class Need:
 
 @lru_cache(maxsize=4096)
 def needs(query: Query) -> tuple[Need, ...]:
-    """Return the need for every subset of a query's relations, indexed by bit mask."""
+    """Returns the need for every subset of a query's relations, indexed by bit mask."""
     graph = query.graph
     position = {relation.name: index for index, relation in enumerate(graph.relations)}
     joins = [
@@ -196,7 +198,7 @@ class _Joining:
         return all(mask >> index & 1 for index, _ in self.members)
 
     def within(self, mask: int) -> _Joining | None:
-        """Return the part that a join of the subset can check: a class among its members, a theta only as a whole."""
+        """Returns the part that a join of the subset can check: a class among its members, or a complete theta."""
         if self.theta is not None:
             return self if self.is_inside(mask) else None
         inside = tuple((index, expression) for index, expression in self.members if mask >> index & 1)
@@ -209,7 +211,7 @@ class _Joining:
 def _canonical(
     query: Query, members: list[int], joins: list[_Joining]
 ) -> tuple[tuple[int, ...], tuple[Predicate, ...]]:
-    """Order slots by stream name; order relations of one stream by the smallest predicate texts."""
+    """Orders slots by stream name; order relations of one stream by the smallest predicate texts."""
     streams: dict[str, list[int]] = {}
     for index in members:
         streams.setdefault(query.graph.relations[index].stream.lower(), []).append(index)
@@ -253,7 +255,7 @@ def _ordered(
     is_band: bool = False,
     expressions: tuple[Expr, ...] = (),
 ) -> Predicate:
-    """Build a predicate whose text follows its parts in order; members of an equality are in slot order."""
+    """Builds a predicate whose text follows its parts in order; members of an equality are in slot order."""
     if is_equality:
         names = [f"$.{expression}" for expression in expressions] or text.split(" = ")
         order = sorted(range(len(parts)), key=lambda i: (parts[i][0], names[i]))

@@ -36,7 +36,7 @@ HEAP = "512m"
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add `deploy`; the parsed arguments have `run`, which returns the exit status."""
+    """Adds `deploy`; the parsed arguments have `run`, which returns the exit status."""
     parser = add_command(
         commands,
         "deploy",
@@ -75,7 +75,7 @@ def add_arguments(commands: Commands) -> None:
 
 
 def add_site_arguments(commands: Commands) -> None:
-    """Add `site`."""
+    """Adds `site`."""
     parser = add_command(
         commands,
         "site",
