@@ -24,7 +24,7 @@ class Exhaustive:
 def lemma_1(streams: int, sites: int) -> int:
     """Returns the paper's size of the search space: K!(K-1)!/2^(K-1) join orders times N^(K-1) placements.
 
-    The paper's orders are sequences of merges. A search counts distinct trees, of which there are (2K-3)!!:
+    The paper's orders are sequences of merges. A search counts the (2K-3)!! distinct trees, which are fewer:
 
     >>> lemma_1(4, 1), 5 * 3 * 1
     (18, 15)

@@ -113,7 +113,7 @@ def one_by_one(space: Space) -> Found | None:
     looked = 0
 
     def best(mask: Mask) -> tuple[float, Placed, int] | None:
-        """Returns the cost of a cheap plan without shipping its result, the plan, and how many it was chosen from."""
+        """Returns the cost of a cheap plan without shipping its result, the plan, and the number of candidates."""
         nonlocal looked
         options: list[tuple[float, float, Placed]] = []
         plans = 0

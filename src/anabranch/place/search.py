@@ -102,7 +102,7 @@ class Space:
     room: Callable[[Sequence[int] | Indices], Floats] | None = None
 
     def carrying(self, mask: Mask, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
-        """Returns the cost of shipping a set of relations from origins to ends; infinite if links are too thin."""
+        """Returns the cost of shipping a set of relations from origins to ends; infinite if bandwidth is too low."""
         costs: Floats = self.bytes[mask] * self.topology.between(origins, ends)
         if self.room is not None:
             costs[self.bytes[mask] > self.room(ends)[:, np.asarray(origins, dtype=np.intp)].T] = np.inf

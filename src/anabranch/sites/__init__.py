@@ -1,5 +1,5 @@
-"""Deployments over sites: operators of many queries at work in several applications, joined by links.
+"""Deployments over sites: the operators of many queries run in several applications, connected by links.
 
-`compile` turns a planned landscape into operators that can run, `local` runs one in this process, `site` runs those of
-a site on Spark, `controller` plans, deploys and changes what runs.
+`compile` turns a planned landscape into runnable operators, `local` runs a deployment in this process, `site` runs the
+operators of a site on Spark, and `controller` plans, deploys and changes the deployment.
 """

@@ -1,4 +1,4 @@
-"""Asks the controller of a deployment for a change: a file in its root, and another one with the answer."""
+"""Sends a request to the controller of a deployment: a file in its root, and another file with the reply."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anabranch.errors import SiteError
 from anabranch.sites.root import Root
 
 ANSWER_WITHIN = 120.0
-"""Seconds that a command waits for the controller's answer."""
+"""Seconds that a command waits for the controller's reply."""
 
 
 def ask(root: Root, kind: str, wait: Callable[[], None] = lambda: time.sleep(0.2), **details: Any) -> str:
-    """Asks the running controller for something and returns its answer; SiteError if there is none."""
+    """Sends a request to the running controller and returns its reply; raises SiteError if there is none."""
     if root.holder("controller") is None:
         raise SiteError(
             f"no controller is at work in '{root.location}'",

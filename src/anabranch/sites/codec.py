@@ -1,7 +1,7 @@
-"""Values as JSON and back: operators, their queries and expressions, wirings and views.
+"""Encodes values as JSON and decodes them: operators, their queries and expressions, wirings and views.
 
-A frozen dataclass is written under the name of its class with all its fields, so a file holds everything that running
-it needs. Only the classes named here can be read.
+A frozen dataclass is written under its class name with all its fields, so a file is sufficient to run it. Only the
+classes listed here can be decoded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BY_NAME = {each.__name__: each for each in _CLASSES}
 
 
 def encode(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """Returns the value in JSON-serializable form."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -48,7 +48,7 @@ def encode(value: Any) -> Any:
         case list():
             return [encode(each) for each in value]
         case frozenset():
-            # In a fixed order, so that equal values are equal texts.
+            # In a fixed order, so that equal values have equal texts.
             return {"set": sorted((encode(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True))}
         case Mapping():
             return {"map": [[encode(key), encode(each)] for key, each in value.items()]}
@@ -69,7 +69,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value that `encode` wrote."""
+    """Returns the value that `encode` wrote."""
     if isinstance(value, list):
         return [decode(each) for each in value]
     if not isinstance(value, dict):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
 
 HEAP = "512m"
-"""The memory of a site's JVM unless it is given."""
+"""The default memory of a site's JVM."""
 
 
 def add_arguments(commands: Commands) -> None:
@@ -93,7 +93,7 @@ def add_site_arguments(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Deploys, or asks the running controller for a change."""
+    """Deploys, or sends a request to the running controller."""
     root = Root(arguments.root)
     words: list[str] = arguments.words
     asked: dict[str, Callable[[], int]] = {
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_site(arguments: argparse.Namespace) -> int:
     """Runs a site until its deployment is stopped."""
-    # Here, because only a site needs Spark.
+    # Imported here because only a site needs Spark.
     from anabranch.sites.site import SITE_SETTINGS, Site
     from anabranch.spark.session import open_session
 
@@ -141,7 +141,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     try:
         Site(root, arguments.name, spark).run(lambda: is_ended)
     except SiteError as error:
-        # A query that hangs would keep Spark, and with it this process, from ending.
+        # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)
         os._exit(1)
     spark.stop()
@@ -195,7 +195,7 @@ def _ask(root: Root, kind: str, **details: Any) -> int:
 
 
 def _stop(root: Root) -> int:
-    """Stops the deployment, also where no controller is at work."""
+    """Stops the deployment, even if no controller runs."""
     console = Console()
     if root.holder("controller") is not None:
         console.print(ask(root, "stop"), highlight=False)
@@ -231,8 +231,8 @@ def _status(root: Root, arguments: argparse.Namespace) -> int:
 
 
 def _draw(root: Root, orders: Orders, path: Path) -> None:
-    """Draws the network with the operators at work and the flows that were measured."""
-    from anabranch.place.picture import save  # Here, because matplotlib takes a second to load.
+    """Draws the network with the running operators and the measured flows."""
+    from anabranch.place.picture import save  # Imported here because matplotlib takes a second to load.
 
     plan = root.read("plan.json")
     if plan is None or not Path(plan["network"]).is_file():

@@ -1,16 +1,13 @@
-"""From a planned landscape to operators that can run.
+"""Compiles a planned landscape into runnable operators.
 
-Every operator becomes a query in normal form over derived relations. The rows of a view travel as columns `s<i>_<name>`
-for column `name` of slot i, and `t<i>` for the event time of the row in slot i. A reader's filter, columns and ranges
-become the shape of its link, applied where its producer is.
+Every operator becomes a query in normal form over derived relations. The rows of a view have columns `s<i>_<name>` for
+column `name` of slot i, and `t<i>` for the event time of the row in slot i. A reader's filter, columns and ranges
+become the shape of its link, applied at its producer. A grouped query is aggregated at its last join if its groups are
+fewer bytes than their rows, else at its sink. A join whose only reader is a join at the same site is fused into it: the
+site then runs one join of several inputs, whose plan it may choose and change.
 
-A grouped query is aggregated where its last join is if its groups are fewer bytes than their rows, else at its sink.
-
-A join that only one join reads, at the same site, is fused into it: the site then runs one join of several inputs,
-whose plan it may choose and change.
-
-Law: the operators together compute every query of the landscape. The landscape is tightened first, so a producer makes
-exactly the union of what its readers take, and an operator filters nothing itself.
+Invariant: the operators together compute every query of the landscape. The landscape is tightened first, so a producer
+emits exactly the union of what its readers take, and an operator applies no filter itself.
 """
 
 from __future__ import annotations
@@ -50,13 +47,13 @@ from anabranch.sites.operators import (
 
 
 def compile_program(landscape: Landscape, catalog: Catalog) -> Program:
-    """The operators of a landscape; gates of streams that nothing reads are left out."""
+    """Returns the operators of a landscape; omits gates of streams without readers."""
     return _Compiler(tightened(landscape), catalog).program()
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """An input after fusion: its producer's slots by the operator's slots."""
+    """An input after fusion: the producer's slots by the operator's slots."""
 
     producer: str
     view: View
@@ -75,7 +72,7 @@ class _Compiler:
             for taken in operator.inputs:
                 self.readers[taken.producer].append(operator)
         self.names: dict[str, str] = {}
-        """The operator that offers the view of an operator of the landscape."""
+        """The compiled operator that offers the view of each landscape operator."""
         self.made: dict[str, OperatorSpec] = {}
 
     def program(self) -> Program:
@@ -106,7 +103,7 @@ class _Compiler:
         self.made[spec.name] = spec
 
     def _is_fused(self, operator: Operator) -> bool:
-        """True if one join at the same site reads the operator, and nothing else does."""
+        """Returns True if the operator's only reader is a join at the same site."""
         readers = self.readers[operator.name]
         return len(readers) == 1 and readers[0].is_join and readers[0].site == operator.site
 
@@ -177,7 +174,7 @@ class _Compiler:
                 for a in grouping.aggregates
             )
             grouping = replace(grouping, keys=keys, aggregates=aggregates)
-            # Always an operator of its own: it moves with the join, and the delivery with its sink stays.
+            # Always a separate operator: it moves with the join, while the delivery stays with its sink.
             is_early = is_grouped_early(wanted.query, self.landscape.statistics)
             site = self._site(self.landscape.operators[inputs[0].producer] if is_early else operator)
             named = [Output(_value(0, each.name), each.expression) for each in outputs]
@@ -190,10 +187,10 @@ class _Compiler:
         return self._delivering(operator, query, specs)
 
     def _delivery_of_groups(self, operator: Operator, query: Query, groups: str) -> OperatorSpec:
-        """Groups that another site has made, as the results of their query."""
+        """Returns the delivery of groups that another site has computed."""
         fields = [Field(_value(0, field.name), field.type, field.nullable) for field in query.schema]
         schema = Schema((*fields, Field(_time(0), BOUNDARY.type, nullable=False)))
-        # A group is of one instant, and nothing is joined with it.
+        # A group has one instant, and nothing is joined with it.
         parts = (Part(_time(0), 0),)
         relation = Relation("in0", "in0", schema, NEWEST, Window(0), parts=parts)
         outputs = tuple(
@@ -211,7 +208,7 @@ class _Compiler:
     # --- inputs -------------------------------------------------------------------------------------------------------
 
     def _inputs(self, operator: Operator) -> list[_Taken]:
-        """The inputs of an operator, with those of the joins that are fused into it."""
+        """Returns the inputs of an operator, including those of joins fused into it."""
         found = []
         for taken in operator.inputs:
             producer = self.landscape.operators[taken.producer]
@@ -227,7 +224,7 @@ class _Compiler:
     def _relations(
         self, inputs: list[_Taken], ranges: Mapping[int, int]
     ) -> tuple[dict[int, tuple[str, int]], list[Relation], tuple[InputSpec, ...]]:
-        """A relation for each input; also the relation and the producer's slot of each of the operator's slots."""
+        """Returns a relation per input, and the relation and producer slot of each of the operator's slots."""
         placed: dict[int, tuple[str, int]] = {}
         relations, specs = [], []
         for number, taken in enumerate(inputs):
@@ -266,7 +263,7 @@ class _Compiler:
         checked = {predicate.moved(taken.slots) for taken in inputs for predicate in taken.view.predicates}
         keys: list[KeyClass] = []
         thetas: list[Expr] = []
-        # What can fail comes after what may guard it.
+        # Predicates that can fail come after those that may guard them.
         for predicate in sorted(view.predicates - checked, key=lambda each: (each.can_fail, str(each))):
             if predicate.is_equality:
                 members: dict[str, Expr] = {}
@@ -336,7 +333,7 @@ def _range(slot: Slot) -> int:
 
 
 def _over(expression: Expr, relation: str, slot: int) -> Expr:
-    """An expression over a stream's columns, over the columns of a slot instead."""
+    """Rewrites an expression over a stream's columns to the columns of a slot."""
 
     def change(node: Expr) -> Expr:
         return replace(node, relation=relation, name=_value(slot, node.name)) if isinstance(node, Column) else node

@@ -1,11 +1,11 @@
-"""The controller of a deployment: plans, orders, follows changes through, and starts the sites of this machine.
+"""The controller of a deployment: plans, writes orders, drives changes to completion, and starts local sites.
 
-It holds no state of its own: what is wanted and what is planned are files, so a controller that dies is replaced by
-another, and operators run on meanwhile. Requests of other commands (`add`, `remove`, …) are files as well; the
-controller answers each in a file beside it.
+It has no state of its own: the wanted state and the plan are files, so another controller can replace a failed one
+while operators continue. Requests of other commands (`add`, `remove`, …) are files as well; the controller writes each
+reply to a file beside the request.
 
 Invariant: an error ends neither the controller nor the sites that it has started. It is written to `controller.json`,
-where `status` finds it, and what failed is tried again. Only a controller that has lost its lease ends.
+where `status` finds it, and the failed action is retried. A controller ends only when it has lost its lease.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from anabranch.spec.model import StreamSpec
 
 
 class Controller:
-    """The one process that may change a deployment."""
+    """The only process that may change a deployment."""
 
     def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec], file: str = "") -> None:
         self.root, self.network, self.sources = root, network, sources
@@ -44,7 +44,7 @@ class Controller:
         self._lease = root.lease("controller")
         self.log: list[str] = []
         self._errors: dict[str, str] = {}
-        """By what the controller was doing: the error that it met last, until that succeeds."""
+        """The last error of each action, until the action succeeds."""
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Controller:
@@ -59,7 +59,7 @@ class Controller:
             process.wait(timeout=60)
         self._lease.release()
 
-    # --- what runs ----------------------------------------------------------------------------------------------------
+    # --- deployment ---------------------------------------------------------------------------------------------------
 
     @property
     def orders(self) -> Orders:
@@ -78,10 +78,10 @@ class Controller:
         return replace(Planned.from_json(value, self.network), silent=silent)
 
     def begin(self, planned: Planned, queries: tuple[QueryFile, ...], settings: Orders) -> None:
-        """Deploys queries in an empty root; a root with a deployment goes on as it is."""
+        """Deploys queries in an empty root; an existing deployment continues unchanged."""
         known = self.root.orders()
         if known is not None:
-            # Read here, so that a network file that does not fit what is deployed starts nothing.
+            # Read here, so that a network file that does not fit the deployment starts nothing.
             names = self.planned.queries
             self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False)))
             self.log.append(f"goes on with version {known.wanted.version}: {', '.join(names) or 'no query'}")
@@ -97,7 +97,7 @@ class Controller:
         self.log.append(f"deployed {len(queries)} queries as {len(program.operators)} operators")
 
     def change(self, planned: Planned) -> None:
-        """Orders the difference between what runs and another plan."""
+        """Orders the difference between the running plan and another plan."""
         orders = self.orders
         program = compile_program(planned.landscape, self.network.catalog)
         wanted = changed(orders.wanted, program)
@@ -111,7 +111,7 @@ class Controller:
 
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
-        """Reports an error instead of raising it; the report ends when the same succeeds."""
+        """Reports an error instead of raising it; the report is cleared when the same action succeeds."""
         told = None
         try:
             yield
@@ -123,17 +123,17 @@ class Controller:
             return
         others = {name: text for name, text in self._errors.items() if name != doing}
         self._errors = others if told is None else {**others, doing: told}
-        with suppress(SiteError):  # the root may be what cannot be written
+        with suppress(SiteError):  # the root itself may be unwritable
             self.root.write(ERRORS, self._errors)
 
     def _log_error(self, what: str, error: Exception) -> None:
-        """Logs an error; of one that is not ours, also the traceback."""
+        """Logs an error; for errors other than Anabranch's, also the traceback."""
         self.log.append(f"{what}: {_told(error)}")
         if not isinstance(error, AnabranchError):
             self.log.append(without_secrets("".join(traceback.format_exception(error)).rstrip()))
 
     def step(self) -> None:
-        """One look at the sites: takes a change further, and answers requests."""
+        """Runs one control step: advances a change and serves requests."""
         self._lease.renew()
         with self.surviving("take the change further"):
             orders = self.orders
@@ -151,9 +151,9 @@ class Controller:
             take_sample(self.root, orders)
 
     def _wake_silent_gates(self, orders: Orders) -> None:
-        """Tells each gate that has been silent for its idle timeout how far the others are.
+        """Sends the progress of the other gates to each gate that has been silent for its idle timeout.
 
-        The gate takes it as data, from a link: a replay hears the same.
+        The gate receives it as data, from a link, so a replay reads the same.
         """
         seen = Observed(self.root, orders)
         gates = {name: spec for name, spec in orders.wanted.operators.items() if spec.kind == GATE}
@@ -161,7 +161,7 @@ class Controller:
         silent = {}
         for name, report in reports.items():
             timeout = timeout_of(orders.sources[gates[name].serves].idle_timeout)
-            # A gate whose site does not answer, or that failed, is not idle: its rows will come.
+            # A gate that failed, or whose site does not respond, is not idle: its rows are still to come.
             is_well = report["active"] and report["error"] is None and seen.age(name) < LEASE
             if timeout is not None and is_well and now() - report["heard"] >= timeout / 1e6:
                 silent[name] = report
@@ -177,7 +177,7 @@ class Controller:
                 link.append(link.last() + 1, (), tick)
 
     def _retire(self, before: Wanted, after: Wanted, seen: Observed) -> None:
-        """Notes the links that nobody reads any more, with the batch at which their reader was."""
+        """Records the links without readers, with the last batch of their reader."""
         retired = self.root.read("retired.json") or {}
         for key, wire in before.wiring.wires.items():
             now_read = after.wiring.wires.get(key)
@@ -188,10 +188,10 @@ class Controller:
         self.root.write("retired.json", retired)
 
     def _remove_retired(self, orders: Orders) -> None:
-        """Removes retired links once no replay of their reader can ask for them; tries again where one is written to.
+        """Removes retired links that no replay of their reader can need; retries links that are still written to.
 
-        One batch of the reader may have been planned before it knew; when the batch after that one is committed, no
-        offset names the link.
+        One batch of the reader may have been planned with the old wiring; after the next batch is committed, no offset
+        names the link.
         """
         retired = self.root.read("retired.json")
         if not retired:
@@ -206,17 +206,17 @@ class Controller:
         if left != retired:
             self.root.write("retired.json", left)
 
-    # --- sites of this machine ----------------------------------------------------------------------------------------
+    # --- local sites --------------------------------------------------------------------------------------------------
 
     def keep_sites(self, command: Callable[[str], list[str]], output: Path) -> None:
-        """Starts every site that has an operator and no living process, as a child of this one."""
+        """Starts every site that has an operator but no live process, as a child process."""
         wanted = self.orders.wanted
         for site in sorted({spec.site for spec in wanted.operators.values()}):
             child, lease = self._sites.get(site), self.root.holder(f"site-{site}")
             if child is not None and child.poll() is not None:
                 self.log.append(f"site '{site}' ended with status {child.returncode} and is started again")
                 if lease is not None and lease["process"] == child.pid:
-                    # Its process is known to be dead, so nobody need wait until the lease is free.
+                    # Its process is known to be dead, so waiting for the lease to expire is unnecessary.
                     self.root.remove(f"leases/site-{site}.json")
                     lease = None
             if lease is None and (child is None or child.poll() is not None):
@@ -232,7 +232,7 @@ class Controller:
         return {site: process.pid for site, process in self._sites.items()}
 
     def await_sites(self, seconds: float = 60.0) -> bool:
-        """Waits until all children have ended, and says whether they have."""
+        """Waits until all child processes have ended; returns whether they have."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if all(process.poll() is not None for process in self._sites.values()):
@@ -247,7 +247,7 @@ class Controller:
         return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
 
     def _answer_one(self, is_changing: bool) -> None:
-        """Obeys one request; while a change is under way, only that to stop."""
+        """Serves one request; during a change, only a stop request."""
         for name, request in self._requests().items():
             if is_changing and request["kind"] != "stop":
                 continue
@@ -261,9 +261,9 @@ class Controller:
             return
 
     def _adopt_lost(self) -> None:
-        """Gives the joins of a lost site to the nearest living one, as soon as a request says that it is lost.
+        """Assigns the joins of a lost site to the nearest live one, as soon as a request declares it lost.
 
-        Also while a change is under way, which could not end without them.
+        Also during a change, which could not complete without them.
         """
         lost = {site for request in self._requests().values() for site in request.get("without", ())}
         for site in sorted(lost & set(self.network.landscape.topology.positions)):
@@ -276,7 +276,7 @@ class Controller:
         by = self._nearest_living(site, orders.wanted)
         wanted = orders.wanted if by is None else adopted(orders.wanted, site, by)
         if wanted is not orders.wanted:
-            # Without its lease a process that was only slow ends itself.
+            # A process that was only slow ends itself when it loses its lease.
             self.root.remove(f"leases/site-{site}.json")
             self.root.order(replace(orders, wanted=wanted))
             self.log.append(f"site '{site}' does not answer; '{by}' goes on with its joins")
@@ -320,7 +320,7 @@ class Controller:
         return f"replanned: {verdict.reason}"
 
     def _change_network(self, file: Path) -> str:
-        """Goes over to another network file: other links, capacities or statistics, sites that came or went."""
+        """Switches to another network file: other links, capacities, statistics or sites."""
         network, sources = load_network(file), load_sources(file)
         before = self.planned.on(network)
         seconds = _longest_range(self.orders.wanted) / 1e6
@@ -339,7 +339,7 @@ class Controller:
         return f"the network is as '{file.name}' says{inside}; {said}: {verdict.reason}"
 
     def rates(self) -> dict[str, float]:
-        """The rate of each stream in rows per second of event time: lately, or else since its gate was started."""
+        """Returns each stream's rate in rows per second of event time: recent, or else since its gate started."""
         orders = self.orders
         seen = Observed(self.root, orders)
         found = {}
@@ -351,12 +351,12 @@ class Controller:
 
 
 def _told(error: Exception) -> str:
-    """An error as users see it."""
+    """Returns the text of an error for users."""
     return without_secrets(str(error) if isinstance(error, AnabranchError) else f"{type(error).__name__}: {error}")
 
 
 def timeout_of(text: str | None) -> int | None:
-    """The idle timeout of a stream in microseconds; None for none."""
+    """Returns the idle timeout of a stream in microseconds; None if disabled."""
     return None if text in (None, "none") else parse_duration(str(text))
 
 
@@ -372,7 +372,7 @@ def _longest_range(wanted: Wanted) -> int:
 
 
 def site_command(root: Root, master: str, settings: Mapping[str, str]) -> Callable[[str], list[str]]:
-    """The command that runs a site on this machine."""
+    """Returns the command that runs a site on this machine."""
     options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     before = [sys.executable, "-m", "anabranch", "site"]
     return lambda site: [*before, site, "--root", root.location, "--master", master, *options]

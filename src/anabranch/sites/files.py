@@ -30,7 +30,7 @@ from anabranch.spec.model import SinkSpec, StreamSpec
 
 @dataclass(frozen=True)
 class QueryFile:
-    """One query of a deployment: bound, as text, and where its results go."""
+    """One query of a deployment: bound, as text, and with its sink."""
 
     query: SinkQuery
     cql: str
@@ -39,7 +39,7 @@ class QueryFile:
 
 @dataclass(frozen=True)
 class DeploymentFiles:
-    """A network with the sources of its streams, and the queries to begin with."""
+    """A network with the sources of its streams, and the initial queries."""
 
     network: Network
     sources: dict[str, StreamSpec]
@@ -47,13 +47,13 @@ class DeploymentFiles:
 
 
 def load_files(network: Path, queries: Path) -> DeploymentFiles:
-    """Reads both files; a SpecError names the entry that is missing or wrong."""
+    """Reads both files; a SpecError names the missing or invalid entry."""
     loaded = load_network(network)
     return DeploymentFiles(loaded, load_sources(network), load_query_file(queries, loaded))
 
 
 def load_sources(network: Path) -> dict[str, StreamSpec]:
-    """The source of each stream that has one, by its name in lower case."""
+    """Returns the source of each stream that has one, by lower-case name."""
     found = {}
     for name, stream in read_yaml(network).named()["streams"].filled().items():
         entries = stream.named()
@@ -63,7 +63,7 @@ def load_sources(network: Path) -> dict[str, StreamSpec]:
 
 
 def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:
-    """The queries of a file, in order; each needs a place for its results."""
+    """Returns the queries of a file, in order; each needs a sink."""
     bound = load_queries(path, network)
     entries = read_yaml(path).named()["queries"].items("queries: [{name: …}]")
     found = []

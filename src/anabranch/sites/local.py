@@ -1,8 +1,8 @@
-"""The operators of a deployment in this process: for tests and experiments.
+"""Runs the operators of a deployment in this process, for tests and experiments.
 
-The order of a batch is that of Spark's: the offsets are logged, the step runs, its results are written to the links or
-to the sink, the manifest commits the batch, and the inputs are acknowledged with the batch after it. An operator that
-fails anywhere is made anew from its folder, and repeats the batch with the same offsets.
+A batch has the same order as on Spark: offsets are logged, the step runs, its results are written to the links or to
+the sink, the manifest commits the batch, and the inputs are acknowledged with the next batch. An operator that fails at
+any point is recreated from its folder and repeats the batch with the same offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Results = Callable[[int, pa.Table], None]
 
 
 class Source(Protocol):
-    """Where an operator's rows come from: offsets as plain JSON, and the rows between two of them."""
+    """The source of an operator's rows: offsets as plain JSON, and the rows between two offsets."""
 
     def latest(self, start: Any, most: int) -> Any: ...
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class LinkSource:
-    """The links of an operator; its inlets are asked for anew with every batch."""
+    """The links of an operator; its inlets are looked up for every batch."""
 
     def __init__(self, name: str, place: str, inlets: Callable[[], Sequence[Inlet]]) -> None:
         self._name, self._place, self._inlets = name, place, inlets
@@ -59,7 +59,7 @@ class LinkSource:
 
 
 class LocalOperator:
-    """An operator at work; `advance` runs one batch if there is something to take."""
+    """A running operator; `advance` runs one batch if there is input."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LocalOperator:
 
     @property
     def refused(self) -> frozenset[str]:
-        """The links that could not be cut where they were asked to be."""
+        """The links that could not be cut at the proposed time."""
         return self._outlet.refused
 
     @property
@@ -93,7 +93,7 @@ class LocalOperator:
         return self.host.clocks.newest
 
     def advance(self, most: int = 64) -> bool:
-        """Runs the next batch; False if its sources have nothing new."""
+        """Runs the next batch; returns False if its sources have nothing new."""
         batch = self.host.batch
         start, end = self._offset(batch - 1), self._offset(batch)
         if end is None:
@@ -127,9 +127,9 @@ class LocalOperator:
 
 
 class LocalDeployment:
-    """A deployment in this process: what a controller and its sites do, one step at a time.
+    """A deployment in this process: the work of a controller and its sites, one step at a time.
 
-    `make` makes an operator, anew after a crash, from what this deployment has for it.
+    `make` creates an operator, also after a crash, from this deployment's state for it.
     """
 
     def __init__(self, program: Program, place: str, make: Callable[[OperatorSpec], LocalOperator]) -> None:
@@ -139,12 +139,12 @@ class LocalDeployment:
         self.running: dict[str, LocalOperator] = {}
 
     def change(self, program: Program) -> None:
-        """Begins a change to another program."""
+        """Starts a change to another program."""
         self.wanted = changed(self.wanted, program)
         self.follow()
 
     def look(self) -> bool:
-        """Takes a change further, as a controller does; True if anything moved."""
+        """Advances a change, as a controller does; returns True if the state changed."""
         before, self.wanted = self.wanted, progressed(self.wanted, self)
         self.follow()
         return self.wanted is not before
@@ -162,13 +162,13 @@ class LocalDeployment:
         self.running[spec.name] = self._make(spec)
 
     def inlets(self, spec: OperatorSpec) -> LinkSource:
-        """The links of an operator as they are wired now, and whenever it asks."""
+        """Returns the links of an operator; each call reads the current wiring."""
         return LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
 
     def readers(self, spec: OperatorSpec) -> Callable[[], Sequence[Reader]]:
         return lambda: self.wanted.wiring.readers(spec.name)
 
-    # --- what a change has to know ------------------------------------------------------------------------------------
+    # --- the state that a change depends on ---------------------------------------------------------------------------
 
     def has_version(self, operator: str, version: int) -> bool:
         return True

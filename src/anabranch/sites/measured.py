@@ -1,7 +1,7 @@
-"""What runs at which rate now: the controller takes a sample every few seconds, and rates are differences of samples.
+"""Measured rates: the controller takes a sample every few seconds, and rates are differences of samples.
 
-Rates are per second of event time, so a replay of old files counts as its streams do. A site that was started again
-counts its rows anew; samples of before are then of no use.
+Rates are per second of event time, so a replay of old files has the rates of its streams. A restarted site counts its
+rows from zero; earlier samples are then ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.sites.operators import GATE
 from anabranch.sites.root import Orders, Root, now
 
 EVERY, MOST = 5.0, 13
-"""Seconds between two samples, and how many are kept."""
+"""Seconds between two samples, and the number of samples kept."""
 FILE = "samples.json"
 
 
@@ -39,7 +39,7 @@ def take_sample(root: Root, orders: Orders) -> None:
 
 
 def stream_rates(root: Root, orders: Orders) -> dict[str, float]:
-    """Rows per second of each stream, over the last samples."""
+    """Returns the rows per second of each stream, over the last samples."""
     samples = _samples(root)
     gates = {name: spec.serves for name, spec in orders.wanted.operators.items() if spec.kind == GATE}
     found = {}
@@ -51,12 +51,12 @@ def stream_rates(root: Root, orders: Orders) -> dict[str, float]:
 
 
 def flow_rates(root: Root) -> dict[str, float]:
-    """Bytes per second on each link, over the last samples."""
+    """Returns the bytes per second on each link, over the last samples."""
     samples = _samples(root)
     names = {name for one in samples for name in one["bytes"]}
     rates = {}
     for name in names:
-        # How far the streams are: the newest time of any gate.
+        # The progress of the streams: the newest event time of any gate.
         points = [(max(one["newest"].values(), default=None), one["bytes"].get(name)) for one in samples]
         rate = _slope(points)
         if rate is not None:
@@ -70,7 +70,7 @@ def _samples(root: Root) -> list[dict[str, Any]]:
 
 
 def _slope(points: list[tuple[int | None, int | None]]) -> float | None:
-    """What is counted per second of event time over the last points among which neither goes back; None if unknown."""
+    """Returns the count per second of event time over the last monotonic points; None if unknown."""
     known = [(at, count) for at, count in points if at is not None and count is not None]
     first = 0
     for number, (one, other) in enumerate(pairwise(known)):

@@ -1,4 +1,4 @@
-"""What the files of a deployment say about its sites, operators and links."""
+"""The observed state of a deployment's sites, operators and links, read from its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.sites.root import LEASE, Orders, Root, now
 
 
 class Observed:
-    """What the files say about the sites and the links."""
+    """The observed state of the sites and the links."""
 
     def __init__(self, root: Root, orders: Orders) -> None:
         self._root, self._orders = root, orders
@@ -23,7 +23,7 @@ class Observed:
         return found
 
     def age(self, operator: str) -> float:
-        """Seconds since the site of an operator reported last."""
+        """Returns the seconds since the last report of an operator's site."""
         status = self._status.get(self._orders.wanted.operators[operator].site)
         return float("inf") if status is None else now() - float(status["at"])
 
@@ -32,7 +32,7 @@ class Observed:
         return report is not None and report["version"] >= version
 
     def newest(self, gate: str) -> int | None:
-        # The manifest, not the report: it has every committed batch.
+        # From the manifest, not the report, because it has every committed batch.
         manifest = Store(self._root.checkpoint(self._orders.wanted, gate)).latest(is_used=False)
         return None if manifest is None else manifest.clocks.newest
 
@@ -41,14 +41,14 @@ class Observed:
 
 
 def flows(orders: Orders) -> dict[str, LinkStatus]:
-    """The status of every link."""
+    """Returns the status of every link."""
     wanted = orders.wanted
     names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
     return {name: open_link(orders.place, name, orders.limit).status() for name in names}
 
 
 def silent_sites(root: Root, orders: Orders) -> list[str]:
-    """The sites with operators that have not reported for a while."""
+    """Returns the sites with operators that have not reported recently."""
     found = []
     for site in sorted({spec.site for spec in orders.wanted.operators.values()}):
         status = root.status(site)

@@ -1,15 +1,15 @@
-"""Operators that can run: a query over links or over a stream, and what its readers take of it.
+"""Runnable operators: a query over links or over a stream, and the part that each reader takes.
 
 | kind | reads | makes |
 |---|---|---|
 | gate | a stream | every row of it that is not late, with its event time |
-| join | the links of several operators | combinations, with the event times of all rows inside |
-| relay | one link | its rows again, where another query reads what is delivered |
+| join | the links of several operators | combinations, with the event times of all their rows |
+| relay | one link | its rows again, where another query reads a delivered view |
 | groups | one link | the groups of one user's query, each with its boundary; at its last join or at its sink |
 | delivery | one link | the results of one user's query |
 
-Late rows are judged once, at the gate of their stream; so all readers agree on them. A delivery has its own operator: a
-join may move to another site or change, while the delivery with its sink and its checkpoint stays.
+The gate of a stream is the only place that decides which rows are late, so all readers agree. A delivery is a separate
+operator: a join may move to another site or change, while the delivery stays with its sink and its checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delive
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One derived stream of an operator: the operator that makes it, and the part of it that is taken."""
+    """One derived stream of an operator: its producer, and the part that is taken."""
 
     stream: str
     """The name of the stream in the operator's query."""
@@ -41,7 +41,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """An operator at a site. Its name says what it computes and where: another filter or site is another operator."""
+    """An operator at a site. Its name covers its computation and site: another filter or site makes another operator."""
 
     name: str
     site: str
@@ -63,7 +63,7 @@ class Program:
     operators: Mapping[str, OperatorSpec]
 
     def readers(self, producer: str) -> list[tuple[OperatorSpec, InputSpec]]:
-        """The inputs that take an operator's rows."""
+        """Returns the inputs that read an operator's rows."""
         return [
             (operator, taken)
             for operator in self.operators.values()
@@ -80,19 +80,19 @@ class Program:
 
 
 def link_name(producer: str, reader: str, stream: str, opened: int) -> str:
-    """The name of the link from a producer to one input of a reader, opened with a version of the deployment.
+    """Returns the name of the link from a producer to one input of a reader, opened in a version of the deployment.
 
-    A query that leaves and comes back gets links of its own: nothing of its first life is left in them.
+    A query that is removed and added again gets new links, without rows of its earlier run.
     """
     return f"{producer}--{reader}.{stream}.{opened}"
 
 
 def control_link(gate: str) -> str:
-    """The name of the link by which the controller tells a silent gate how far the others are."""
+    """Returns the name of the link by which the controller sends the progress of other gates to a silent gate."""
     return f"control--{gate}"
 
 
 def operator_name(title: str, *content: object) -> str:
-    """A name for files, unique by content."""
+    """Returns a file name that is unique by content."""
     digest = hashlib.sha256("\n".join(map(str, content)).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_]+', '-', title).strip('-')}.{digest}"

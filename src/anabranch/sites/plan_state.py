@@ -1,6 +1,6 @@
-"""The planner's side of a deployment: the landscape that runs, and what it becomes when queries or rates change.
+"""The planning state of a deployment: the running landscape, and its changes when queries or rates change.
 
-Everything here is a value; the controller writes it to `plan.json` beside the orders it leads to.
+Everything here is a value; the controller writes it to `plan.json` beside the orders that follow from it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from anabranch.sites.files import QueryFile
 from anabranch.spec.model import SinkSpec
 
 RATIO, LEAST = 0.9, 1.0
-"""A new plan is taken if its network usage is below this share of the old one's, and by this much less."""
+"""A new plan is accepted if its network usage is below this fraction of the old one's, and by this much lower."""
 PAYBACK = 600.0
-"""Seconds within which a new plan must have paid back the double work of its hand-over."""
+"""Seconds within which a new plan must pay back the double work of its hand-over."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The queries of a deployment in the order of their arrival, and the landscape that serves them."""
+    """The queries of a deployment in order of arrival, and the landscape that serves them."""
 
     landscape: Landscape
     queries: Mapping[str, QueryFile] = field(default_factory=dict)
     planner: str = "top-down"
     options: Options = field(default_factory=Options)
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Measured rates, in rows per second, of streams whose given ones they replace."""
+    """Measured rates, in rows per second, which replace the given rates of their streams."""
     closed: frozenset[str] = frozenset()
-    """Sites at which no operator is to be placed."""
+    """Sites at which no operator may be placed."""
     hierarchies: tuple[Hierarchy, ...] = ()
-    """The clusters that planners work on, as sites have joined and left them; built when they are first needed."""
+    """The clusters that planners use, updated as sites join and leave; built on first use."""
     silent: frozenset[str] = frozenset()
-    """Sites that do not answer now: backups stand in for them where they are coordinators."""
+    """Sites that do not respond; backups replace them as coordinators."""
 
     def with_query(self, query: QueryFile) -> Planned:
-        """The state with one more query, on top of what runs."""
+        """Returns the state with one more query, on top of the running ones."""
         placed = self._planner().plan(self.landscape, query.query).landscape
         return replace(self, landscape=tightened(placed), queries={**self.queries, query.query.name: query})
 
@@ -62,21 +62,21 @@ class Planned:
         return replace(self, landscape=removed(self.landscape, name), queries=queries)
 
     def replanned(self, rates: Mapping[str, float], closed: Iterable[str] = (), seconds: float = 0.0) -> Planned:
-        """The state with all queries planned again under measured rates: beside what runs, or afresh if that pays.
+        """Returns the state with all queries replanned under measured rates: incrementally, or afresh if that pays.
 
-        `seconds` is how long a hand-over lasts.
+        `seconds` is the duration of a hand-over.
         """
         state = self.measured(rates, closed)
         planner = state._planner()
         found = [beside(state.landscape, planner)]
         with suppress(NoFeasiblePlan):
-            # In the order of arrival the queries need not fit; those that run do.
+            # In order of arrival the queries may not fit, although the running ones do.
             found.append(afresh(state.landscape, planner))
         best = min(found, key=lambda one: one.cost * PAYBACK + double_work(state.landscape, one) * seconds)
         return replace(state, landscape=best)
 
     def measured(self, rates: Mapping[str, float], closed: Iterable[str] = ()) -> Planned:
-        """The same operators under measured rates and without the capacities of some sites."""
+        """Returns the same operators under measured rates and without the capacities of some sites."""
         known = {**self.rates, **{name: rate for name, rate in rates.items() if rate > 0}}
         statistics = _with_rates(self.landscape.statistics, known)
         shut = self.closed | frozenset(closed)
@@ -85,9 +85,9 @@ class Planned:
         return replace(self, landscape=landscape, rates=known, closed=shut)
 
     def on(self, network: Network) -> Planned:
-        """The state on a changed network: joins of sites that are gone are planned again, everything else stays.
+        """Returns the state on a changed network: joins of removed sites are replanned, everything else is kept.
 
-        Streams and sinks stay at their sites; TopologyError if a site that has one is gone.
+        Streams and sinks stay at their sites; raises TopologyError if such a site was removed.
         """
         topology = network.landscape.topology
         sites = self.landscape.topology.sites
@@ -124,7 +124,7 @@ class Planned:
         return state
 
     def with_hierarchies(self) -> Planned:
-        """The state with the clusters that its planner needs."""
+        """Returns the state with the clusters that its planner needs."""
         if self.hierarchies or self.planner not in HIERARCHICAL:
             return self
         return replace(self, hierarchies=hierarchies(self.landscape.topology, self.options))
@@ -165,7 +165,7 @@ class Planned:
             bound = SinkQuery(one["name"], compile_query(one["cql"], network.catalog), one["sink"])
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
-        # Plans of earlier releases have neither names of sites nor clusters.
+        # Plans of earlier releases have neither site names nor clusters.
         sites = value.get("sites", list(topology.positions))
         names = sorted(set(topology.positions) ^ set(sites))
         if names:
@@ -182,7 +182,7 @@ class Planned:
         )
         read = {taken.producer for one in operators.values() for taken in one.inputs}
         for name in sorted(read & set(queries)):
-            # In plans of earlier releases operators read deliveries.
+            # In plans of earlier releases, operators read deliveries.
             landscape, producer = landscape.relaying(name)
             landscape = landscape.reading({name: producer}).with_operators([landscape.operators[name]])
         state = cls(
@@ -198,7 +198,7 @@ class Planned:
 
 
 def _refuse_moved(stream: str, home: str, network: Network) -> None:
-    """A gate has the offsets of its stream; it cannot be handed over to another site."""
+    """Refuses to move a stream: its gate has the stream's offsets and cannot be handed over to another site."""
     operator = network.landscape.operators.get(f"@{stream}")
     now = None if operator is None else network.landscape.topology.sites[operator.site].name
     if now != home:
@@ -211,7 +211,7 @@ def _refuse_moved(stream: str, home: str, network: Network) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a new plan is worth its hand-over, and why."""
+    """Whether a new plan is worth its hand-over, and the reason."""
 
     is_taken: bool
     before: float

@@ -1,4 +1,4 @@
-"""The folder of a deployment: what the controller wants, what the sites report, and who may write.
+"""The folder of a deployment: the controller's orders, the sites' reports, and the leases of writers.
 
     <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
     <root>/plan.json                the landscape behind it, for the next change; the controller's own
@@ -8,7 +8,7 @@
     <root>/links/<link>/…           the links, unless they are elsewhere
     <root>/work/<operator>/…        the checkpoint of an operator
 
-A lease that has not been renewed for `LEASE` seconds is free. Files are renamed into place: a reader sees whole ones.
+A lease that is not renewed for `LEASE` seconds is free. Files are renamed into place, so readers see complete ones.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ LEASE = 15.0
 
 @dataclass(frozen=True)
 class Orders:
-    """All that the sites need to know."""
+    """All information that the sites need."""
 
     wanted: Wanted
     sources: Mapping[str, StreamSpec] = field(default_factory=dict)
     sinks: Mapping[str, SinkSpec] = field(default_factory=dict)
     place: str = ""
-    """Where the links are."""
+    """The location of the links."""
     interval: float = 0.5
     """Seconds between two batches of an operator."""
     limit: int = 1 << 30
-    """Bytes that a link retains for a reader that does not read."""
+    """Bytes that a link retains for an inactive reader."""
 
 
 _KNOWN: dict[str, tuple[bytes, Orders]] = {}
-"""By root: the orders that this process has read last, and their text."""
+"""By root: the last orders that this process has read, and their text."""
 
 
 class Root:
-    """The folder of a deployment, on any file system that Arrow can reach."""
+    """The folder of a deployment, on any file system that Arrow supports."""
 
     def __init__(self, location: str) -> None:
         try:
@@ -79,11 +79,11 @@ class Root:
     # --- orders and reports -------------------------------------------------------------------------------------------
 
     def orders(self) -> Orders | None:
-        """What the controller wants; None before there is anything."""
+        """Returns the controller's orders; None before the first."""
         text = self._text("wanted.json")
         if text is None:
             return None
-        # Sites and sources look several times a second; the same text is read into values once.
+        # Sites and sources poll several times a second; an unchanged text is parsed once.
         known = _KNOWN.get(self.location)
         if known is None or known[0] != text:
             known = _KNOWN[self.location] = text, _orders(json.loads(text))
@@ -104,7 +104,7 @@ class Root:
         )
 
     def status(self, site: str) -> dict[str, Any] | None:
-        """The last report of a site."""
+        """Returns the last report of a site."""
         return self.read(f"status/{site}.json")
 
     def report(self, site: str, status: Mapping[str, Any]) -> None:
@@ -116,12 +116,12 @@ class Root:
         return Lease(self, owner)
 
     def holder(self, owner: str) -> dict[str, Any] | None:
-        """The living holder of a lease, if there is one."""
+        """Returns the live holder of a lease, if any."""
         found = self.read(f"leases/{owner}.json")
         return found if found is not None and now() - found["renewed"] < LEASE else None
 
     def sites_alive(self) -> list[str]:
-        """The sites whose lease is held."""
+        """Returns the sites whose lease is held."""
         owners = [name.removesuffix(".json") for name in self.names("leases") if name.endswith(".json")]
         return [owner[5:] for owner in owners if owner.startswith("site-") and self.holder(owner) is not None]
 
@@ -159,12 +159,12 @@ class Root:
             ) from error
 
     def names(self, folder: str) -> list[str]:
-        """The files in a folder."""
+        """Returns the files in a folder."""
         selector = pafs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
         return [info.base_name for info in self._files.get_file_info(selector) if info.is_file]
 
     def remove(self, path: str) -> None:
-        """Removes a file or a folder, if it is there."""
+        """Removes a file or a folder, if it exists."""
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{self._path}/{path}")
 
@@ -174,7 +174,7 @@ class Root:
 
 
 class Lease:
-    """The right to be a site or the controller; one process at a time has it."""
+    """The right to act as a site or as the controller; one process at a time holds it."""
 
     def __init__(self, root: Root, owner: str) -> None:
         self._root = root
@@ -183,12 +183,12 @@ class Lease:
         self._renewed = 0.0
 
     def take(self) -> None:
-        """Takes the lease; SiteError if a living process has it."""
+        """Takes the lease; raises SiteError if a live process holds it."""
         self.refuse_living()
         self._write()
 
     def refuse_living(self) -> None:
-        """Raises SiteError if a living process has the lease."""
+        """Raises SiteError if a live process holds the lease."""
         holder = self._root.holder(self.owner)
         if holder is not None and holder["mark"] != self._mark:
             raise SiteError(
@@ -198,7 +198,7 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Renews the lease now and then; SiteError if another process has taken it over."""
+        """Renews the lease when due; raises SiteError if another process has taken it over."""
         if now() - self._renewed < LEASE / 5:
             return
         holder = self._root.read(f"leases/{self.owner}.json")
@@ -221,7 +221,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class InletsOf:
-    """The inlets of an operator by the latest orders; pickled on its way to Spark's process for the source."""
+    """The inlets of an operator in the latest orders; pickled and sent to Spark's process for the source."""
 
     root: str
     operator: str
@@ -235,7 +235,7 @@ class InletsOf:
 
 @dataclass(frozen=True)
 class ReadersOf:
-    """The readers of an operator by the latest orders."""
+    """The readers of an operator in the latest orders."""
 
     root: Root
     operator: str
@@ -257,7 +257,7 @@ def _orders(value: Mapping[str, Any]) -> Orders:
 
 
 def now() -> float:
-    """Seconds of the time of day; only leases, heartbeats and idle streams depend on it."""
+    """Returns the wall-clock time in seconds; only leases, heartbeats and idle streams depend on it."""
     return time.time()  # noqa: TID251
 
 

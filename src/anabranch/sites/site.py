@@ -1,9 +1,9 @@
-"""A site: one Spark application that runs the operators it is told to run.
+"""A site: one Spark application that runs the operators ordered by the controller.
 
-It reads the orders of the controller, starts and stops operators so that they agree with them, and reports. Each
-operator is a streaming query with a checkpoint of its own. An operator that fails is started again, a little later each
-time; the error stands in the report meanwhile. A site that dies is started again by whoever started it, and goes on
-from the checkpoints: the same offsets, the same entries.
+It reads the controller's orders, starts and stops operators to match them, and reports. Each operator is a streaming
+query with its own checkpoint. A failed operator is restarted with increasing delays, and the report has its error
+meanwhile. If a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets
+and the same link entries.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from anabranch.spark.source import Cells, tagged_union
 from anabranch.spec.launch import read
 
 POLL = 0.3
-"""Seconds between two looks at the orders."""
+"""Seconds between two reads of the orders."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before an operator that failed is started again; each failure doubles them."""
+"""Seconds before a failed operator is restarted; each failure doubles them."""
 
 MOST_STARTING, STARTING = 2, 10.0
-"""How many operators start at the same time, and for how many seconds one counts as starting.
+"""The maximum number of operators that start at the same time, and the seconds that one counts as starting.
 
-Each start needs several new Python processes, and Spark gives each of them ten seconds to answer.
+Each start needs several new Python processes, and Spark gives each of them ten seconds to respond.
 """
 STUCK = 180.0
-"""Seconds without any progress after which an operator that has just been started is taken for stuck."""
+"""Seconds without progress after which a newly started operator is considered stuck."""
 SITE_SETTINGS = {
-    # On a busy machine a new Python process may need longer than the usual 15 seconds to reach its JVM; a source whose
-    # process has given up is never asked again.
+    # On a busy machine a new Python process may need longer than the default 15 seconds to connect to its JVM; Spark
+    # never calls a source again whose process has given up.
     "spark.python.authenticate.socketTimeout": "120s",
 }
-"""Settings of Spark that serve a site with many operators."""
+"""Spark settings for a site with many operators."""
 
 Announce = Callable[[str, str, int], None]
 
 
 class Running:
-    """An operator at work, or on its way to be started again."""
+    """A running operator, or one that waits to be restarted."""
 
     def __init__(self, spec: OperatorSpec, checkpoint: str) -> None:
         self.spec = spec
@@ -77,10 +77,10 @@ class Running:
         self._counted = -1
         self.rows = 0
         self.late = 0
-        """Rows that came too late since the operator was started here."""
+        """Late rows since the operator was started here."""
         self._first: int | None = None
         self.heard: float | None = None
-        """The time of day at which it last had rows to work on, or was not ready for any."""
+        """The wall-clock time at which it last had input, or was not ready for any."""
         self.started = 0.0
 
     @property
@@ -88,9 +88,9 @@ class Running:
         return self.runner.manifest.batch if self.runner is not None and self.runner.manifest is not None else -1
 
     def note(self, version: int) -> None:
-        """Notes from which version on the batches to come know the wiring.
+        """Records the version of the wiring that all future batches use.
 
-        A batch that runs now may have read its readers before. It is over when no trigger is at work, or when the batch
+        A batch that runs now may have read the old wiring. It has ended when no trigger is active, or when the batch
         after the last one has been committed.
         """
         if version > self._asked:
@@ -100,13 +100,13 @@ class Running:
 
     @property
     def is_stuck(self) -> bool:
-        """True if Spark has not finished a single look at the sources for long: it waits for a process that is gone."""
+        """True if Spark has not completed its first trigger for a long time: it waits for a process that is gone."""
         is_new = self.handle is not None and self.handle.isActive and self.handle.lastProgress is None
         return is_new and time.monotonic() - self.started > STUCK
 
     @property
     def is_starting(self) -> bool:
-        """True if it has just been started and Spark has not finished a look at its sources."""
+        """True if it was just started and Spark has not completed its first trigger."""
         is_new = self.handle is not None and self.handle.isActive and self.handle.lastProgress is None
         return is_new and time.monotonic() - self.started < STARTING
 
@@ -114,12 +114,12 @@ class Running:
         return self.handle is not None and self.handle.isActive and bool(self.handle.status["isTriggerActive"])
 
     def _is_silent(self) -> bool:
-        """True if its last look at the sources found nothing: a long batch, or a slow start, is no silence."""
+        """Returns True if its last trigger found no data; a long batch or a slow start is not silence."""
         status = self.handle.status if self.handle is not None and self.handle.isActive else None
         return status is not None and not status["isDataAvailable"] and status["message"] != "Initializing sources"
 
     def count(self) -> None:
-        """Adds the rows of the batches since the last call; gates give the rates of their streams."""
+        """Adds the rows of the batches since the last call; gates report the rates of their streams."""
         if self.runner is None:
             return
         clocks = self.runner.manifest.clocks if self.runner.manifest is not None else None
@@ -180,7 +180,7 @@ class Site:
         self._lease = root.lease(f"site-{name}")
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Works until the deployment is stopped, or `until` says so."""
+        """Runs until the deployment is stopped or `until` returns true."""
         self._lease.take()
         try:
             while not until():
@@ -196,7 +196,7 @@ class Site:
             self.close()
 
     def close(self) -> None:
-        """Stops all operators and gives the lease back."""
+        """Stops all operators and releases the lease."""
         for running in self._running.values():
             if not running.is_stuck:
                 _stop(running)
@@ -208,7 +208,7 @@ class Site:
         """Starts and stops operators as ordered."""
         wanted = {spec.name: spec for spec in orders.wanted.running if spec.site == self.name}
         for name, running in list(self._running.items()):
-            # One that left and came back between two looks is another one.
+            # An operator removed and added between two reads is a new one.
             if name not in wanted or running.checkpoint != self.root.checkpoint(orders.wanted, name):
                 _stop(self._running.pop(name))
                 if not orders.wanted.has_folder(running.checkpoint.rpartition("/")[2]):
@@ -222,7 +222,7 @@ class Site:
             if handle is not None and not handle.isActive:
                 self._failed(running, handle.exception())
             if running.is_stuck:
-                # Spark cannot stop such a query either; whoever started this process starts another one.
+                # Spark cannot stop such a query either; the parent process starts a new site process.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             starting = sum(one.is_starting for one in self._running.values())
             if running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING:
@@ -233,7 +233,7 @@ class Site:
             running.note(orders.wanted.version)
 
     def report(self, *, is_stopped: bool = False) -> None:
-        """Writes what runs here and how far it is."""
+        """Writes a report of the operators and their progress."""
         self.root.report(
             self.name,
             {
@@ -306,7 +306,7 @@ def _stop(running: Running) -> None:
 
 @dataclass(frozen=True)
 class _Control:
-    """The link by which a silent gate hears how far the others are; its ticks are rows without any value."""
+    """The link that sends the progress of other gates to a silent gate; its ticks are rows without values."""
 
     spec: OperatorSpec
 
@@ -316,6 +316,6 @@ class _Control:
 
 
 def _with_control(spark: SparkSession, frames: Mapping[str, Any], control: LinkInputs) -> Callable[[Cells], DataFrame]:
-    """The rows of a gate's stream, and the ticks of its control link as rows that a filter rejected."""
+    """Returns the rows of a gate's stream, and the ticks of its control link as rows rejected by a filter."""
     ticks = link_frame(spark, control)
     return lambda cells: tagged_union(cells, frames).unionAll(ticks(cells))

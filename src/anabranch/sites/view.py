@@ -1,4 +1,4 @@
-"""What a deployment looks like: operators and flows as a table, and as plain values for JSON."""
+"""The status of a deployment: operators and flows as a table, and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 
 
 def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
-    """The state of sites, operators, links and queries."""
+    """Returns the state of sites, operators, links and queries."""
     wanted = orders.wanted
     sites = sorted({spec.site for spec in wanted.operators.values()})
     reports = {site: root.status(site) for site in sites}
@@ -53,7 +53,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
 
 
 def troubles(root: Root, orders: Orders) -> list[str]:
-    """What is wrong with a deployment, and what to do; nothing if it was stopped."""
+    """Returns the problems of a deployment with their remedies; empty if it was stopped."""
     status = plain_status(root, orders)
     if status["stopped"]:
         return []
@@ -83,7 +83,7 @@ def troubles(root: Root, orders: Orders) -> list[str]:
 
 
 def _clusters(root: Root, silent: set[str]) -> list[list[dict[str, Any]]]:
-    """The clusters that planning works on, by level, with the member that acts as coordinator now."""
+    """Returns the clusters used for planning, by level, with the current coordinator."""
     plan = root.read("plan.json") or {}
     known = plan.get("hierarchies") or [{"levels": []}]
     return [
@@ -99,7 +99,7 @@ def _clusters(root: Root, silent: set[str]) -> list[list[dict[str, Any]]]:
 
 
 def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landscape:
-    """The operators at work, with the bytes per second of event time that their links have carried lately."""
+    """Returns the running operators, with the recent bytes per second of event time on their links."""
     wanted, rates = orders.wanted, flow_rates(root)
     nothing = View((), frozenset())
     operators = {}
@@ -112,7 +112,7 @@ def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landsc
         )
         shown = f"@{spec.serves}" if spec.kind == GATE else name
         operators[name] = Operator(shown, topology.position(spec.site), nothing, inputs)
-    # The picture calls a source by the name of its stream.
+    # The picture labels a source with the name of its stream.
     streams = {spec.name: f"@{spec.serves}" for spec in wanted.operators.values() if spec.kind == GATE}
     named = {
         streams.get(name, name): replace(
@@ -125,7 +125,7 @@ def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landsc
 
 
 def status_table(root: Root, orders: Orders) -> Group:
-    """Operators and flows, for a terminal."""
+    """Returns operators and flows, for a terminal."""
     status = plain_status(root, orders)
     change = ", changing" if status["changing"] else ""
     operators = Table(title=f"version {status['version']}{change}")

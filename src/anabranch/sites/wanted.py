@@ -1,22 +1,22 @@
-"""What a deployment is to be, and how it gets there: a value, and pure functions from one to the next.
+"""The wanted state of a deployment and its changes: a value, and pure functions from one state to the next.
 
 A change of the operators needs no barrier and moves no state; all cuts are in event time.
 
-*Join.* New operators get their links first. When every running producer has the new list of readers, E is the newest
-event time at any gate, plus one: a row from E on reaches its gate after all links were open. New joins drop
-combinations with an older row. A query that joins has every result whose newest row is from E on: one that reads a
-running join also those with older rows, which that join holds; one whose joins are new, those of rows from E on.
+*Adding a query.* New operators get their links first. When every running producer has the new list of readers, E is the
+newest event time at any gate, plus one: a row from E on reaches its gate after all links were open. New joins drop
+combinations with an older row. An added query has every result whose newest row is from E on. If it reads a running
+join, its results may contain older rows, which that join holds; if its joins are new, all rows are from E on.
 
-*Hand-over.* An operator that is replaced runs on beside the new one, which is complete from E + the longest range on.
-Each reader gets a cut not before that: the old link ends there, once its producer has agreed not to have written newer
-rows, and the new one begins. A producer that has written newer rows refuses, and a later cut is proposed.
+*Hand-over.* A replaced operator continues beside the new one, which is complete from E + the longest range on. Each
+reader gets a cut at or after that time: the old link ends there, once its producer has confirmed that it has written no
+newer rows, and the new one begins. A producer that has written newer rows refuses, and a later cut is proposed.
 
-*A lost site.* Its joins are adopted by another site, from their checkpoints, and then handed over like others.
+*A lost site.* Another site adopts its joins from their checkpoints; they are then handed over like others.
 
-*Leave.* Operators that nobody reads any more are stopped, the readers before the producers.
+*Removing a query.* Operators without readers are stopped, readers before producers.
 
-`progressed` looks at what has happened and returns the next state, or the same one. A controller that dies is replaced
-by one that goes on from the file.
+Invariant: `progressed` returns the next state for the observed events, or the same value. A new controller continues
+from the file of a failed one.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from anabranch.sites.operators import DELIVERY, GATE, GROUPS, JOIN, RELAY, Opera
 from anabranch.sites.wiring import Stretch, Wire, Wiring
 
 SLACK = UNITS["second"]
-"""How far after the newest row a cut is proposed at first; each refusal doubles it."""
+"""The distance of the first proposed cut after the newest row; each refusal doubles it."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The operators that are to run, those that wait for their beginning, and the wiring."""
+    """The operators to run, those that wait for their start time, and the wiring."""
 
     version: int = 0
     operators: Mapping[str, OperatorSpec] = field(default_factory=dict)
     waiting: frozenset[str] = frozenset()
     target: frozenset[str] = frozenset()
-    """The operators that are to be left when a change is through."""
+    """The operators that remain when a change is complete."""
     born: Mapping[str, int] = field(default_factory=dict)
-    """By operator: the version with which it came; part of the name of its checkpoint."""
+    """By operator: the version in which it was added; part of the name of its checkpoint."""
     wiring: Wiring = field(default_factory=lambda: Wiring({}))
     since: Mapping[str, int] = field(default_factory=dict)
-    """By query: it has all results whose newest row is from this event time on, and no other."""
+    """By query: the event time E such that it has exactly the results whose newest row is from E on."""
     rows_from: Mapping[str, int] = field(default_factory=dict)
     """By query: the event time before which no row is part of a result."""
     slack: int = SLACK
@@ -68,15 +68,15 @@ class Wanted:
         )
 
     def folder(self, operator: str) -> str:
-        """The name of an operator's checkpoint: one that leaves and comes back begins anew."""
+        """Returns the name of an operator's checkpoint; an operator that is added again starts a new one."""
         return f"{operator}.{self.born[operator]}"
 
     def has_folder(self, folder: str) -> bool:
-        """True if an operator that is to run has its checkpoint there."""
+        """Returns True if a wanted operator has its checkpoint there."""
         return any(self.folder(name) == folder for name in self.operators)
 
     def oldest(self, operator: str) -> int:
-        """The event time before which no row is part of what an operator makes."""
+        """Returns the event time before which no row is part of an operator's output."""
         spec = self.operators[operator]
         wires = [self.wiring.wires[operator, taken.stream] for taken in spec.inputs]
         found = [BEFORE_ALL if wire.since is None else wire.since for wire in wires]
@@ -84,7 +84,7 @@ class Wanted:
         return max(found, default=BEFORE_ALL)
 
     def gates_of(self, operator: str) -> set[str]:
-        """The gates whose rows reach an operator."""
+        """Returns the gates whose rows reach an operator."""
         spec = self.operators[operator]
         if spec.kind == GATE:
             return {operator}
@@ -93,21 +93,21 @@ class Wanted:
 
 
 class Seen(Protocol):
-    """What has happened so far, as far as it matters for a change."""
+    """The observations that a change depends on."""
 
     def has_version(self, operator: str, version: int) -> bool:
-        """True if every batch that a running operator begins from now on knows the wiring of a version."""
+        """Returns True if every future batch of a running operator uses the wiring of a version."""
         ...
 
     def newest(self, gate: str) -> int | None:
-        """The newest event time that a gate has committed; None before the first row."""
+        """Returns the newest event time that a gate has committed; None before the first row."""
         ...
 
     def link(self, name: str) -> Link: ...
 
 
 def changed(wanted: Wanted, program: Program) -> Wanted:
-    """The state in which a change to another program begins; at first only links are opened."""
+    """Returns the first state of a change to another program; it only opens links."""
     if wanted.is_changing:
         raise SiteError("another change of the deployment is under way", hint="wait until it is through")
     version = wanted.version + 1
@@ -143,7 +143,7 @@ def changed(wanted: Wanted, program: Program) -> Wanted:
 
 
 def progressed(wanted: Wanted, seen: Seen) -> Wanted:
-    """The next state of a change, as far as what has been seen allows; the same value if it does not."""
+    """Returns the next state of a change if the observations allow it, else the same value."""
     if wanted.waiting:
         return _begun(wanted, seen)
     wires: list[Wire] = []
@@ -161,9 +161,9 @@ def progressed(wanted: Wanted, seen: Seen) -> Wanted:
 
 
 def adopted(wanted: Wanted, lost: str, by: str) -> Wanted:
-    """The state in which another site runs the joins and relays of a site that is gone.
+    """Returns the state in which another site runs the joins and relays of a lost site.
 
-    They go on from their checkpoints, with the same offsets: to their readers it is a restart.
+    They continue from their checkpoints with the same offsets; their readers see a restart.
     """
     moved = {
         name: replace(spec, site=by)
@@ -176,7 +176,7 @@ def adopted(wanted: Wanted, lost: str, by: str) -> Wanted:
 
 
 def _begun(wanted: Wanted, seen: Seen) -> Wanted:
-    """Lets new operators begin, once all producers that run write to their links."""
+    """Starts new operators once all running producers write to their links."""
     new = [wire for wire in wanted.wiring.wires.values() if wire.reader in wanted.waiting]
     producers = {wire.stretches[-1].producer for wire in new} - wanted.waiting
     if not all(seen.has_version(name, wanted.version) for name in producers):
@@ -196,10 +196,10 @@ def _begun(wanted: Wanted, seen: Seen) -> Wanted:
 
 
 def _opened(wanted: Wanted, wire: Wire, start: int) -> Wire:
-    """A new wire with its beginning.
+    """Returns a new wire with its start time.
 
-    What only passes rows on takes those of a running join that are new, whatever older rows are inside: the join has
-    them all. A join that takes part of its rows from elsewhere needs all of them to be new.
+    An operator that only passes rows on takes the new rows of a running join, whatever older rows they contain, because
+    the join has them all. A join with other inputs needs all its rows to be new.
     """
     (stretch,) = wire.stretches
     if not _passes_on(wanted, wire.reader):
@@ -209,7 +209,7 @@ def _opened(wanted: Wanted, wire: Wire, start: int) -> Wire:
 
 
 def _passes_on(wanted: Wanted, operator: str) -> bool:
-    """True of a delivery, relay or grouping of what a running join makes, directly or through another of them."""
+    """Returns True for a delivery, relay or grouping of a running join, directly or through another of them."""
     spec = wanted.operators[operator]
     if spec.kind not in (DELIVERY, RELAY, GROUPS):
         return False
@@ -220,7 +220,7 @@ def _passes_on(wanted: Wanted, operator: str) -> bool:
 
 
 def _handed_over(wanted: Wanted, wire: Wire, seen: Seen) -> tuple[Wire, bool]:
-    """The wire one step further towards its last producer, and whether a cut was refused."""
+    """Returns the wire one step closer to its last producer, and whether a cut was refused."""
     before, last = wire.stretches[-2:]
     link = seen.link(wire.link(before))
     if last.start is not None:
@@ -237,9 +237,9 @@ def _handed_over(wanted: Wanted, wire: Wire, seen: Seen) -> tuple[Wire, bool]:
 
 
 def _newest(wanted: Wanted, gate: str, seen: Seen) -> int:
-    """The newest event time of a gate that anybody can have seen.
+    """Returns the newest event time of a gate that any reader can have seen.
 
-    A batch is in the links before it is committed; its readers may be through with it while its gate is not.
+    A batch is in the links before it is committed; its readers may have processed it before the gate commits.
     """
     committed = seen.newest(gate)
     written = [_top(seen.link(reader.link)) for reader in wanted.wiring.readers(gate)]
@@ -247,14 +247,14 @@ def _newest(wanted: Wanted, gate: str, seen: Seen) -> int:
 
 
 def _top(link: Link) -> int:
-    """The newest time of any row that a link has carried."""
+    """Returns the newest event time of any row sent over a link."""
     last = link.last()
     top = link.entries(last - 1, last)[-1].top if last > NO_BATCH else None
     return BEFORE_ALL if top is None else top
 
 
 def _cut(wanted: Wanted, wire: Wire, seen: Seen, slack: int) -> int:
-    """An event time from which on the last producer is complete, and that the one before has not reached."""
+    """Returns an event time from which the last producer is complete and that the previous one has not reached."""
     last = wire.stretches[-1]
     complete = _complete_from(wanted, last.producer)
     newest = max((_newest(wanted, gate, seen) for gate in wanted.gates_of(wire.reader)), default=BEFORE_ALL)
@@ -262,7 +262,7 @@ def _cut(wanted: Wanted, wire: Wire, seen: Seen, slack: int) -> int:
 
 
 def _complete_from(wanted: Wanted, producer: str) -> int:
-    """The newest time from which on an operator makes every combination."""
+    """Returns the event time from which an operator emits every combination."""
     spec = wanted.operators[producer]
     if spec.kind == GATE:
         return BEFORE_ALL
@@ -288,7 +288,7 @@ def _refuse_endless(spec: OperatorSpec, stream: str) -> None:
 
 
 def _pruned(wanted: Wanted) -> Wanted:
-    """Without the operators that are not wanted any more and that nobody reads, and without their wires."""
+    """Returns the state without unwanted operators that have no readers, and without their wires."""
     operators, wiring = dict(wanted.operators), wanted.wiring
     while gone := _unread(operators, wanted.target, wiring):
         operators = {name: spec for name, spec in operators.items() if name not in gone}

@@ -1,8 +1,8 @@
-"""Which link carries which rows to which operator: the part of a deployment that changes while operators run.
+"""The wiring of a deployment: which link carries which rows to which operator. It can change while operators run.
 
-A *wire* is one input of an operator, made of segments, one for each producer that it has had: usually one. A hand-over
-adds a segment that begins at an event time, the *cut*; the link before it ends there. Producers ask for their readers,
-readers for their inlets, both with every batch; so a change of the wiring restarts nothing.
+A *wire* is one input of an operator. It consists of segments, one for each producer that it has had: usually one. A
+hand-over adds a segment that begins at an event time, the *cut*; the previous link ends there. Producers look up their
+readers and readers their inlets for every batch, so a change of the wiring needs no restart.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from anabranch.sites.operators import InputSpec, OperatorSpec, Program, link_nam
 
 @dataclass(frozen=True)
 class Stretch:
-    """The rows of a wire from one producer: those from `start` on; None while the cut is not known."""
+    """The rows of a wire from one producer, from `start` on; None while the cut is unknown."""
 
     producer: str
     taken: InputSpec
-    """What the wire takes of this producer."""
+    """The part of this producer's rows that the wire takes."""
     start: int | None = BEFORE_ALL
     opened: int = 0
-    """The version of the deployment with which the link was opened."""
+    """The version of the deployment in which the link was opened."""
     proposed: int | None = None
-    """The cut that the producer before is asked for, until it has agreed."""
+    """The cut proposed to the previous producer, until it has agreed."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """One input of an operator; `since` is the event time from which on a query that joined late is complete."""
+    """One input of an operator; `since` is the event time from which a query added later is complete."""
 
     reader: str
     stream: str
     stretches: tuple[Stretch, ...]
     since: int | None = BEFORE_ALL
-    """None while it is not known: links are open, and the reader does not run yet."""
+    """None while unknown: links are open, and the reader does not run yet."""
 
     def link(self, stretch: Stretch) -> str:
         return link_name(stretch.producer, self.reader, self.stream, stretch.opened)
 
     def continued(self, producer: str, taken: InputSpec, opened: int) -> Wire:
-        """The wire with a further producer, whose beginning is not known yet."""
+        """Returns the wire with one more producer, whose start is not known yet."""
         return replace(self, stretches=(*self.stretches, Stretch(producer, taken, None, opened)))
 
     def proposing(self, at: int) -> Wire:
-        """The wire whose producer before the last is asked to end at an event time."""
+        """Returns the wire with a proposed end for the producer before the last."""
         return replace(self, stretches=(*self.stretches[:-1], replace(self.stretches[-1], proposed=at)))
 
     def cut(self, at: int) -> Wire:
-        """The wire whose last producer begins at an event time, because the one before has agreed to end there."""
+        """Returns the wire whose last producer starts at an event time, at which the previous one has agreed to end."""
         last = replace(self.stretches[-1], start=at, proposed=None)
         return replace(self, stretches=(*self.stretches[:-1], last))
 
     def settled(self) -> Wire:
-        """The wire without the producers before the last."""
+        """Returns the wire without the producers before the last."""
         return replace(self, stretches=self.stretches[-1:])
 
 
@@ -68,7 +68,7 @@ class Wiring:
     wires: Mapping[tuple[str, str], Wire]
 
     def readers(self, producer: str) -> list[Reader]:
-        """The readers of an operator, with the cut of each whose rows are to end."""
+        """Returns the readers of an operator, with the cuts of those whose rows are to end."""
         found = []
         for wire in self.wires.values():
             ends = {
@@ -82,7 +82,7 @@ class Wiring:
         return found
 
     def inlets(self, operator: OperatorSpec) -> list[Inlet]:
-        """The inlets of an operator; a segment is left out until its beginning is known."""
+        """Returns the inlets of an operator; omits segments whose start is unknown."""
         found = []
         for taken in operator.inputs:
             wire = self.wires[operator.name, taken.stream]
@@ -102,12 +102,12 @@ class Wiring:
         return Wiring({key: wire for key, wire in self.wires.items() if key[0] not in gone})
 
     def producers(self) -> set[str]:
-        """The operators that some wire still reads."""
+        """Returns the operators that some wire still reads."""
         return {stretch.producer for wire in self.wires.values() for stretch in wire.stretches}
 
 
 def first_wiring(program: Program) -> Wiring:
-    """Every input read from its producer, from the beginning."""
+    """Returns the wiring in which every input is read from its producer from the beginning."""
     return Wiring({}).with_wires(
         Wire(operator.name, taken.stream, (Stretch(taken.producer, taken),))
         for operator in program.operators.values()
