@@ -1,6 +1,6 @@
 """The controller of a deployment: plans, writes orders, drives changes to completion, and starts local sites.
 
-It has no state of its own: the wanted state and the plan are files, so another controller can replace a failed one
+It is stateless: the wanted state and the plan are files, so another controller can replace a failed one
 while operators continue. Requests of other commands (`add`, `remove`, …) are files as well; the controller writes each
 reply to a file beside the request.
 

@@ -41,7 +41,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """An operator at a site. Its name covers its computation and site: another filter or site makes another operator."""
+    """An operator at a site. Its name covers its computation and site: another filter or site is another operator."""
 
     name: str
     site: str

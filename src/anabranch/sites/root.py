@@ -3,7 +3,7 @@
     <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
     <root>/plan.json                the landscape behind it, for the next change; the controller's own
     <root>/controller.json          the errors of the controller, by what it was doing
-    <root>/leases/<owner>.json      one for each site and for the controller, renewed while its owner lives
+    <root>/leases/<owner>.json      one for each site and for the controller, renewed by its live owner
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
     <root>/work/<operator>/…        the checkpoint of an operator

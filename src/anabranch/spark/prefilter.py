@@ -6,7 +6,7 @@ collision only sends a row unnecessarily.
 
 Invariant: a row is dropped only if no table version that could complete a result with it has its key. So pruning
 applies only if a row is joined with the version of its own batch (a query of one stream), or if the first version is
-kept for ever.
+kept.
 
 Limit: at most `MOST_KEYS` keys, which are part of the plan of a micro-batch.
 """
