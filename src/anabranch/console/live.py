@@ -1,6 +1,6 @@
 """The live status line of a running query in a terminal; below it, the routes of a mesh.
 
-It reads only the handle's progress, so the two always agree. Without a terminal it prints a plain line every
+It reads only the handle's progress, so the two always agree. Without a terminal it prints a plain line at most every
 `SECONDS_BETWEEN_LINES`.
 """
 

@@ -84,13 +84,13 @@ class Run(Protocol):
     def control(self) -> Control | None: ...
 
     def status(self) -> str:
-        """`running`, `ended`, or `failed: ` followed by the reason."""
+        """Returns `running`, `ended`, or `failed: ` followed by the reason."""
 
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
-        """The progress of the triggers after a batch, oldest first."""
+        """Returns the progress of the triggers after a batch, oldest first."""
 
     def records(self) -> list[dict[str, Any]]:
-        """The history, oldest first."""
+        """Returns the history, oldest first."""
 
 
 class LiveRun:

@@ -415,7 +415,7 @@ class QueryHandle:
 
     @contextmanager
     def leaving(self) -> Iterator[tuple[StreamingQuery, Runner]]:
-        """Held while a new Spark query replaces the current one: the run continues, and requests wait."""
+        """Replaces the current Spark query inside the context: the run continues, and requests wait."""
         with self._turn:
             self._is_changing = True
             try:

@@ -56,7 +56,7 @@ def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
 
 
 def _has_key(layout: WireLayout, relation: str, code: str, keys: Sequence[int]) -> Column:
-    """True for rows of the relation with one of these codes, and for all rows of other relations."""
+    """Returns a condition: true for rows of the relation with one of these codes and for rows of other relations."""
     is_other = f.col(RELATION) != layout.queries.graph.names.index(relation)
     wire = layout.code_columns[layout.codes[relation].index(code)]
     # As one text: one JVM call instead of one per key.

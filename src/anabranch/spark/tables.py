@@ -51,7 +51,7 @@ class SparkTables:
             self._read(name)
 
     def small(self) -> frozenset[str]:
-        """The tables that every slot holds in full."""
+        """Returns the tables that every slot holds in full."""
         return self._shelf.small()
 
     def read(self, version: str) -> pa.Table:

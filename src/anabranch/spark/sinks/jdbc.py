@@ -48,7 +48,7 @@ class JdbcSink(Sink):
         return f"jdbc table {self.table}"
 
     def beside(self, batch: Batch) -> str:
-        """The staging table that the executors write."""
+        """Returns the staging table that the executors write."""
         return f"{self.table}_anabranch_{batch.query_id[:8] or 'batch'}"
 
     def write(self, frame: DataFrame, batch: Batch) -> None:

@@ -65,7 +65,7 @@ class Sink(Protocol):
         return False
 
     def begin(self) -> None:
-        """Called once, after the query has started and before its first batch is published."""
+        """Runs once, after the query has started and before its first batch is published."""
         return
 
     def stage(self, batch: Batch) -> WorkerWriter | None:
