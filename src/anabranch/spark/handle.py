@@ -197,7 +197,7 @@ class QueryHandle:
         box_by_box: bool = False,
         query: str | None = None,
     ) -> None:
-        """Changes the plan while the query runs, from the next batch on; results stay exactly the same.
+        """Changes the plan while the query runs, from the next batch on; no result is lost, repeated or wrong.
 
         Parameters
         ----------
