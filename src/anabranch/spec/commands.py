@@ -313,7 +313,7 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     # A line, not a spinner: during Spark's start, output goes through a line-buffered pipe.
     if console.is_terminal:
         console.print("starting Spark …", style="dim")
-    # Spark logs the stack of a failed query three times; our final error explains it.
+    # Spark logs the stack of a failed query in three languages; our final error explains it.
     spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
     # Imported here because `launch` reports a missing pyspark with its own error.
     from anabranch.spark.failure import unless_gone
