@@ -30,7 +30,7 @@ from anabranch.spec import asking
 from anabranch.spec import commands as spec_commands
 from anabranch.telemetry.logs import is_json, json_lines, say
 
-ROOMS = {
+COMMANDS_BY_PACKAGE = {
     "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
@@ -191,7 +191,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     )
     command.set_defaults(run=examine)
 
-    for name, (home, purpose) in ROOMS.items():
+    for name, (home, purpose) in COMMANDS_BY_PACKAGE.items():
         if name in words:
             import_module(home).add_arguments(commands)
         else:
