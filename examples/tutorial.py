@@ -1,4 +1,4 @@
-"""The program of docs/tutorial.md: three streams whose nature changes half-way, and a query that adapts its plan.
+"""The program of docs/tutorial.md: three streams whose keys change half-way, and a query that adapts its plan.
 
 python tutorial.py            writes streams/ and out/ into the current folder, and takes about a minute
 """
