@@ -55,7 +55,7 @@ class SearchSetting:
     early_out: bool = False
     """Whether nothing is searched where even a route for each condensed row would gain too little."""
     asks: bool = False
-    """Whether routes may ask first (`mesh.questions`); the published search has no such operators."""
+    """Whether routes may ask first (`mesh.existence_probes`); the published search has no such operators."""
 
 
 @dataclass(frozen=True)
