@@ -180,8 +180,7 @@ class Ring:
             self.indexes = (*self.indexes, index)
 
     def retain(self, indexes: tuple[Index, ...]) -> None:
-        """Keeps only these indexes and releases the space of the others; at least one must remain while there are rows.
-        """
+        """Keeps only these indexes and releases the space of the others; at least one must remain if there are rows."""
         useless = [index for index in self.indexes if index not in indexes]
         self.indexes = tuple(index for index in self.indexes if index in indexes)
         assert self.indexes or not self.live

@@ -50,7 +50,7 @@ class PlanContext:
 
 @dataclass(frozen=True)
 class Departure:
-    """The track of a plan that a change to another plan starts from, and the mesh that the track stands in for."""
+    """The track that a change to another plan starts from, and the mesh that the track represents."""
 
     track: PlanTrack
     mesh: Mesh | None = None
