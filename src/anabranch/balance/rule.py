@@ -265,9 +265,7 @@ class _State:
     def _best_of(
         self, sender: int, by_cpu: bool, usable: list[int], refused: set[tuple[int, int]]
     ) -> tuple[int, int, float] | None:
-        """Returns the move of one of the slot's groups that lowers one of its loads and most reduces the sum of
-        squares.
-        """
+        """Returns the move from one slot that lowers the given load and reduces the sum of squares the most."""
         groups = np.flatnonzero(np.array(self.table) == sender)
         held = self._price * self._bytes[groups]
         here = self._work[groups] / self._speeds[sender]

@@ -31,8 +31,7 @@ COMPACT_FILES_ALWAYS = 256
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for results of a query, the watermark of that query.
-    """
+    """Returns the floor of each relation: that of its stream or, for a query's results, the watermark of that query."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}

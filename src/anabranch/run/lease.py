@@ -37,7 +37,7 @@ _ME = uuid.uuid4().hex
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a lease, and since when it is fresh."""
+    """The holder of a lease, and when it was last renewed."""
 
     owner: str
     machine: str

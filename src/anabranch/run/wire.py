@@ -53,9 +53,7 @@ class WireLayout:
 
     @cached_property
     def _placed(self) -> tuple[dict[str, dict[str, str]], list[tuple[str, pa.DataType]]]:
-        """Assigns each column of each relation a position, shared between relations by type; also the type of each
-        position.
-        """
+        """Assigns a position to each column of each relation, shared by type, and a type to each position."""
         shared: dict[pa.DataType, list[str]] = {}
         columns: list[tuple[str, pa.DataType]] = []
         placed: dict[str, dict[str, str]] = {}

@@ -71,8 +71,7 @@ class ChunkStore:
             self.arena.release(self.chunks.pop(0).file)
 
     def get(self, column: str, rows: Int64Array | range) -> pa.Array:
-        """Returns the column's values of the rows with those numbers; a contiguous range may share the chunk's memory.
-        """
+        """Returns the column's values of the rows with those numbers; a contiguous range may share the chunk's data."""
         if isinstance(rows, range):
             youngest = self.chunks[-1]
             if youngest.first <= rows.start:
