@@ -117,7 +117,7 @@ class QueryEngine:
 
     @property
     def owns(self) -> Ownership | None:
-        """The test of which combinations belong to this slot; None when no other slot can find them."""
+        """The ownership test of combinations in this slot; None when no other slot can find them."""
         return self.ground.owns
 
     def indexes(self, relation: str) -> tuple[Index, ...]:

@@ -48,7 +48,7 @@ def slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterator
 def floors_after(
     part: Slice, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], graph: JoinGraph
 ) -> dict[str, int]:
-    """Returns the floors inside a batch, from its unread rows and from what later batches may bring."""
+    """Returns the floors inside a batch, from its unread rows and the earliest rows that later batches may contain."""
     inside = dict(floors)
     for name, batch in batches.items():
         if len(batch):

@@ -24,9 +24,9 @@ def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
 
 
 def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[PhysicalPlan, ...]:
-    """The plans on the way from one to the other, of which each changes one more box; the last is the new plan.
+    """Returns the intermediate plans from one to the other, each changing one more box; the last is the new plan.
 
-    `thetas`, of the query, matter where a plan puts one off.
+    `thetas`, of the query, matter if a plan defers one.
 
     >>> from anabranch.plan.text import parse
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]

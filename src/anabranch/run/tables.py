@@ -38,7 +38,7 @@ SMALL = 100_000
 """Every slot holds a whole table of up to this many rows; a larger one is spread by the keys that streams share."""
 
 FILES = "files"
-"""The setting that detects changes of a table by its files: their names, sizes and modification times."""
+"""The spec value that detects changes of a table by its files: their names, sizes and modification times."""
 
 ReadTable = Callable[[str], pa.Table]
 """Returns the rows of a version."""

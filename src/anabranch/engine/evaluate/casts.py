@@ -1,8 +1,9 @@
 """Casts with the rules of Spark's ANSI mode: a value that does not fit is an error, never a NULL or a wrap.
 
-Integers cut fractions toward zero; decimals round them half away from zero. Times are UTC, and a number stands for
-seconds since the epoch. Casts read strings in their plain forms, with blanks around them. Those forms are public: Spark
-reads more forms, and the Spark host restricts it to these. Only the years 1 to 9999 have a written form.
+Casts to integers truncate fractions toward zero; casts to decimals round half away from zero. Times are UTC, and a
+number means seconds since the epoch. Casts read strings in their plain forms, with blanks around them. Those forms are
+public: Spark reads more forms, and the Spark host restricts it to these. Limit: only the years 1 to 9999 have a written
+form.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each side keeps the arrived combinations as *waiting* (row numbers and times, indexed by the keys of the side) and joins
 them with the base states of its relations like any join: a new combination probes these states, a new row of the side
 probes the waiting combinations, and each match is found once. Matches of an outer join continue to the next side; any
-match marks its combination. A combination whose keys are NULL, or that reads an absent row, cannot match; it waits
+match marks its combination. A combination whose keys are NULL, or read an absent row, cannot match; it waits
 without an index. In a full join the rows of the side wait as well.
 
 An unmatched combination continues, with absent rows (`ABSENT`) for those of the side, once the watermark has passed its

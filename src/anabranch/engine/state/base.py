@@ -34,7 +34,7 @@ from anabranch.plan.join_graph import Band, JoinGraph
 ABSENT = -1
 """The row number for a relation that has no row in a combination."""
 WASTE = 1 << 12
-"""How many expired rows of a count window are tolerated, plus the number of live rows, before its state is rebuilt."""
+"""The tolerated excess of expired rows of a count window; a state is rebuilt at twice its last size plus this."""
 _HASH = "hash"
 _HASH_FORM = ("<i8", 1)
 

@@ -211,9 +211,7 @@ class Ring:
         self.first = self.next
 
     def drop(self, low: int, oldest: int = ANY_TIME) -> int:
-        """Drops the longest prefix of rows with deadline before `low` or newest time before `oldest`; returns its
-        length.
-        """
+        """Drops the longest prefix with deadline before `low` or newest time before `oldest`; returns its length."""
         if not self.live:
             return 0
         before = self.first

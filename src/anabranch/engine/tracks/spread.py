@@ -4,9 +4,9 @@ The old plan produces all results. The states that only the new plan has are fil
 Base rows present when a state *begins* are old, later rows are new:
 
 - New rows maintain the state from then on: at an input of its join they probe the other inputs, all of which are
-complete. So every combination with a new row is found, by the last of its new rows.
+  complete. So every combination with a new row is found, by the last of its new rows.
 - Old rows are backfilled, a slice of one input in every step: they probe the other inputs, and only combinations of old
-rows alone are kept. So every other combination is found, by its part in that input.
+  rows alone are kept. So every other combination is found, by its part in that input.
 
 When the last slice of the last state is done, all states hold what moving state would have computed at that moment, and
 the new plan takes over with the next step. An abort before that loses nothing. A part of an input that several
@@ -53,7 +53,7 @@ SLICE = 1_024
 
 
 def allowance(brought: int) -> int:
-    """Returns the backfill of a step, in rows and combinations, given the number that it brought."""
+    """Returns the backfill of a step, in rows and combinations, given the number that arrived."""
     return max(LEAST, round(SHARE * brought))
 
 

@@ -36,8 +36,8 @@ class Spread:
             any(input_operators(plan)) for plan in (difference.old, difference.new)
         ):
             return None
-        # The backfill is about as much as the steps bring, so it lasts about as long as the old plan takes for that
-        # much work.
+        # A step backfills about as much as arrives, so the change lasts about as long as the old plan takes for that
+        # work.
         computing = difference.indexing + difference.computing
         seconds = computing / max(difference.running, 1e-9)
         return Price(self.name, computing + seconds * difference.joining, difference.memory, seconds)
