@@ -96,7 +96,7 @@ def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
 
 
 def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that lay too far in the future."""
+    """The rows of each stream that were too far in the future."""
     return _by_stream(queries, [report.ahead for report in reports.values()])
 
 

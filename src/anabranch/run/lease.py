@@ -41,7 +41,7 @@ class Holder:
 
     owner: str
     machine: str
-    """The name of the machine, and its boot."""
+    """The name of the machine, and the identifier of its boot."""
     process: int
     began: str
     """The start time of the process, as the machine counts; process numbers are reused."""

@@ -22,7 +22,7 @@ _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def own_folder(path: Path) -> Path:
-    """Creates a folder that only this user can enter, or verifies that the existing one is such a folder.
+    """Creates a folder that only this user can enter, or ensures that the existing one is such a folder.
 
     Raises
     ------

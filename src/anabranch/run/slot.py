@@ -303,7 +303,7 @@ def advance(
         for query, batch in engine.step(admitted, task.floors, task.watermarks):
             if batch.num_rows:
                 yield query, batch
-    # These may include rows of groups that have left; no later table needs them, so the file does not count for them.
+    # An export may include rows of groups that have left; no later table needs them, so they do not count.
     kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     held, left = _held(task, slot, engine) if task.counts_cells else (None, 0.0)
