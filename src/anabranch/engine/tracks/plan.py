@@ -5,8 +5,8 @@ through every track and only then become findable in their base state. So severa
 each produces each result once.
 
 Invariant: the states that a relation's rows enter are on their path from the leaf to the root, and the states that they
-probe are off that path. So nothing that one turn inserts can be found in the same turn, and blocks can rise to the root one
-by one: a step holds the blocks of one path, whatever the fan-out.
+probe are off that path. So nothing that one turn inserts can be found in the same turn, and blocks can rise to the root
+one by one: a step holds the blocks of one path, whatever the fan-out.
 """
 
 from __future__ import annotations
