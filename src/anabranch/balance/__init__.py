@@ -1,5 +1,5 @@
-"""Which partition groups should move between slots so that no slot holds the others back.
+"""Decides which partition groups should move between slots so that no slot delays the others.
 
-A micro-batch ends with its slowest slot. This room turns measured loads into moves: a pure rule, without a clock, a
-host or a query. When to ask it, and what becomes of its proposals, is decided by `adapt`.
+A micro-batch ends with its slowest slot. This package turns measured loads into moves: a pure rule, without a clock, a
+host or a query. `adapt` decides when to apply it and what to do with its proposals.
 """

@@ -1,7 +1,7 @@
-"""The fewest slots with which every slot keeps its limits: the first way of allocation in Zhu 2006, Section 26.3.2.
+"""The smallest number of slots within limits: the first allocation method of Zhu 2006, Section 26.3.2.
 
-More slots divide the work, but not evenly: a frequent key stays in one slot, and a grid over several keys sends copies.
-So each number is judged by the work and state that its fullest slot is expected to have, not by the average.
+More slots divide the work, but not evenly: a frequent key goes to one slot, and a grid over several keys sends copies.
+So each number is judged by the expected work and state of its fullest slot, not by the average.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from anabranch.plan.slots import SlotRange
 
 @dataclass(frozen=True)
 class Allocation:
-    """The fewest slots that keep the limits, and why one less does not."""
+    """The smallest number of slots within the limits, and why one less is not enough."""
 
     slots: int
     less: str | None = None
-    """What one slot less would exceed; None where no smaller number was allowed."""
+    """The limit that one slot less would exceed; None if no smaller number was allowed."""
 
     def __str__(self) -> str:
         reason = "no smaller number was asked for" if self.less is None else f"with {self.slots - 1}, {self.less}"
@@ -31,7 +31,7 @@ class Allocation:
 
 
 def fewest_slots(allowed: SlotRange, objection: Callable[[int], str | None]) -> Allocation:
-    """The least allowed number of slots to which nothing is to be objected; `objection` is asked for each in turn.
+    """Returns the smallest allowed number of slots without an objection; calls `objection` for each in turn.
 
     Raises
     ------
@@ -54,10 +54,10 @@ def fewest_slots(allowed: SlotRange, objection: Callable[[int], str | None]) -> 
 def over_limits(
     whole: Resources, table: FirstTable, cpu: float, memory: float, *, taken: Resources = NOTHING, room: float = 1.0
 ) -> str | None:
-    """What the fullest slot exceeds if a plan with that cost in all is spread by the table; None if nothing.
+    """Returns what the fullest slot exceeds if a plan of that total cost is spread by the table; None if nothing.
 
-    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is taken to lie where the work is. `taken` is
-    what the host needs of each slot, and `room` the bytes of memory for a byte of state.
+    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is assumed to be where the work is. `taken`
+    is what the host needs of each slot, and `room` the bytes of memory per byte of state.
     """
     time = max(share / speed for share, speed in zip(table.shares, table.capacities, strict=True))
     cores, size = whole.cpu * time + taken.cpu, whole.memory * max(table.shares) * room + taken.memory

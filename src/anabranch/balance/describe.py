@@ -1,4 +1,4 @@
-"""A grid in words: how rows are spread over slots, and how many copies of them are sent."""
+"""Describes a grid as text: how rows are spread over slots, and how many copies are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_SLOTS = 16
 
 
 def describe_grid(first: FirstTable, graph: JoinGraph, rates: Mapping[str, float]) -> str:
-    """Return the dimensions of the grid, for each relation the rows sent over the rows read, and the work of slots.
+    """Returns the dimensions of the grid, the rows sent over the rows read for each relation, and the work of slots.
 
     `rates` are rows per second, by relation.
     """

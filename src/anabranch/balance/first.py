@@ -1,7 +1,8 @@
-"""The table that a run begins with: by a histogram of the keys of a sample, and by the speeds of slots.
+"""The initial table of a run: from a histogram of the keys of a sample, and from the speeds of slots.
 
-Without either, every slot has equally many groups. A sample says how many rows of each relation fall into each cell, so
-a frequent key does not make its slot the slowest from the first batch on. A slot of half the speed gets half the work.
+Without either, every slot has the same number of groups. A sample shows how many rows of each relation fall into each
+cell, so a frequent key does not make its slot the slowest from the first batch on. A slot of half the speed gets half
+the work.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Partitioning
 
 MATCHING = 0.5
-"""The share of the work that is taken to grow with matches, before anything was measured."""
+"""The share of the work that is assumed to grow with matches, before any measurement."""
 
 
 @dataclass(frozen=True)
 class FirstTable:
-    """A table, and the share of all work that each slot is expected to have."""
+    """A table, and the expected share of all work of each slot."""
 
     partitioning: Partitioning
     shares: tuple[float, ...]
@@ -39,7 +40,7 @@ def first_table(
     rows: Mapping[str, Floats] | None = None,
     capacities: Sequence[float] | None = None,
 ) -> FirstTable:
-    """The grid with a table for the rows of each cell, and for slots of those relative speeds.
+    """Returns the grid with a table that fits the rows of each cell and the relative speeds of slots.
 
     `rows` has, for each relation, how many rows fall into each of its cells; without it, all cells count the same.
     """

@@ -1,8 +1,8 @@
 """Whether another grid would send fewer rows: a pure rule over measured rows per relation.
 
 A row that the grid sends to several slots is shuffled, kept and indexed in each of them. When the rates of streams
-change, the grid that sent the least may become the one that sends the most. What a change saves is the CPU time of the
-copies that fall away; what it costs is taking nearly all state over, because a new grid gives every row a new place.
+change, the grid that sent the fewest rows may become the one that sends the most. A change saves the CPU time of the
+copies that are no longer sent. It costs the transfer of nearly all state, because a new grid places every row anew.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from anabranch.plan.partitioning import Partitioning
 
 @dataclass(frozen=True)
 class GridChange:
-    """Another grid, and what it would change."""
+    """Another grid, and its expected effects."""
 
     now: Partitioning
     proposed: Partitioning
     sent: float
-    """Rows sent over rows read, by the grid in force."""
+    """Rows sent over rows read, with the current grid."""
     expected: float
-    """The same by the proposed grid."""
+    """The same with the proposed grid."""
     gain: float
-    """Bytes sent by the grid in force over bytes sent by the proposed one."""
+    """Bytes sent with the current grid over bytes sent with the proposed one."""
     saved: float
     """Seconds of one core that an average slot would save in a batch."""
     bytes: float
@@ -39,10 +39,10 @@ def compare_grids(
     cpu: float,
     state_bytes: float,
 ) -> GridChange:
-    """Compare two grids for the rows of each relation in a batch, and the bytes of a row of each.
+    """Compares two grids, given the rows of each relation in a batch and the bytes of a row of each.
 
-    `cpu` are the seconds of one core that all slots together took to take rows in, without finding matches. They are
-    taken to be in proportion to the bytes that were sent.
+    `cpu` are the seconds of one core that all slots together spent on inserting rows, without finding matches. They are
+    assumed to be proportional to the bytes sent.
     """
     traffic = {name: count * widths[name] for name, count in rows.items()}
     before, after = now.sent(traffic), proposed.sent(traffic)

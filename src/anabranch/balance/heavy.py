@@ -1,11 +1,12 @@
-"""Which keys alone are too much for a slot, over how many slots to split them, and when to unite them again.
+"""Which keys are too heavy for one slot, over how many slots to split them, and when to unite them again.
 
-A value of a key is heavy when it alone takes more CPU time than an average slot. Its matches divide by the number of
-slots; of its rows each slot takes in a part that is larger, the more relations are cut. So it is split over the fewest
-slots with which its part in each is no more than an average slot, and where no number does that, over the best one. A
-heavy key whose work has fallen to a quarter of an average slot is united.
+A value of a key is heavy when it alone takes more CPU time than an average slot. Splitting divides its matches by the
+number of slots; each slot processes a share of its rows that is larger, the more relations are split. So it is split
+over the fewest slots for which its part in each is at most an average slot or, if no number achieves that, over the
+best one. A heavy key whose work has fallen to a quarter of an average slot is united.
 
-The work of a value follows from how often it occurred in one batch, at the cost of rows and matches in its slot.
+The work of a value is estimated from its number of occurrences in one batch, at the cost of rows and matches in its
+slot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LIGHT = 0.25
 
 @dataclass(frozen=True)
 class Splitting:
-    """A table with other heavy keys, and the loads that follow; groups have not moved to suit them yet."""
+    """A table with other heavy keys, and the resulting loads; groups have not been moved accordingly yet."""
 
     table: Partitioning
     loads: Loads
@@ -43,7 +44,7 @@ class Splitting:
 
 @dataclass(frozen=True)
 class _Work:
-    """The work of one value of a key, in seconds of one core: for its rows, each taken in once, and its matches."""
+    """The work of one value of a key, in seconds of one core: for its rows, each processed once, and its matches."""
 
     code: str
     value: int
@@ -64,10 +65,10 @@ def settle_heavy(
     available: Sequence[int] | None = None,
     uncut: frozenset[str] = frozenset(),
 ) -> Splitting:
-    """The table in which keys that are too heavy are split, and keys that are not heavy any more are united.
+    """Returns the table in which too heavy keys are split, and keys that are no longer heavy are united.
 
     `keys` and `rows` (by cell) are those of the batch in which the loads were measured. `available` are the slots that
-    may have groups, all when None; rows of `uncut` relations must not be cut.
+    may have groups, all when None; rows of `uncut` relations must not be split.
     """
     usable = list(range(table.slots) if available is None else available)
     found = Splitting(table, loads)
@@ -89,7 +90,7 @@ def settle_heavy(
 
 
 def _works(table: Partitioning, loads: Loads, keys: Mapping[str, KeyCounts], rows: Mapping[str, Floats]) -> list[_Work]:
-    """The work of the frequent values that are not split yet, the heaviest first."""
+    """Returns the work of the frequent values that are not split yet, the heaviest first."""
     row_unit, match_unit = loads.units
     split = {(key.code, key.value) for key in table.heavy}
     found = []
@@ -122,7 +123,7 @@ def _split(
     frequency: float,
     uncut: frozenset[str],
 ) -> Splitting:
-    """Splits one value over the fewest slots with which no slot gets more of it than an average one should have."""
+    """Splits one value over the fewest slots for which no slot gets more of it than an average slot's load."""
     table, loads = found.table, found.loads
     key = HeavyKey(work.code, work.value, tuple((name, 1) for name in sorted(table.dimension(work.code).relations)))
     homes = groups_along(table, key)
@@ -166,7 +167,7 @@ def _split(
 
 
 def _copies(split: Partitioning, rows: Mapping[str, int]) -> float:
-    """The slots that a row of the latest heavy key goes to, on average."""
+    """Returns the average number of slots that a row of the latest heavy key goes to."""
     total = sum(rows.values())
     number = len(split.heavy) - 1
     sent = 0.0
@@ -177,7 +178,7 @@ def _copies(split: Partitioning, rows: Mapping[str, int]) -> float:
 
 
 def _rows_of(table: Partitioning, groups: Sequence[int], rows: Mapping[str, Floats]) -> float:
-    """How many rows of the relations fall into the cells of some groups."""
+    """Returns how many rows of the relations fall into the cells of some groups."""
     count = 0.0
     for name, counts in rows.items():
         needs = table.cells_of_groups(name)

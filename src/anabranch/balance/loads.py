@@ -1,12 +1,12 @@
 """The work of slots and of partition groups, as far as it was measured.
 
-A slot reports its CPU time and its state. Nobody measures a group: its share of its slot's CPU time is estimated from
-how many rows of each relation fall into it. Rows cost in proportion to their number, matches in proportion to the
-product of the rows of two relations. The split between the two is that of the slot's own operators.
+A slot reports its CPU time and its state. Groups are not measured: a group's share of its slot's CPU time is estimated
+from how many rows of each relation fall into it. The cost of rows is proportional to their number, that of matches to
+the product of the rows of two relations. The ratio between the two is that of the slot's own operators.
 
-Law: the loads of the groups of a slot add up to the load of the slot.
+Invariant: the loads of the groups of a slot add up to the load of the slot.
 
-Keys that were named as frequent count by their own rows; the others inside a group are taken as equally frequent.
+Limit: keys reported as frequent count by their own rows; the others inside a group are assumed to be equally frequent.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Loads:
 
     slots: tuple[SlotLoad, ...]
     groups: tuple[float, ...]
-    """Seconds of one core, each on the slot that has the group now."""
+    """Seconds of one core, each on the slot that currently has the group."""
     group_bytes: tuple[float, ...]
     group_rows: tuple[float, ...] = ()
-    """Base rows in their windows that go with each group, where they were counted."""
+    """Base rows in their windows that belong to each group, if they were counted."""
     units: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    """For each slot the seconds of one core for a row, and for a pair of rows that match, where they were measured."""
+    """For each slot the seconds of one core per row, and per pair of matching rows, if they were measured."""
 
     def on(self, table: Sequence[int]) -> Loads:
-        """The loads as they would be with the groups on other slots."""
+        """Returns the loads with the groups on other slots."""
         cpu, held = np.zeros(len(self.slots)), np.zeros(len(self.slots))
         np.add.at(cpu, list(table), self.groups)
         np.add.at(held, list(table), self.group_bytes)
@@ -90,11 +90,11 @@ def estimate_loads(
     held: Mapping[str, Sequence[float] | Floats] | None = None,
     keys: Mapping[str, KeyCounts] = NO_KEYS,
 ) -> Loads:
-    """Spreads the measured loads of slots over their groups.
+    """Distributes the measured loads of slots over their groups.
 
-    `rows` has, for each relation, how many rows fell on each of its cells (as `Partitioning.slots_of` numbers them):
-    every row once, however many slots it went to. `held` has the same of the rows in their windows; without it, state
-    is taken to lie where the new rows fell. `keys` has the frequent values among the rows.
+    `rows` has, for each relation, how many rows fell into each of its cells (as `Partitioning.slots_of` numbers them):
+    every row once, however many slots it went to. `held` has the same for the rows in their windows; without it, state
+    is assumed to be where the new rows fell. `keys` has the frequent values among the rows.
     """
     owner = np.array(partitioning.table)
     by_row, by_match = group_work(partitioning, rows, keys)
@@ -115,7 +115,7 @@ def estimate_loads(
 
 
 def _spread(weights: Floats, total: float) -> Floats:
-    """A total in proportion to weights; evenly where all weights are zero."""
+    """Distributes a total in proportion to weights; evenly if all weights are zero."""
     whole = float(weights.sum())
     return weights * (total / whole) if whole > 0 else np.full(len(weights), total / len(weights))
 
@@ -123,7 +123,7 @@ def _spread(weights: Floats, total: float) -> Floats:
 def group_work(
     partitioning: Partitioning, rows: Mapping[str, Sequence[float] | Floats], keys: Mapping[str, KeyCounts]
 ) -> tuple[Floats, Floats]:
-    """For every group: its share of rows to take in, and the pairs of rows that may match in it."""
+    """Returns, for every group, its share of rows to insert, and the pairs of rows that may match in it."""
     in_group: dict[str, Floats] = {}
     taken = np.zeros(partitioning.groups)
     slots = np.array(partitioning.table)
@@ -132,7 +132,7 @@ def group_work(
         groups, cells = np.array(needs).T
         here = np.asarray(counts, dtype=np.float64)[cells]
         in_group[relation] = np.bincount(groups, here, partitioning.groups).astype(np.float64)
-        # A slot takes a row in once, even if several of its groups need the row.
+        # A slot inserts a row once, even if several of its groups need the row.
         places = slots[groups] * partitioning.cells(relation) + cells
         _, inverse, sharing = np.unique(places, return_inverse=True, return_counts=True)
         taken += np.bincount(groups, here / sharing[inverse], partitioning.groups)
@@ -153,7 +153,7 @@ def _pairs(
     pair: tuple[str, str],
     in_group: Mapping[str, Floats],
 ) -> Floats:
-    """For every group the pairs of rows of two relations with the same value of a key that they share."""
+    """Returns, for every group, the pairs of rows of two relations with the same value of a shared key."""
     rest = [in_group[name].copy() for name in pair]
     found = np.zeros(partitioning.groups)
     along = np.array(partitioning.coordinates_of_groups(shared.code))

@@ -1,21 +1,21 @@
-"""From loads to moves: the most loaded slots give groups to the least loaded ones until no slot stands out.
+"""Computes moves from loads: the most loaded slots give groups to the least loaded ones until loads are even.
 
 Sender and receiver are the most and the least loaded slot, and half their difference moves, as in Zhu 2006, Section
-20.3. The dissertation moves between one pair at a time; here a proposal may name several pairs, because a batch ends
-with its slowest slot and one pair leaves the second slowest where it was. Groups move whole. Those that come closest to
-half the difference go first, so that few groups move. A group that would make the receiver the slowest slot stays.
-Where such a group keeps a slot above the others, `Rebalancing.heavy` names it: only splitting its keys would help.
+20.3. The dissertation moves between one pair at a time; here a proposal may contain several pairs, because a batch ends
+with its slowest slot and one pair would not relieve the second slowest. Groups move as a whole. Those closest to half
+the difference go first, so that few groups move. A group that would make the receiver the slowest slot does not move.
+If such a group keeps a slot above the others, `Rebalancing.heavy` names it: only splitting its keys would help.
 
-CPU time and bytes of state are evened out together where state counts: where the largest slot exceeds the average by so
-many bytes that it matters. A byte then has the price at which the state of an average slot is worth its CPU time. So
-both are seconds, the largest of all loads of either kind is brought down first, and a move is made if it lowers the sum
-of the squares of all loads. (The largest load alone does not do: where one slot is busy and another one full, it falls
-only after groups have moved in both directions.) For the sake of state no slot becomes much slower than the average.
+CPU time and bytes of state are balanced together if state counts: if the largest slot exceeds the average by a
+significant number of bytes. A byte is then priced so that the state of an average slot equals its CPU time. So both are
+in seconds, the largest load of either kind is reduced first, and a move is made if it lowers the sum of the squares of
+all loads. (The largest load alone is not sufficient: if one slot is busy and another one full, it falls only after
+groups have moved in both directions.) For the sake of state no slot becomes much slower than the average.
 
 Moving a cell of a hypercube may send rows to more slots than before. The rule prices these copies by the caller's cost
 of a copied row and does not make a move that costs more than it saves.
 
-Law: load is conserved, and the largest load of either kind does not grow.
+Invariant: load is conserved, and the largest load of either kind does not grow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anabranch.balance.loads import Floats, Loads, skew
 from anabranch.plan.partitioning import Partitioning
 
 _MOST_MOVES = 4
-"""A group changes its place this often at most, on average, before a proposal is ready."""
+"""The maximum number of moves per group, on average, before a proposal is ready."""
 _EXACT = 1e-9
 
 
@@ -45,7 +45,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Rebalancing:
-    """The moves that even out the load, and what they would change."""
+    """The moves that balance the load, and their expected effects."""
 
     moves: tuple[Move, ...]
     before: tuple[float, ...]
@@ -58,23 +58,23 @@ class Rebalancing:
     among: tuple[int, ...] | None = None
     """The slots that may have groups; all when None."""
     held_before: tuple[float, ...] = ()
-    """Bytes of state, by slot, where they are known."""
+    """Bytes of state, by slot, if known."""
     held_after: tuple[float, ...] = ()
 
     def applied(self, table: Partitioning) -> Partitioning:
-        """The table after the moves."""
+        """Returns the table after the moves."""
         for move in self.moves:
             table = table.moved(move.groups, move.receiver)
         return table
 
     @property
     def saved(self) -> float:
-        """By how much the slowest slot gets quicker, in seconds of one core over the measured batches."""
+        """How much faster the slowest slot gets, in seconds of one core over the measured batches."""
         return max(self.before, default=0.0) - max(self.after, default=0.0)
 
     @property
     def freed(self) -> float:
-        """By how many bytes the largest state of a slot gets smaller."""
+        """How many bytes smaller the largest state of a slot gets."""
         return max(self.held_before, default=0.0) - max(self.held_after, default=0.0)
 
     @property
@@ -100,12 +100,12 @@ def even_out(
     least_bytes: float = math.inf,
     most_skew: float = 1.2,
 ) -> Rebalancing:
-    """The moves after which the slowest slot has at most `tolerance` times the average load, as far as groups allow.
+    """Returns the moves after which the slowest slot has at most `tolerance` times the average load, if groups allow.
 
     `speeds` are relative speeds of the slots (a group that takes 1 s at speed 1 takes 2 s at speed 0.5). `available`
     are the slots that may have groups, all when None; groups on others move away whatever their load. `copying` prices
-    the copies that a table sends, in seconds of one core. State counts, too, if the largest slot has `least_bytes` more
-    than the average, or more; for its sake no slot gets more than `most_skew` times the average CPU time.
+    the copies that a table sends, in seconds of one core. State counts, too, if the largest slot has at least
+    `least_bytes` more than the average; for its sake no slot gets more than `most_skew` times the average CPU time.
     """
     state = _State(partitioning, loads, speeds, available, least_bytes, most_skew)
     for stranded in state.stranded():
@@ -128,7 +128,7 @@ def even_out(
             continue
         copies = with_copies
     if state.largest() > most * (1 + _EXACT):
-        # Half of an exchange in both directions, of which the other half did not fit.
+        # Half of an exchange in both directions whose other half did not fit.
         for group, slot in enumerate(begun):
             state.move(group, slot)
     return Rebalancing(
@@ -171,7 +171,7 @@ def half_the_difference(partitioning: Partitioning, loads: Loads) -> Rebalancing
 
 
 def moves_between(before: Partitioning, after: Partitioning) -> tuple[Move, ...]:
-    """The difference of two tables over one grid as moves; tables over different grids have no groups in common."""
+    """Returns the difference of two tables over one grid as moves; tables over different grids share no groups."""
     if before.grid != after.grid:
         return ()
     pairs: dict[tuple[int, int], list[int]] = {}
@@ -182,7 +182,7 @@ def moves_between(before: Partitioning, after: Partitioning) -> tuple[Move, ...]
 
 
 class _State:
-    """A table under change and the loads that follow from it."""
+    """A table under modification, and the resulting loads."""
 
     def __init__(
         self,
@@ -206,10 +206,10 @@ class _State:
         self._bytes = np.asarray(loads.group_bytes, dtype=np.float64)
         self._price = self._price_of_a_byte(least_bytes)
         self._most_cpu = max(float(self.cpu.max()), most_skew * float(self.cpu.sum()) / int(self._available.sum()))
-        """CPU time that no slot exceeds for the sake of state."""
+        """The CPU time that no slot exceeds for the sake of state."""
 
     def _price_of_a_byte(self, least_bytes: float) -> float:
-        """Seconds of one core that a byte of state counts for; 0 where state does not count."""
+        """Returns the seconds of one core that a byte of state counts for; 0 if state does not count."""
         count = int(self._available.sum())
         cpu, held = float(self.cpu.sum()) / count, float(self.held.sum()) / count
         return cpu / held if held > 0 and float(self.held.max()) - held >= least_bytes else 0.0
@@ -231,7 +231,7 @@ class _State:
         self.table[group] = to
 
     def stranded(self) -> list[int]:
-        """Groups of slots that may have none, the heaviest first."""
+        """Groups on slots that may have none, the heaviest first."""
         away = [group for group, slot in enumerate(self.table) if not self._available[slot]]
         return sorted(away, key=lambda group: -self._work[group])
 
@@ -246,9 +246,9 @@ class _State:
         return float(self._loads()[self._available].max())
 
     def best_move(self, tolerance: float, refused: set[tuple[int, int]]) -> tuple[int, int, float] | None:
-        """The group, its receiver, and the seconds that its move takes from the most loaded slot that can give any.
+        """Returns a group, its receiver, and the seconds saved, for the most loaded slot that can give a group.
 
-        None where the loads are even enough, or no group fits anywhere.
+        None if the loads are even enough, or no group fits anywhere.
         """
         usable = np.flatnonzero(self._available).tolist()
         mean = float(self.cpu[self._available].mean())
@@ -265,7 +265,7 @@ class _State:
     def _best_of(
         self, sender: int, by_cpu: bool, usable: list[int], refused: set[tuple[int, int]]
     ) -> tuple[int, int, float] | None:
-        """The move of a group of one slot that lowers one of its loads, and the squares of all loads the most."""
+        """Returns the move from one slot that lowers the given load and reduces the sum of squares the most."""
         groups = np.flatnonzero(np.array(self.table) == sender)
         held = self._price * self._bytes[groups]
         here = self._work[groups] / self._speeds[sender]
@@ -290,7 +290,7 @@ class _State:
         return None if best is None else (-best[2], best[3], best[4])
 
     def _lower(self, sender: int, receiver: int, here: Floats, there: Floats, held: Floats) -> Floats:
-        """By how much the sum of the squares of all loads falls if a group moves, for each group."""
+        """Returns, for each group, how much its move reduces the sum of the squares of all loads."""
         found: Floats = self.cpu[sender] ** 2 - (self.cpu[sender] - here) ** 2
         found += self.cpu[receiver] ** 2 - (self.cpu[receiver] + there) ** 2
         if self._price:
@@ -299,7 +299,7 @@ class _State:
         return found
 
     def heavy(self, tolerance: float) -> tuple[int, ...]:
-        """Groups that alone are more than a slot should have."""
+        """Groups that alone exceed what a slot should have."""
         mean = float(self.cpu[self._available].mean())
         found = [g for g, slot in enumerate(self.table) if self.load(g, slot) > tolerance * mean and mean > 0]
         return tuple(sorted(found, key=lambda group: -self._work[group]))

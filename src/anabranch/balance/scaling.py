@@ -1,11 +1,11 @@
-"""From one number of slots to another: which groups the slots in use have afterwards.
+"""Changes the number of slots: computes which groups each used slot has afterwards.
 
-A grid is made once, for the most slots that a run may use. Using fewer of them is a matter of the table: `spread_over`
-gives the table for a number of slots from nothing but the grid, `rescale` the one that follows from measured loads.
+A grid is created once, for the maximum number of slots of a run. Using fewer slots only changes the table:
+`spread_over` computes the table for a number of slots from the grid alone, `rescale` from measured loads.
 
-On a grid with one axis, a change moves as few groups as even loads allow. On a grid with several, moving groups one by
-one would scatter the cells and copy more rows than additional slots can work off. Such a grid is cut anew, into blocks,
-and evened out from there.
+On a grid with one axis, a change moves as few groups as even loads allow. On a grid with several axes, moving groups
+one by one would scatter the cells and copy more rows than additional slots can process. Such a grid is divided into new
+blocks and balanced from there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.plan.partitioning import Partitioning
 
 
 def spread_over(partitioning: Partitioning, slots: int) -> Partitioning:
-    """The grid over its first slots: in blocks that copy few rows and differ little in size.
+    """Returns the grid over its first slots: in blocks that copy few rows and differ little in size.
 
     A grid with fewer groups than slots uses one slot for each group: not every query can be spread.
     """
@@ -41,9 +41,9 @@ def rescale(
     least_bytes: float = math.inf,
     speeds: Sequence[float] | None = None,
 ) -> Rebalancing:
-    """The moves after which the available slots, and no others, share the measured load, by their relative speeds.
+    """Returns the moves after which exactly the available slots share the measured load, by their relative speeds.
 
-    State counts where `balance.rule` says so.
+    State counts if `balance.rule` says so.
     """
     even = partial(even_out, speeds=speeds, available=available, copying=copying, least_bytes=least_bytes)
     if _has_one_axis(partitioning):
@@ -62,7 +62,7 @@ def rescale(
 
 
 def require_count(partitioning: Partitioning, slots: int) -> None:
-    """Refuses a number of slots that the run does not have."""
+    """Raises an error for a number of slots that the run does not have."""
     if not 1 <= slots <= partitioning.slots:
         raise PlanError(
             f"{slots} slots cannot be used: the query has {partitioning.slots}",
@@ -80,7 +80,7 @@ def _has_one_axis(partitioning: Partitioning) -> bool:
 
 
 def _tables(partitioning: Partitioning, slots: int) -> list[tuple[int, ...]]:
-    """The groups in runs of equal length, and every way to cut the axes into blocks.
+    """Returns the groups in runs of equal length, and every way to divide the axes into blocks.
 
     The groups of heavy keys follow those of the grid, and go to the slots in runs.
     """
@@ -105,7 +105,7 @@ def _block(place: Sequence[int], shares: Sequence[int], factors: Sequence[int]) 
 
 
 def _price(partitioning: Partitioning) -> float:
-    """Rows sent at equal rates, times how much larger than the average the largest slot is."""
+    """Rows sent at equal rates, times the ratio of the largest slot to the average."""
     sent = sum(partitioning.copies([name]) for name in sorted(partitioning.relations))
     largest = max(len(partitioning.groups_of(slot)) for slot in partitioning.working)
     return sent * largest * len(partitioning.working) / partitioning.groups

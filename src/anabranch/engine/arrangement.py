@@ -1,4 +1,4 @@
-"""The shared joins of an engine: which of them its plans need, made anew or taken over from those at work."""
+"""The shared joins of an engine: creates those that the plans need and reuses those that already run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anabranch.plan.query_set import QuerySet
 from anabranch.plan.sharing import CommonJoin, common_joins
 
 Joins = dict[Shared, SharedJoin]
-"""Shared joins at work, by their part of a plan."""
+"""Running shared joins, keyed by their part of a plan."""
 
 
 class Arrangement:
-    """Makes the shared joins of a set of queries over its base states; `made` keeps the names of their arrays apart."""
+    """Creates the shared joins of a query set over its base states; `made` counts them and keeps array names unique."""
 
     def __init__(self, queries: QuerySet, bases: Mapping[str, BaseState], arena: Arena) -> None:
         self._queries = queries
@@ -28,7 +28,7 @@ class Arrangement:
         self.made = 0
 
     def empty(self, plans: Mapping[str, Plan], numbers: Mapping[str, int] | None = None) -> Joins:
-        """The shared joins of plans, with empty states; `numbers` are those of joins whose arrays are there."""
+        """Creates the plans' shared joins with empty states; `numbers` are those of joins with existing arrays."""
         return {
             shared: self._make(common, plans, (numbers or {}).get(str(shared)))
             for shared, common in common_joins(self._queries, plans).items()
@@ -37,9 +37,10 @@ class Arrangement:
     def following(
         self, joins: Joins, plans: Mapping[str, Plan], floors: Mapping[str, int], undo: ExitStack
     ) -> tuple[Joins, dict[Shared, int]]:
-        """The shared joins of plans: those at work where they serve, the others computed, with the rows of these.
+        """Returns the shared joins of plans, and the row counts of those that had to be computed.
 
-        `undo` gives back what was computed, should the change of plans fail.
+        Reuses a running join where it serves the new users. `undo` releases the computed ones if the change of plans
+        fails.
         """
         after: Joins = {}
         filled: dict[Shared, int] = {}
@@ -70,5 +71,5 @@ def parts_of(plan: Plan) -> tuple[Shared, ...]:
 
 
 def rows_of(filled: Mapping[Shared, int], plan: Plan) -> dict[str, int]:
-    """The rows of shared joins that were computed for a plan."""
+    """The row counts of the shared joins that were computed for a plan."""
     return {part.shape: filled[part] for part in parts_of(plan) if part in filled}

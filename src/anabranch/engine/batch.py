@@ -1,4 +1,4 @@
-"""The batches of the engine: new rows of a relation, and combinations of rows on their way to a result."""
+"""The batches of the engine: new rows of a relation, and combinations of rows on the way to a result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Classes: TypeAlias = NDArray[np.int8]
 class RelationBatch:
     """New rows of one relation: event times, one code per key class, and the payload columns.
 
-    Rows without event time, late rows and rows that fail the relation's filter are not in it.
+    Excludes rows without event time, late rows and rows that fail the relation's filter.
     """
 
     times: Int64Array
     codes: Mapping[str, Int64Array]
     payload: pa.RecordBatch
     classes: Mapping[str, Classes] = field(default_factory=dict)
-    """The classes of the rows, by the digest of the class column; what is not there is unknown of all of them."""
+    """The classes of the rows, by the digest of the class column; those of a missing column are unknown."""
 
     def __len__(self) -> int:
         return len(self.times)
@@ -57,7 +57,7 @@ class RelationBatch:
 
 
 def deadlines(relation: Relation, batch: RelationBatch) -> Int64Array:
-    """The deadline of each row: by the window or, of a combination, the least of the deadlines of its parts."""
+    """Returns the deadline of each row: by the window or, for a combination, the earliest deadline of its parts."""
     if not relation.is_derived:
         found: Int64Array = relation.window.deadline(batch.times)
         return found
@@ -67,13 +67,13 @@ def deadlines(relation: Relation, batch: RelationBatch) -> Int64Array:
 
 
 class CarriedColumn(NamedTuple):
-    """A column that merged rows carry: which merged input it belongs to, and which part of an aggregate it has."""
+    """A column that merged rows carry: the merged input it belongs to, and its part of an aggregate."""
 
     merged: frozenset[str]
     """The relations of the merged input."""
     part: str
     is_validity: bool = False
-    """Whether the column says where the part is not NULL."""
+    """Whether the column marks where the part is not NULL."""
 
     def __str__(self) -> str:
         return f"{'+'.join(sorted(self.merged))}.{self.part}{'.valid' if self.is_validity else ''}"
@@ -83,7 +83,7 @@ class CarriedColumn(NamedTuple):
 class Combinations:
     """One row number per bound relation for each combination, with its newest time and its deadline.
 
-    A combination may stand for many, where rows were merged before they joined; `rows` then names one of them.
+    Where rows were merged before the join, one combination represents many; `rows` then holds one of them.
     """
 
     rows: Mapping[str, Int64Array]
@@ -92,7 +92,7 @@ class Combinations:
     carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
     """Weights and aggregate parts of merged rows, laid out by `operators.pregroup`; empty if nothing was merged."""
     read: Callable[[Column], pa.Array] | None = None
-    """Reads the columns of finished combinations where they were read before; there are no row numbers then."""
+    """Reads columns of finished combinations from columns read earlier; there are no row numbers then."""
 
     def __len__(self) -> int:
         return len(self.newest)
@@ -112,14 +112,14 @@ def _reading(read: Callable[[Column], pa.Array], positions: Int64Array) -> Calla
 
 
 def taken(column: pa.Array, order: Int64Array) -> pa.Array:
-    """The column's values at those positions; numpy takes what it can hold several times as fast as Arrow."""
+    """Returns the column's values at those positions; for fixed-width types numpy is several times as fast."""
     if column.null_count or not is_fixed_width(column.type):
         return column.take(pa.array(order))
     return to_arrow(to_numpy(column).take(order, axis=0), None, column.type)
 
 
 def joined(batches: list[RelationBatch]) -> RelationBatch:
-    """At least one batch of one relation, in one piece."""
+    """Concatenates at least one batch of one relation."""
     first = batches[0]
     return RelationBatch(
         np.concatenate([batch.times for batch in batches]),
@@ -134,7 +134,7 @@ def joined(batches: list[RelationBatch]) -> RelationBatch:
 
 
 def concatenated(blocks: Sequence[Combinations], relations: Iterable[str]) -> Combinations:
-    """Combinations of these relations in one piece; without any block, none."""
+    """Concatenates combinations of these relations; without any block, returns none."""
     if not blocks:
         nothing = np.empty(0, dtype=np.int64)
         return Combinations(dict.fromkeys(relations, nothing), nothing, nothing)
@@ -149,7 +149,7 @@ def concatenated(blocks: Sequence[Combinations], relations: Iterable[str]) -> Co
 
 
 def empty_batch(schema: Schema, codes: tuple[str, ...]) -> RelationBatch:
-    """No rows."""
+    """A batch without rows."""
     nothing = np.empty(0, dtype=np.int64)
     payload = pa.RecordBatch.from_pydict({field.name: pa.array([], field.type) for field in schema})
     return RelationBatch(nothing, dict.fromkeys(codes, nothing), payload)

@@ -1,9 +1,9 @@
-"""From a query and a physical plan to the probes the engine performs.
+"""Compiles a query and a physical plan into the probes that the engine performs.
 
-For each input of each join the compiler lists the probes of its order: which state, by which index, with codes taken
-from which bound relation, and what to check on the matches. All key classes that connect the bound relations with the
-target go into one index (a composite code when there are several); without any, a band gives a bucket index; without
-that, the index `all` links every row under one code and the probe is a nested loop.
+For each input of each join, the compiler lists the probes in order: the target state, the index, the bound relations
+that supply the codes, and the checks on the matches. All key classes that connect the bound relations with the target
+form one index (with a composite code if there are several). Without key classes, a band gives a bucket index. Without a
+band, the index `all` links every row under one code and the probe is a nested loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class KeyCheck:
-    """A class whose equality must be verified on the matches, between two bound relations."""
+    """A key class whose equality must be verified on the matches, between two bound relations."""
 
     key: KeyClass
     left: str
@@ -47,7 +47,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a query checks on combinations that it takes from a shared join."""
+    """The checks of a query on combinations that it takes from a shared join."""
 
     checks: tuple[KeyCheck, ...] = ()
     thetas: tuple[Theta, ...] = ()
@@ -74,7 +74,7 @@ class Program:
 
 
 def compile_plan(plan: PhysicalPlan, graph: JoinGraph, rests: Mapping[Shared, Rest] | None = None) -> Program:
-    """The probes of a plan; `rests` are the demands of its query beyond those of the shared joins that it uses."""
+    """Compiles the probes of a plan; `rests` are its query's predicates beyond those of the shared joins it uses."""
     deferred = deferred_thetas(plan)
     entries = {shared: entry(rest, graph, deferred) for shared, rest in (rests or {}).items()}
     joins = tuple(JoinProgram(node, _probes(node, graph, deferred, entries)) for node in nodes(plan))
@@ -84,13 +84,13 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph, rests: Mapping[Shared, Re
             for probe in probes:
                 indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
     for name in leaves(plan):
-        # A base state that no probe looks into, under a merged input or as the whole plan, still keeps times.
+        # A base state without probes, under a merged input or as the whole plan, still keeps times.
         indexes.setdefault(name, {(): None})
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
 
 
 def compile_join(node: JoinNode, graph: JoinGraph) -> JoinProgram:
-    """The probes of one join of a graph, whatever lies below it."""
+    """Compiles the probes of one join of a graph, regardless of its inputs."""
     return JoinProgram(node, _probes(node, graph, {}, {}))
 
 
@@ -105,16 +105,16 @@ def index_name(index: tuple[str, ...]) -> str:
 
 
 def band_name(band: Band) -> str:
-    """The code name of a band; the same in every query that has it.
+    """Returns the code name of a band, which is the same in every query that has the band.
 
-    Not of the predicate that carries it: what else a query says of the pair narrows the band, and other bounds are
-    other buckets.
+    The name does not depend on the predicate: other conditions of a query on the same pair narrow the band, and other
+    bounds mean other buckets.
     """
     return f"band{hashlib.sha256(repr(band).encode()).hexdigest()[:16]}"
 
 
 def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
-    """The bands that one relation has a side of, with their code names."""
+    """The bands that involve one relation, with their code names."""
     bands = dict.fromkeys(theta.band for theta in graph.thetas if theta.band is not None)
     return tuple((band_name(band), band) for band in bands if relation in (band.left_relation, band.right_relation))
 
@@ -150,13 +150,13 @@ def _probes(
 
 
 def compile_probe(target: int, bound: frozenset[str], others: frozenset[str], graph: JoinGraph) -> Probe:
-    """The lookup of what is bound in the state of the others, which stands at position `target`."""
+    """Compiles the lookup of bound relations in the state of the others, which is the input at position `target`."""
     keys = graph.keys_between(bound, others)
     thetas = graph.thetas_between(bound, others)
     checks = tuple(
         KeyCheck(key, _member(key, bound), _member(key, others))
         for key in keys
-        # One exact class is compared by the probe itself; a composite code is a hash and proves nothing.
+        # A single exact class is compared by the probe itself. A composite code is a hash, so equality must be checked.
         if not key.is_exact or len(keys) > 1
     )
     if keys:

@@ -1,11 +1,11 @@
-"""Count windows: the order in which rows are counted, and when a row leaves because others have come.
+"""Count windows: the order in which rows are counted, and when later rows push a row out.
 
-Rows are counted in order of event time; those of one instant in order of their values, column by column, NULL first.
-Rows that agree in all columns are interchangeable, so the order depends on nothing but the rows. It is final for rows
+Rows are counted in order of event time. Rows with the same time are ordered by their values, column by column, NULL
+first. Rows that agree in all columns are interchangeable, so the order depends only on the rows. It is final for rows
 that the watermark has passed, and only those are counted (`execution.WatermarkBuffer`).
 
-Law: in each part (rows that agree in the columns of PARTITION BY), deadlines rise in this order. So the rows that are
-still of use are the last ones of the part, and those before them can be forgotten without changing any deadline.
+Invariant: in each part (rows that agree in the columns of PARTITION BY), deadlines ascend in this order. So the live
+rows are the last ones of the part, and the rows before them can be dropped without changing any deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.plan.join_graph import Relation
 
 
 def in_counting_order(batch: RelationBatch) -> RelationBatch:
-    """The rows in the order in which they are counted."""
+    """Sorts rows into counting order."""
     times = batch.times
     if not bool((times[1:] >= times[:-1]).all()):
         batch = batch.take(np.argsort(times, kind="stable"))
@@ -43,7 +43,7 @@ def in_counting_order(batch: RelationBatch) -> RelationBatch:
 
 
 def _by_values(rows: RelationBatch) -> Int64Array:
-    """The positions of rows in order of time and values."""
+    """Returns the positions of rows in order of time and values."""
     columns = {"time": pa.array(rows.times)}
     for number, values in enumerate(rows.payload):
         if values.null_count:
@@ -56,7 +56,7 @@ def _by_values(rows: RelationBatch) -> Int64Array:
 def _sortable(values: pa.Array) -> pa.Array:
     if is_float(values.type):
         return order_of(values)
-    # Arrow does not sort nested values; only rows of one instant come here.
+    # Arrow does not sort nested values. Only rows with equal times get here.
     return (
         pa.array([None if value is None else repr(value) for value in values.to_pylist()], pa.string())
         if is_nested(values.type)
@@ -65,7 +65,7 @@ def _sortable(values: pa.Array) -> pa.Array:
 
 
 def part_codes(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Int64Array | None:
-    """One code per row that is equal where the columns of PARTITION BY are; None if all rows are counted together."""
+    """Returns one code per row, equal where the PARTITION BY columns are; None if all rows are counted together."""
     codes = []
     for name in window.partition:
         values, field = rows.column(name), schema.find(name)
@@ -79,20 +79,20 @@ def part_codes(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Int
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts to which rows belong: their codes, and the rows in order of these."""
+    """The parts that rows belong to: their codes, and the row positions in order of code."""
 
     codes: Int64Array
     order: Int64Array
 
 
 def parts_of(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Parts | None:
-    """The parts of rows by PARTITION BY; None if all rows are counted together."""
+    """Groups rows by PARTITION BY; None if all rows are counted together."""
     codes = part_codes(window, schema, rows)
     return None if codes is None else Parts(codes, np.argsort(codes, kind="stable"))
 
 
 def count_deadlines(window: CountWindow, times: Int64Array, parts: Parts | None) -> Int64Array:
-    """The deadlines of rows in counting order, as far as these rows alone decide them."""
+    """Returns the deadlines of rows in counting order, as far as these rows alone determine them."""
     until: Int64Array = times + window.reach
     n = window.rows
     if len(times) <= n:
@@ -108,10 +108,10 @@ def count_deadlines(window: CountWindow, times: Int64Array, parts: Parts | None)
 
 
 def still_counted(relation: Relation, batch: RelationBatch, low: int) -> RelationBatch:
-    """Of all rows of a relation with a count window that a slot has, those that may still be of use.
+    """Returns the rows of a relation with a count window that may still be needed, given all rows that a slot has.
 
-    `low` is the time before which a deadline makes a row useless. Rows that do not pass the relation's condition stay
-    as long as the others, because they are counted.
+    A row whose deadline is before `low` is not needed. Rows that fail the relation's filter are kept as long as the
+    others, because they are counted.
     """
     window = relation.window
     assert isinstance(window, CountWindow)

@@ -1,16 +1,15 @@
-"""The engine of one slot: base states, and one query engine for each query of a set, advanced one batch at a time.
+"""The engine of one slot: base states, and one query engine per query of a set, advanced one batch at a time.
 
-Law: the multiset of the results that `step` ever returns depends on the rows alone. It does not depend on how the rows
-were cut into batches, on the plans, on which other queries share the base states, or on whether the engine was rebuilt
-from its base rows in between.
+Invariant: the multiset of all results of `step` depends only on the rows. It does not depend on batch boundaries, on
+the plans, on which other queries share the base states, or on whether the engine was rebuilt from its base rows.
 
 A step costs its new rows plus their matches. A batch that spans much more time than the windows is cut into slices by
-time; by the law above the cut is free.
+time; by the invariant, this does not change the results.
 
-The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go
-when its deadline lies before the floors of all others, or when bands over event times put it out of their reach; in a
-grouped query, of its own as well, so that pending groups can be recomputed from the rows that are kept. Outer joins
-keep rows for longer still (`expiry`).
+The caller passes *floors*: for each relation the event time below which no more rows will be admitted. A row can be
+dropped when its deadline is before the floors of all other relations, or when bands over event times put it out of
+their reach. In a grouped query its deadline must also be before its own floor, so that pending groups can be recomputed
+from the rows kept. Outer joins keep rows longer still (`expiry`).
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics, labelled, merge
 
 SHARED = "shared "
-"""The prefix of the names of shared joins and their states in the statistics of the whole set."""
+"""The name prefix of shared joins and their states in the statistics of the whole set."""
 WAITING = "waiting rows"
-"""The name of the rows that wait in statistics; no relation can have such a name."""
+"""The name of buffered rows in statistics; no relation can have such a name."""
 
 
 @dataclass(frozen=True)
 class EngineStatistics:
-    """The work of the engine since the last call, in all and by query; a query's part includes its base states."""
+    """The work of the engine since the last call, in total and by query; a query's part includes its base states."""
 
     total: StepStatistics
     queries: Mapping[str, StepStatistics]
@@ -78,7 +77,7 @@ class Engine:
         execution: ExecutionModel = DEFAULT_EXECUTION,
         since: Mapping[str, int] | None = None,
     ) -> None:
-        """`since` has the queries that answer only from an event time on."""
+        """`since` maps queries to the event time from which they answer."""
         self.queries = queries
         self.execution = execution
         self.meter = Meter()
@@ -95,16 +94,16 @@ class Engine:
             raise InvariantBroken("rows are counted before the watermark has passed them", detail=queries.text)
         self._lifetimes = lifetimes(member.query for member in queries.members)
         self.versions: dict[str, str] = {}
-        """The version of each table that has been loaded."""
+        """The version of each loaded table."""
         self.is_wasteful = False
-        """True when the states should be filled anew: after the last drop they held many rows that have left."""
+        """True when the states should be rebuilt: after the last drop they held many expired rows."""
         self._is_stepping = False
         self._tables = frozenset(relation.name for relation in queries.graph.relations if relation.is_table)
         self._is_rearranging = False
         self._left: dict[str, int] = {}
         """The number of the next row of each relation when the slot last lost partition groups."""
         self._floors: dict[str, int] = {}
-        """Those of the last drop; none before the first."""
+        """The floors of the last drop; empty before the first."""
         self._arrangement = Arrangement(queries, self.bases, arena)
         self.joins = self._arrangement.empty(plans.plans)
         self.engines = {
@@ -145,7 +144,7 @@ class Engine:
 
     @property
     def plans(self) -> Plans:
-        """The plans at work; of a query that is migrating, the new plan."""
+        """The running plans; for a migrating query, the new plan."""
         return Plans({name: each.plan for name, each in self.engines.items()})
 
     @property
@@ -155,7 +154,7 @@ class Engine:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
-        """Where the states are in the arena; `reopen` finds them again."""
+        """Describes where the states are in the arena; `reopen` restores them from this."""
         return {
             "bases": {name: state.layout() for name, state in self.bases.items()},
             "joins": {str(shared): join.layout() for shared, join in self.joins.items()},
@@ -169,10 +168,10 @@ class Engine:
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        """Goes on where the layout was taken, with the plans and migrations that were under way there."""
+        """Resumes from a layout, with the plans and migrations that were running when it was taken."""
         for name, state in self.bases.items():
             state.reopen(layout["bases"][name])
-        # The plans of the layout, which may not be those that the engine was made with.
+        # Uses the plans of the layout, which may differ from those that the engine was created with.
         plans = {name: plan_of(each["track"]) for name, each in layout["queries"].items()}
         numbers = {shared: each["number"] for shared, each in layout["joins"].items()}
         self.joins = self._arrangement.empty(plans, numbers)
@@ -190,7 +189,7 @@ class Engine:
         self.is_wasteful = layout["wasteful"]
 
     def export(self) -> dict[str, RelationBatch]:
-        """The live rows of streams and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
+        """Returns the live rows of streams and the buffered rows: all that a checkpoint or a rebuild needs."""
         waiting = self.entrance.rows if self.entrance is not None else {}
         rows = {
             name: joined([state.export(), *([waiting[name]] if name in waiting else [])])
@@ -198,26 +197,26 @@ class Engine:
             if name not in self._tables
         }
         if self._counted and self._floors:
-            # Behind a row that stays there may be rows that have left.
+            # Expired rows may follow a live row.
             lows = expiry(self.queries, self._floors, self.execution)
             rows |= {name: still_counted(each, rows[name], lows[name]) for name, each in self._counted.items()}
         return rows
 
     def load(self, rows: Mapping[str, RelationBatch], versions: Mapping[str, str]) -> None:
-        """Takes the rows of tables, by relation, before any row of a stream; notes the versions of the tables."""
+        """Loads the rows of tables, by relation, before any row of a stream; records the versions of the tables."""
         for _ in self._advance(rows, restores=True):
             pass
         self.versions = dict(versions)
         self.meter.reset()
 
     def restore(self, rows: Mapping[str, RelationBatch], answered: Mapping[str, int] | None) -> None:
-        """Takes base rows as already processed: states are filled, no result is produced.
+        """Inserts base rows as already processed: fills states and produces no results.
 
-        The engine may be fresh, or at work and taking over partition groups between two steps.
+        The engine may be new, or running and taking over partition groups between two steps.
 
-        `answered` has the watermark of each query up to which boundaries have been answered. A grouped query gets its
-        pending groups back, for boundaries not below it. Where rows wait for the watermark, those not below it wait
-        again.
+        `answered` holds, for each query, the watermark up to which boundaries have been answered. A grouped query
+        rebuilds its pending groups for boundaries not below it. If rows are buffered until the watermark, those not
+        below it are buffered again.
         """
         if self.entrance is not None:
             assert answered is not None
@@ -239,27 +238,27 @@ class Engine:
     # --- partition groups that leave ----------------------------------------------------------------------------------
 
     def leave_behind(self) -> None:
-        """Notes that rows of partition groups that the slot has lost stay in the states until they expire.
+        """Records that rows of lost partition groups remain in the states until they expire.
 
-        No row that the slot still needs meets them; the caller makes sure of that.
+        The caller ensures that no row that the slot still needs can match them.
         """
         self._left = {name: state.ring.next for name, state in self.bases.items()}
 
     def own(self, owns: Mapping[str, Ownership | None]) -> None:
-        """Changes the test of each query that keeps a combination in one slot, between two steps."""
+        """Changes each query's ownership test, between two steps."""
         self._spread(owns)
         for name, each in self.engines.items():
             each.ground.owns = owns[name]
 
     def _spread(self, owns: Mapping[str, Ownership | None]) -> None:
-        """Lets base states keep the hashes of rows that some test of ownership asks for."""
+        """Makes base states keep the row hashes that ownership tests need."""
         wanted = frozenset[str]().union(*(test.spread for test in owns.values() if test is not None))
         for name, state in self.bases.items():
             state.spread(name in wanted)
 
     @property
     def has_leftovers(self) -> bool:
-        """True while rows of partition groups that the slot has lost may still be in the states."""
+        """True while rows of lost partition groups may remain in the states."""
         return any(self.bases[name].ring.first < mark for name, mark in self._left.items())
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -270,16 +269,16 @@ class Engine:
         floors: Mapping[str, int],
         watermarks: Mapping[str, int] | None = None,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The results that the new rows complete, each batch with the name of its query.
+        """Yields the results that the new rows complete, each batch with the name of its query.
 
-        A grouped query gives parts of the boundaries that its watermark passed. `floors` hold as of before the batch;
-        `watermarks`, by query (for grouped queries, and where rows wait for them), as of after it. The iterator must be
-        exhausted: states advance as it is read.
+        A grouped query yields partial aggregates of the boundaries that its watermark passed. `floors` are those before
+        the batch. `watermarks`, by query, are those after it; they are needed for grouped queries and if rows are
+        buffered. The iterator must be exhausted: states advance as it is read.
         """
         self._is_stepping = True
         if self.entrance is not None:
             assert watermarks is not None
-            # Rows that wait may be older than the floor of their relation.
+            # Buffered rows may be older than the floor of their relation.
             floors = dict.fromkeys(floors, min(floors.values()))
             batches = self.entrance.pass_through(batches, min(watermarks.values()))
         results = self._results(batches, floors, watermarks or {})
@@ -294,9 +293,9 @@ class Engine:
     def _results(
         self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], watermarks: Mapping[str, int]
     ) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
-        """The results that rows complete, or that the watermark makes known; grouped queries keep theirs.
+        """Yields the results that rows complete or that the watermark makes final; grouped queries keep theirs.
 
-        Each block has its query and the event times at which its results became known.
+        Each block comes with its query and the event times at which its results became known.
         """
         self._drop(floors)
         ordered = self._ordered(batches)
@@ -308,7 +307,7 @@ class Engine:
                     yield query, known, batch
             if not part.is_last:
                 inside = floors_after(part, ordered, floors, self.queries.graph)
-                # Before rows go that a combination which met nothing still needs.
+                # Before dropping rows that an unmatched combination still needs.
                 yield from self._settled(watermarks_of(self.queries, inside, self.execution))
                 self._drop(inside)
         yield from self._settled(watermarks)
@@ -320,7 +319,7 @@ class Engine:
                     yield query, known, batch
 
     def statistics(self) -> EngineStatistics:
-        """The work since the last call."""
+        """Returns the work since the last call."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.bases.items()}
         if self.entrance is not None:
             sizes[WAITING] = (len(self.entrance), self.entrance.bytes)
@@ -349,20 +348,20 @@ class Engine:
     def migrate(self, plan: Plan, strategy: MigrationStrategy, query: str = ALONE) -> Migrated:
         """Changes the plan of a query between two steps: at once or, on parallel tracks, while steps go on.
 
-        The engine refuses what cannot be done; then, and after a failure on the way, the old plan is at work.
+        The engine refuses unsupported changes. After a refusal or a failure, the old plan keeps running.
         """
         self._require_rest()
         return self.engines[query].migrate(plan, strategy)
 
     def abort_migration(self, query: str = ALONE) -> None:
-        """Goes back to the old plan of the migration under way, between two steps."""
+        """Returns to the old plan of the current migration, between two steps."""
         self._require_rest()
         self.engines[query].abort_migration()
 
     def change_plans(self, plans: Mapping[str, Plan], strategy: MigrationStrategy) -> dict[str, Migrated]:
-        """Changes the plans of some queries at once, between two steps, where shared joins come, go or change.
+        """Changes the plans of several queries at once, between two steps; shared joins may change too.
 
-        All of them change or none: after a refusal or a failure the old plans are at work.
+        Either all change or none: after a refusal or a failure the old plans keep running.
         """
         self._require_rest()
         started = perf_counter()
@@ -377,7 +376,7 @@ class Engine:
             for name in self.engines:
                 if name not in plans and not any(name in joins[part].common.rests for part in filled):
                     continue
-                # A query that keeps its plan but uses a join that was computed anew gets a track over that one.
+                # A query that keeps its plan but uses a recomputed join gets a new track over that join.
                 track, migrated = self.engines[name].changed(after[name], strategy)
                 undo.callback(self.engines[name].give_back, track)
                 made[name] = track, migrated
@@ -408,13 +407,13 @@ class Engine:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _advance(self, batches: Mapping[str, RelationBatch], *, restores: bool = False) -> Iterator[tuple[str, Known]]:
-        """Takes new rows into the states, relation by relation; yields what becomes known, each with its query.
+        """Inserts new rows into the states, relation by relation; yields what becomes known, each with its query.
 
-        While rows are restored, only states behind the plans need the combinations.
+        During a restore, only the states behind the plans need the combinations.
         """
         for name in self._counted:
             if name in batches and len(batches[name]):
-                # Before any probe: rows that leave because of the new ones must not be found by them or by others.
+                # Before any probe: rows that the new ones push out must not match.
                 self.bases[name].count(batches[name])
         for name, state in self.bases.items():
             batch = batches.get(name)
@@ -435,14 +434,14 @@ class Engine:
             self.meter.inserted(name, len(batch))
 
     def _ordered(self, batches: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
-        """Rows by event time; those of count windows in the order in which they are counted."""
+        """Sorts rows by event time; rows of count windows in counting order."""
         return {
             name: in_counting_order(batch) if name in self._counted else in_time_order(batch)
             for name, batch in batches.items()
         }
 
     def _longest_range(self, batches: Mapping[str, RelationBatch]) -> int:
-        """The longest time that rows stay; of count windows, at the pace of the rows at hand."""
+        """Returns the longest time that rows are kept; for count windows, estimated from the rate of this batch."""
         longest = max((span for name, span in self._lifetimes.items() if name not in self._counted), default=0)
         for name, relation in self._counted.items():
             batch, window = batches.get(name), relation.window
@@ -456,7 +455,7 @@ class Engine:
     def _join(
         self, join: SharedJoin, relation: str, news: Combinations, *, restores: bool
     ) -> Iterator[tuple[str, Known]]:
-        """Passes new rows of a relation through a shared join, and what they become there through its users."""
+        """Passes new rows of a relation through a shared join, and the combinations through its users."""
         users = {query: self.engines[query] for query in join.common.rests}
         wanting = {query: not restores or each.is_rebuilt_from_combinations for query, each in users.items()}
         for each in users.values():
@@ -468,7 +467,7 @@ class Engine:
             join.enter(block)
 
     def _drop(self, floors: Mapping[str, int]) -> None:
-        """Drops what can no longer be part of any result; prefixes only, so this costs what is dropped."""
+        """Drops what can no longer be part of a result; only prefixes, so the cost is that of the dropped rows."""
         started = perf_counter()
         lows = expiry(self.queries, floors, self.execution)
         for name, state in self.bases.items():
@@ -482,7 +481,7 @@ class Engine:
         self.meter.spent("drop", perf_counter() - started)
 
     def _retain_indexes(self) -> None:
-        """Gives back every index of a base state, or of a shared join, that no query looks into."""
+        """Releases every index of a base state or shared join that no query uses."""
         if self._is_rearranging:
             return
         for name, state in self.bases.items():
@@ -492,7 +491,7 @@ class Engine:
             join.retain(index for query in join.common.rests for index in self.engines[query].shared_indexes(shared))
 
     def _reading(self) -> dict[str, tuple[tuple[str, QueryEngine], ...]]:
-        """The queries that read the rows of each relation themselves, not by a shared join."""
+        """The queries that read each relation's rows directly, not through a shared join."""
         reading = {
             query: each.bases.keys() - {name for part in parts_of(each.plan) for name in part.relations}
             for query, each in self.engines.items()
@@ -506,7 +505,7 @@ class Engine:
 
 
 def _seen_by(query: QueryEngine, base: StepStatistics) -> StepStatistics:
-    """The statistics of the base states that a query reads; the time that was spent there belongs to the whole set."""
+    """The statistics of the base states that a query reads; the time spent there belongs to the whole set."""
     return StepStatistics(
         rows_in={name: rows for name, rows in base.rows_in.items() if name in query.bases},
         states=tuple(state for state in base.states if state.state in query.bases),

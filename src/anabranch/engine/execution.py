@@ -1,4 +1,4 @@
-"""Execution models: in which order rows are worked through, what waits for what, and which order results come in.
+"""Execution models: the order in which rows are processed, what is buffered, and the order of results.
 
 | model | what waits | results of a join query come |
 |---|---|---|
@@ -7,20 +7,20 @@
 | row-synchronised | rows, until the watermark has passed them | as they are found |
 | totally-synchronised | rows, until the watermark has passed them | in order of newest, from first to last |
 
-The models are those of Zhu 2006, Chapter 15; the default is the one that whole batches want. A *punctuation* says that
-a stream has nothing older to come. The end of a batch is one to every stream queue: when a step ends every operator has
-worked off all that came before it, so between two steps nothing waits inside a plan and its states can be moved without
-being synchronised first. The watermark is the other: in the totally synchronised model rows wait for it before the
-plan, in the one place where all streams enter, and are then worked off in the order of their times. What is worked off
-together lies between two watermarks, so all its results are newer than all results before.
+The models are those of Zhu 2006, Chapter 15; the default is the un-synchronised model, which suits whole batches. A
+*punctuation* marks that a stream has no older rows to come. The end of a batch is a punctuation on every stream queue:
+when a step ends, every operator has processed all earlier input. So between two steps a plan holds no queued rows, and
+its states can be moved without synchronisation. The watermark is the other punctuation: in the two models that buffer
+rows, they wait for it in one buffer in front of the plan and are then processed in order of time. One step processes
+the rows between two watermarks, so all its results are newer than all earlier results.
 
-Law: the multiset of results is the same in every model, as far as the watermark has passed them. Rows and combinations
-carry newest and deadline in every model: the paper's one timestamp, the newest, would order queues and purge states,
-but a window over all rows of a combination also needs the oldest. States are purged by floors and not by the rows that
-pass, so that purging is safe in any order of work.
+Invariant: the multiset of results is the same in every model, for results that the watermark has passed. Rows and
+combinations carry newest and deadline in every model. The paper's single timestamp, the newest, would suffice to order
+queues and purge states, but a window over all rows of a combination also needs the oldest. States are purged by floors
+and not by passing rows, so purging is safe in any processing order.
 
-Order holds within a slot; slots do not wait for one another. A model that orders results holds those of a step in
-memory at once.
+Limit: order holds within a slot; slots do not wait for one another. A model that orders results holds all results of a
+step in memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anabranch.engine.state.arena import Arena
 
 
 def in_order(results: Iterable[tuple[str, Int64Array, pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Results of each query in the order of their newest times; those of one instant as they were found."""
+    """Yields the results of each query in order of their newest times; ties keep the order in which they were found."""
     by_query: dict[str, list[tuple[Int64Array, pa.RecordBatch]]] = {}
     for name, newest, batch in results:
         by_query.setdefault(name, []).append((newest, batch))
@@ -49,12 +49,12 @@ def in_order(results: Iterable[tuple[str, Int64Array, pa.RecordBatch]]) -> Itera
 
 
 class WatermarkBuffer:
-    """Rows that have come in and wait until the watermark has passed them."""
+    """Buffers rows until the watermark has passed them."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.passed: int | None = None
-        """The watermark so far: all rows before it have gone on."""
+        """The watermark so far: all rows before it have been released."""
         self._rows: dict[str, RelationBatch] = {}
         self._written = 0
         self._files: dict[str, str] = {}
@@ -74,28 +74,28 @@ class WatermarkBuffer:
         return self._rows
 
     def pass_through(self, arrived: Mapping[str, RelationBatch], watermark: int) -> dict[str, RelationBatch]:
-        """The rows that the watermark has passed, of those that waited and of those that arrived; the rest waits."""
+        """Returns the buffered and new rows that the watermark has passed; buffers the rest."""
         self.passed = watermark if self.passed is None else max(self.passed, watermark)
         released = {}
         for name in {**self._rows, **arrived}:
-            # Each in order of time, so that most rows go on without being copied.
+            # Each batch is in time order, so most rows pass without a copy.
             several = [in_time_order(rows[name]) for rows in (self._rows, arrived) if name in rows]
             cuts = [int(np.searchsorted(batch.times, self.passed)) for batch in several]
             parts = list(zip(several, cuts, strict=True))
             released[name] = _merged([batch.slice(0, cut) for batch, cut in parts])
             waiting = _merged([batch.slice(cut, len(batch)) for batch, cut in parts])
-            # A copy: what waits is little, and must not hold the memory of all that came with it.
+            # A copy: few rows wait, and they must not keep the memory of the whole batch alive.
             self._rows[name] = waiting.take(np.arange(len(waiting)))
         return released
 
     def layout(self) -> dict[str, Any]:
-        """Keeps the waiting rows in the arena and says where."""
+        """Writes the buffered rows to the arena and returns their location."""
         for file in self._files.values():
             self.arena.release(file)
         self._files = {}
         for name, batch in self._rows.items():
             if len(batch):
-                # No relation is called so; the chunks of one have its name.
+                # No relation can have this name; chunks of a relation have its name.
                 file = f"+waiting.{name}.{self._written}"
                 self.arena.keep_batch(file, _to_record(batch))
                 self._files[name] = file
@@ -108,7 +108,7 @@ class WatermarkBuffer:
 
 
 def _merged(several: list[RelationBatch]) -> RelationBatch:
-    """One or two batches, each in order of time, as one; where the second is newer throughout, it is not sorted."""
+    """Merges one or two batches in time order; sorts only the part where they overlap."""
     some = [batch for batch in several if len(batch)] or several[:1]
     if len(some) == 1:
         return some[0]

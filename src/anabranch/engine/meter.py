@@ -1,7 +1,7 @@
-"""Counts what the operators of one step do, and hands it over as an immutable `StepStatistics`.
+"""Counts the work of the operators in one step and returns it as an immutable `StepStatistics`.
 
-What predicates cost and leave is kept beyond the step: those that are checked together are checked in the order of
-their measured ranks (`plan.dearness`). A clock so decides the order of checks, and never what passes them.
+Costs and selectivities of predicates are kept across steps: predicates that are checked together are ordered by their
+measured ranks (`plan.dearness`). So timings affect the order of checks, never their outcome.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Size: TypeAlias = tuple[int, int]
 
 
 LEARNT_ROWS = 1 << 20
-"""Of so many checked rows the older half is forgotten, so that ranks follow the streams."""
+"""After this many checked rows, the counts are halved, so that ranks follow the streams."""
 ASSUMED_ROWS = 1_000
-"""The assumed cost and share of a predicate count as if so many rows had been checked."""
+"""The weight, in checked rows, of the assumed cost and selectivity of a predicate."""
 
 
 class CheckRanks:
-    """What is known of the predicates of a query, and the orders that follow from it until more is known."""
+    """The measured statistics of a query's predicates, and the orders derived from them."""
 
     def __init__(self) -> None:
         self._known: dict[str, CheckStatistics] = {}
-        # By identity: hashing an expression takes longer than checking a block.
+        # Keyed by identity: hashing an expression takes longer than checking a block.
         self._texts: dict[int, tuple[Theta, str]] = {}
         self._orders: dict[int, tuple[tuple[Theta, ...], tuple[Theta, ...]]] = {}
 
@@ -42,7 +42,7 @@ class CheckRanks:
         return found[1]
 
     def in_order(self, thetas: tuple[Theta, ...]) -> tuple[Theta, ...]:
-        """The predicates by rank, as far as guards allow."""
+        """Sorts the predicates by rank, as far as guards allow."""
         found = self._orders.get(id(thetas))
         if found is None:
             predicates = [theta.predicate for theta in thetas]
@@ -51,7 +51,7 @@ class CheckRanks:
         return found[1]
 
     def learn(self, checks: tuple[CheckStatistics, ...]) -> None:
-        """Adds what a step has counted."""
+        """Adds the counts of a step."""
         for check in checks:
             known = self._known.get(check.predicate, CheckStatistics(check.predicate))
             rows, passed, seconds = known.rows + check.rows, known.passed + check.passed, known.seconds + check.seconds
@@ -102,17 +102,17 @@ class Meter:
         totals[4] += kept
 
     def tested(self, relation: str, rows: int, passed: int) -> None:
-        """Rows, or combinations, were tested for the query's own filter of a relation."""
+        """Counts rows or combinations tested against the query's own filter of a relation."""
         totals = self._tested[relation]
         totals[0] += rows
         totals[1] += passed
 
     def in_order(self, thetas: tuple[Theta, ...]) -> tuple[Theta, ...]:
-        """The predicates in the order in which they are to be checked."""
+        """Returns the predicates in the order in which to check them."""
         return self._ranks.in_order(thetas) if len(thetas) > 1 else thetas
 
     def checked(self, theta: Theta, rows: int, passed: int, seconds: float) -> None:
-        """A predicate was checked on combinations."""
+        """Counts combinations that a predicate was checked on."""
         totals = self._checks[self._ranks.text(theta)]
         totals[0] += rows
         totals[1] += passed
@@ -125,20 +125,20 @@ class Meter:
         self._dropped[state] += rows
 
     def hopped(self, relation: str, route: int, operator: str, rows: int, kept: int, seconds: float) -> None:
-        """Rows on one route of a mesh went through an operator."""
+        """Counts rows that passed through an operator on one route of a mesh."""
         totals = self._hops[relation, route].setdefault(operator, [0, 0, 0.0])
         totals[0] += rows
         totals[1] += kept
         totals[2] += seconds
 
     def routed(self, relation: str, route: int, rows: int, results: int) -> None:
-        """Rows reached the end of one route of a mesh."""
+        """Counts rows that reached the end of one route of a mesh."""
         totals = self._routes[relation, route]
         totals[0] += rows
         totals[1] += results
 
     def finish(self, sizes: Mapping[str, Size]) -> StepStatistics:
-        """The statistics of the step, given rows and bytes of each state as they are now."""
+        """Returns the statistics of the step, given the current rows and bytes of each state."""
         statistics = StepStatistics(
             rows_in=dict(self.rows_in),
             rows_out=self.rows_out,

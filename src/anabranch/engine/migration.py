@@ -1,8 +1,8 @@
 """One change of plan between two steps: the tools of a migration strategy, and the transaction around it.
 
-A strategy (`migrate.strategies`) checks whether it can serve a change and begins it. It builds tracks through `Change`.
-Nothing of the old track changes until the strategy has returned the new one; should it fail, the states that it built
-are given back, and the old plan is at work as before.
+A strategy (`migrate.strategies`) checks whether it supports a change and begins it. It builds tracks through `Change`.
+Invariant: the old track is unchanged until the strategy has returned the new one. If the strategy fails, the states
+that it built are released and the old plan keeps running.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.report import Migrated
 
 AT_ONCE = "none"
-"""The strategy that is reported for a change to a mesh: no state is lacking, whatever strategy was asked for."""
+"""The strategy reported for a change to a mesh: no state is missing, so the requested strategy does not matter."""
 
 
 class MigrationStrategy(Protocol):
@@ -40,14 +40,14 @@ class MigrationStrategy(Protocol):
     def name(self) -> str: ...
 
     def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
-        """Refuses, by a MigrationError, a change that the strategy cannot serve."""
+        """Raises a MigrationError for a change that the strategy does not support."""
 
     def begin(self, change: Change) -> Track:
-        """The track that is at work from now on, built through the change."""
+        """Builds and returns the track that runs from now on."""
 
 
 class Change:
-    """A change of plan in the making; `undo` gives back what a strategy builds through it, should the strategy fail."""
+    """A change of plan in progress; `undo` releases what a strategy builds if it fails."""
 
     def __init__(
         self, ground: PlanContext, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
@@ -57,14 +57,14 @@ class Change:
         self.plan = plan
         self.matching = match_states(self.old.plan, plan, ground.query.graph.thetas)
         self.recomputed: dict[str, int] = {}
-        """States that were computed so far, by shape, with the rows they got."""
+        """States computed so far, by shape, with their row counts."""
         self._ground = ground
         self._mesh = departure.mesh
         self._floors = floors
         self._undo = undo
 
     def new_track(self, states: Mapping[Content, IntermediateState]) -> PlanTrack:
-        """A track of the new plan over states of the old one, by content; the others start empty."""
+        """Creates a track of the new plan that reuses states of the old one, by content; the others start empty."""
         track = PlanTrack(self._ground, self.plan, states)
         for state in track.held:
             if not _is_among(state, self.old):
@@ -72,7 +72,7 @@ class Change:
         return track
 
     def moved(self, matching: StateMatching | None = None) -> Track:
-        """A complete track of the new plan: states that match are handed over, the others are computed."""
+        """Creates a complete track of the new plan: hands matching states over and computes the others."""
         matching = matching or self.matching
         made = contents(self.plan, self._ground.query.graph.thetas)
         track = self.new_track({made[to]: self.old.intermediates[name] for name, to in matching.moved})
@@ -80,11 +80,11 @@ class Change:
         return track
 
     def side_by_side(self) -> Track:
-        """A track of both plans; they share the states that mean the same to both."""
+        """Creates a track that runs both plans; they share the states that have the same content."""
         return ParallelTrack(self.old, self.new_track(self.old.states), mesh=self._mesh)
 
     def spread(self) -> Track:
-        """A track of the old plan that fills the states of the new one step by step."""
+        """Creates a track of the old plan that fills the states of the new one step by step."""
         made = contents(self.plan, self._ground.query.graph.thetas)
         states = {made[to]: self.old.intermediates[name] for name, to in self.matching.moved}
         return SpreadTrack(self.old, self.new_track(states), self._mesh)
@@ -93,9 +93,9 @@ class Change:
 def change_plan(
     ground: PlanContext, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
 ) -> tuple[Track, Migrated]:
-    """The track that takes over, and what was done; after a refusal or a failure the track is as it was.
+    """Returns the new track and what was done; after a refusal or a failure the old track is unchanged.
 
-    A mesh has no state that could be lacking, so a change to one is made at once whatever the strategy.
+    A mesh has no states to fill, so a change to one happens at once, whatever the strategy.
     """
     if track.leaving is not None:
         raise MigrationError(

@@ -1,16 +1,17 @@
-"""The moving state strategy: a new plan's track over the states of the old one, complete before its first step.
+"""The moving-state strategy: a track of the new plan over the states of the old one, complete before its first step.
 
-States that both plans keep are handed over as they are, or filtered first where the new plan checks a predicate sooner
-(`plan.difference` says when which will do); the rest is computed from what is there, inputs first: all live parts of
-the smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its live
-rows are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base rows,
-which are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old track
-changes until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1;
-its nested-loop join of two states is a lookup by index here.)
+States that both plans keep are handed over unchanged, or filtered first if the new plan checks a predicate earlier
+(`plan.difference` decides which). The rest is computed, inputs first: all live rows of the smallest input of a join
+probe the others as new rows would. If the new plan merges an input, its live rows are merged. So group-by can move
+below joins and back: merged rows are recomputed from the base rows, which are all there (Zhu 2006, Section 14.1.1,
+feeds them through the join again instead). (Zhu 2006, Section 12.1; its nested-loop join of two states is an index
+lookup here.)
 
-Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
-it is out of reach of all other relations (`expiry`), hence of all that could still complete a combination with it. The
-paper proves the same for one execution model; here it holds for any order of rows.
+Invariant: the old track is unchanged until the new one is complete, so a failure leaves the old plan as it was.
+
+Safe discarding: a combination in a discarded state is either recomputable from base rows or useless. A base row is
+dropped when it is out of reach of all other relations (`expiry`), hence of everything that could complete a combination
+with it. The paper proves this for one execution model; here it holds for any order of rows.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan,
 
 
 def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapping[str, int]) -> dict[str, int]:
-    """Computes what a new track lacks, inputs first: by filtering states of the old one, or from their own inputs.
+    """Computes the missing states of a new track, inputs first: by filtering old states, or from their own inputs.
 
-    `floors` are those of the last drop, or none if nothing was ever dropped. Returns the rows of each state.
+    `floors` are those of the last drop, or empty if nothing was dropped yet. Returns the row count of each state.
     """
     programs = {program.node.shape: program for program in track.program.joins}
     filtered = {state.new: state for state in matching.filtered}
@@ -53,9 +54,9 @@ def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapp
 
 
 def _passing(old: PlanTrack, state: FilteredState, low: int) -> Combinations:
-    """The combinations of an old state that pass what the new plan has checked by then."""
+    """Returns the combinations of an old state that pass the predicates that the new plan checks below it."""
     found = old.intermediates[state.old].everything()
-    # The base rows of an overdue one that stands behind a live one may be gone.
+    # An overdue combination may follow a live one, and its base rows may be gone.
     found = living(keep(found, found.deadline >= low), old.bases)
     for position in state.predicates:
         if len(found):
@@ -64,7 +65,7 @@ def _passing(old: PlanTrack, state: FilteredState, low: int) -> Combinations:
 
 
 def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, JoinProgram], low: int) -> Combinations:
-    """All combinations of a plan whose deadline is not before `low`."""
+    """Returns all combinations of a plan whose deadline is not before `low`."""
     match plan:
         case Leaf(relation=name):
             found = track.bases[name].everything()
@@ -80,15 +81,15 @@ def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, Joi
 
 
 def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
-    """All combinations of a join's inputs whose deadline is not before `low`."""
+    """Returns all combinations of a join's inputs whose deadline is not before `low`."""
     join = track.join(program, Meter())
     position = min(range(len(join.inputs)), key=lambda i: join.inputs[i].ring.live)
     driving = join.inputs[position].everything()
     driving = living(keep(driving, driving.deadline >= low), track.bases)
     if isinstance(part := program.node.inputs[position], Shared):
-        # What the query asks beyond the shared join holds in every state above it.
+        # Predicates beyond those of the shared join hold in every state above it.
         driving = checked(track.entries[part], driving, track.bases, Meter())
-    # Whatever completes such a combination has a time of `low` or later, so the newest time may be raised to it. That
-    # keeps lookups from parts that expired before: their base rows may be gone and must not be read.
+    # Whatever completes such a combination has a time of `low` or later, so its newest time may be raised to `low`.
+    # That keeps lookups away from combinations that expired earlier: their base rows may be gone and must not be read.
     raised = replace(driving, newest=np.maximum(driving.newest, low))
     return concatenated(list(join.probe(position, raised)), join.program.node.relations)

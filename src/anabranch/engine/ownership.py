@@ -1,7 +1,7 @@
-"""Which slots need a row, and which slot a finished combination belongs to, computed for whole batches.
+"""Which slots need a row, and which slot owns a finished combination, computed for whole batches.
 
-The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed here bit for bit the
-same, so that rows placed by Spark SQL and combinations tested here agree. Rows of heavy keys are placed by the hash of
+The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed bit for bit the same, so
+that rows placed by Spark SQL and combinations tested here agree. Rows of heavy keys are placed by the hash of
 `evaluate.rows`.
 """
 
@@ -28,22 +28,22 @@ def coordinates(codes: Int64Array, share: int) -> Int64Array:
 
 
 def needed_in(partitioning: Partitioning, relation: str, batch: RelationBatch) -> BoolArray:
-    """One row of slots per row of the relation: True where the row is needed."""
+    """Returns one row of slot flags per row of the relation: True where the slot needs the row."""
     own = own_cells(partitioning, relation, batch)
-    # Slot by slot, which is several times quicker than gathering a few flags for every row.
+    # Slot by slot, which is several times faster than gathering a few flags for every row.
     needed: BoolArray = np.stack([flags.take(own) for flags in cells_needed(partitioning, relation)])
     return needed.T
 
 
 def rows_for_slot(partitioning: Partitioning, relation: str, cells: Int64Array, slot: int) -> Int64Array:
-    """The positions of the rows of the relation, of which the cells are given, that a slot needs, in order."""
+    """Returns the positions, in order, of the rows that a slot needs, given the cells of the relation's rows."""
     return kernels.places(cells, cells_needed(partitioning, relation)[slot])
 
 
 def own_cells(partitioning: Partitioning, relation: str, batch: RelationBatch) -> Int64Array:
-    """The cells of rows: where they lie in the relation's own dimensions, or among the rows of their heavy key."""
+    """Returns the cells of rows: their place in the relation's own dimensions, or among the rows of their heavy key."""
     own = _mixed(partitioning.members(relation), batch.codes, len(batch))
-    # The first heavy key that a row has decides, so it comes last.
+    # The first heavy key of a row decides, so it is applied last.
     for number, key in reversed(list(enumerate(partitioning.heavy))):
         share = key.share(relation)
         if share is None:
@@ -70,7 +70,7 @@ def _mixed(dimensions: Iterable[Dimension], codes: Mapping[str, Int64Array], cou
 
 @lru_cache(maxsize=512)
 def cells_needed(partitioning: Partitioning, relation: str) -> BoolArray:
-    """For every slot, which of the relation's cells it needs. A move in parts asks for many tables again and again."""
+    """Returns, for every slot, which of the relation's cells it needs. Cached: a move in parts repeats many tables."""
     slots = partitioning.slots_of(relation)
     flags = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
     for place, several in enumerate(slots):
@@ -79,13 +79,13 @@ def cells_needed(partitioning: Partitioning, relation: str) -> BoolArray:
 
 
 def first_cells(partitioning: Partitioning, relation: str, slot: int) -> BoolArray:
-    """Which of the relation's cells have a slot as the first of those that need their rows."""
+    """Returns the relation's cells for which this slot is the first of those that need their rows."""
     first: BoolArray = cells_needed(partitioning, relation).argmax(axis=0) == slot
     return first
 
 
 class Ownership:
-    """Selects the combinations that one slot owns, if several slots find them."""
+    """Selects the combinations that one slot owns where several slots find them."""
 
     def __init__(self, partitioning: Partitioning, slot: int) -> None:
         self.partitioning = partitioning
@@ -95,11 +95,11 @@ class Ownership:
 
     @property
     def spread(self) -> frozenset[str]:
-        """The relations whose rows some heavy key cuts; their states must keep the hashes of rows."""
+        """The relations whose rows a heavy key splits; their states must keep row hashes."""
         return frozenset(name for key in self.partitioning.heavy for name, share in key.shares if share > 1)
 
     def holds(self, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
-        """True for the finished combinations that belong to this slot."""
+        """True for finished combinations that this slot owns."""
         group = self.group(found, bases)
         mine: BoolArray = self._owners[group] == self.slot
         if self._leaving is None:
@@ -117,9 +117,9 @@ class Ownership:
         return old
 
     def group(self, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
-        """The partition group of each combination; of one under way, as far as its bound relations tell."""
+        """Returns the partition group of each combination; for a partial one, as far as bound relations allow."""
         group = self._place(self.partitioning.dimensions, found, bases)
-        # The first heavy key that a combination has decides, so it comes last.
+        # The first heavy key of a combination decides, so it is applied last.
         for number, key in reversed(list(enumerate(self.partitioning.heavy))):
             dimension = self.partitioning.dimension(key.code)
             if dimension.relations.isdisjoint(found.rows):
@@ -151,8 +151,8 @@ class Ownership:
 
 
 def owner_test(partitioning: Partitioning, slot: int, relations: Iterable[str]) -> Ownership | None:
-    """The test that keeps the combinations of the relations in one slot; None when no other slot can find them."""
+    """Returns the test that keeps combinations of the relations in one slot; None when no other slot can find them."""
     if partitioning.mark is not None and not partitioning.is_on_track(slot):
-        # The groups of the other slots stay where they are.
+        # The groups of the other slots do not move.
         partitioning = partitioning.settled
     return None if partitioning.finds_once(relations) else Ownership(partitioning, slot)

@@ -1,15 +1,15 @@
-"""One query at work over base states that it does not own: plan track, sides, groups, projection, statistics.
+"""One running query over base states that it does not own: plan track, sides, groups, projection, statistics.
 
-The engine of a slot has one query engine for each query of its set. It appends new rows to a base state once, lets them
-pass through every query engine that reads the relation (`take`), and links them once. A query engine says which indexes
-of the base states its track looks into; the engine keeps the union.
+The engine of a slot has one query engine per query of its set. It appends new rows to a base state once, passes them
+through every query engine that reads the relation (`take`), and links them once. A query engine reports which indexes
+of the base states its track uses; the engine keeps the union.
 
-Terms: where a query demands more of a shared relation than all queries do (a shorter window, a filter of its own), the
-query engine applies the demand to new rows before they probe, to what enters an input operator, and to the combinations
-that the plan has finished. In between, the plan may see rows that the query alone would not have kept.
+Residual predicates (`Terms`): a query may restrict a shared relation more than all queries do, by a shorter window or
+its own filter. The query engine applies the restriction to new rows before they probe, to the inputs of input
+operators, and to finished combinations. In between, the plan may see rows that the query alone would not have kept.
 
-Law: the results are those that the query would have alone. A refused or failed change of plan leaves the old plan at
-work.
+Invariant: the results are those that the query would have alone. After a refused or failed change of plan the old plan
+keeps running.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
     from anabranch.engine.shared_join import Block, SharedJoin
 
 EVENT_TIME = "_time"
-"""The last column of results that other queries read: their event times in microseconds."""
+"""The last column of results that other queries read: event times in microseconds."""
 GROUPS = "group by"
 """The name of the state of pending groups in statistics; no relation can have such a name."""
 
 
 OPEN = "open groups"
-"""The name of the combinations of count windows that groups will count; no relation can have such a name."""
+"""The statistics name of count-window combinations that groups will count; no relation can have such a name."""
 
 
 class QueryEngine:
     """The plan of one query over its base states.
 
-    `retain` tells the engine that this query has stopped to look into some index of a base state. `since` is the event
-    time from which on the query answers; None for all.
+    `retain` notifies the engine that this query no longer uses some index of a base state. `since` is the event time
+    from which the query answers; None for all.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class QueryEngine:
         )
         self.meter = self.ground.meter
         self.turns: dict[str, int] = {}
-        """The number of the first row that each relation took in last; empty before the first step."""
+        """The number of the first row that each relation inserted last; empty before the first step."""
         self._own_terms = {terms.relation: terms for terms in member.terms}
         self._terms = self._own_terms
-        """The terms that finished combinations have to pass."""
+        """The residual predicates that finished combinations must pass."""
         self._feeds = member.feeds
         self._retain = retain
         self._floors: dict[str, int] = {}
@@ -103,12 +103,12 @@ class QueryEngine:
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
         self._since = since
         if self.groups is not None and since is not None:
-            # Answers have the time of their boundary, also where that is after the last instant that it counts.
+            # An answer has the time of its boundary, even if that is after the last instant that it counts.
             self.groups.pass_watermark(since - self.groups.grouping.lag)
 
     @property
     def plan(self) -> Plan:
-        """The plan at work; during a migration, the new plan."""
+        """The running plan; during a migration, the new plan."""
         return self.track.plan
 
     @property
@@ -117,28 +117,28 @@ class QueryEngine:
 
     @property
     def owns(self) -> Ownership | None:
-        """The test of which combinations belong to this slot; None when no other slot can find them."""
+        """The ownership test of combinations in this slot; None when no other slot can find them."""
         return self.ground.owns
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that this query looks into."""
+        """The indexes of a base state that this query uses."""
         if relation in self.ground.bases:
             return self.track.indexes(relation)
         return self.sides.indexes(relation) if self.sides is not None and relation in self.bases else ()
 
     @property
     def is_rebuilt_from_combinations(self) -> bool:
-        """Whether states behind the plan are filled again by the combinations that restored rows make."""
+        """Whether states behind the plan are refilled by the combinations of restored rows."""
         return self.groups is not None or self.sides is not None
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """The indexes of the state of a shared join that this query looks into."""
+        """The indexes of a shared join's state that this query uses."""
         return self.track.shared_indexes(shared)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
-        """Where the states are in the arena, once the base states have been laid out."""
+        """Describes where the states are in the arena, after the base states have been laid out."""
         return {
             "track": self.track.layout(),
             "tracks_made": self.ground.tracks_made,
@@ -150,7 +150,7 @@ class QueryEngine:
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        """Goes on where the layout was taken, with its plan or its migration; base states have been reopened before."""
+        """Resumes from a layout, with its plan or its migration; base states must be reopened first."""
         self.ground.tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
         self.turns = dict(layout["turns"])
         self.track = reopened(self.ground, layout["track"])
@@ -163,7 +163,7 @@ class QueryEngine:
             self.sides.reopen(layout["sides"])
 
     def begin_restore(self, answered_before: int) -> None:
-        """Notes the watermark up to which answers have been given, before rows are restored."""
+        """Records the watermark up to which answers have been given, before rows are restored."""
         if self.groups is not None:
             self.groups.pass_watermark(answered_before)
         if self.open is not None:
@@ -172,16 +172,16 @@ class QueryEngine:
             self.sides.begin_restore(answered_before)
 
     def begin_after(self, floors: Mapping[str, int]) -> None:
-        """Begins with states that are filled as of these floors."""
+        """Starts with states that are filled as of these floors."""
         self._floors = dict(floors)
 
     @property
     def floors(self) -> Mapping[str, int]:
-        """The floors of the last drop; none if nothing was ever dropped."""
+        """The floors of the last drop; empty if nothing was dropped yet."""
         return self._floors
 
     def end_restore(self) -> None:
-        """Forgets the counts of a restore: its rows belong to earlier steps."""
+        """Clears the counts of a restore: its rows belong to earlier steps."""
         if self.sides is not None:
             self.sides.end_restore()
         self.turns = {}
@@ -205,7 +205,7 @@ class QueryEngine:
             if not len(news):
                 return
         if relation in self._counted:
-            # Rows that are counted and part of nothing, and those that others of their instant push out.
+            # Drops rows that are only counted, and rows that others of the same instant push out.
             news = keep(news, news.newest <= news.deadline)
             if not len(news):
                 return
@@ -213,7 +213,7 @@ class QueryEngine:
         yield from self._finished(self.track.take(relation, news, wanted=wanted), (relation,))
 
     def take_shared(self, shared: Shared, block: Block, *, wanted: bool) -> Iterator[Known]:
-        """Goes on with combinations that a shared join has found for new rows of a relation, not linked yet."""
+        """Continues with combinations that a shared join has found for new rows of a relation, not linked yet."""
         rest = self.ground.shared[shared].common.rests[self.ground.name]
         ends = isinstance(self.plan, Shared)
         found, mask = block.found, None
@@ -230,7 +230,7 @@ class QueryEngine:
             mask = mine if mask is None else mask & mine
         has_windows = rest.shift is None and any(terms.is_shorter for terms in rest.terms)
         if ends and not has_windows and not rest.equalities and not rest.thetas and self.sides is None:
-            # The quick way, for most results of most users: nothing needs the numbers of the rows any more.
+            # The fast path, for most results of most users: row numbers are no longer needed.
             if wanted:
                 chosen = block.chosen(mask, found.deadline)
                 yield chosen, chosen.newest
@@ -244,13 +244,13 @@ class QueryEngine:
             yield from self._finished(several, shared.relations, owned=ends)
 
     def demanded(self, found: Combinations) -> Combinations:
-        """Of combinations of linked rows, those that the query's terms leave."""
+        """Applies this query's own windows and filters to combinations of linked rows."""
         return demanded(self._terms.values(), found, self.bases)
 
     def _finished(
         self, several: Iterator[Combinations], passed: Sequence[str], *, owned: bool = False
     ) -> Iterator[Known]:
-        """Of finished combinations, those of this slot that the terms leave; `passed` are relations tested before."""
+        """Selects finished combinations of this slot that pass the residual predicates; skips relations in `passed`."""
         owns = None if owned else self.owns
         others = [terms for terms in self._terms.values() if terms.relation not in passed]
         for found in several:
@@ -265,9 +265,9 @@ class QueryEngine:
                 yield found, found.newest
 
     def settle(self, watermark: int) -> Iterator[Known]:
-        """Yields the results that the watermark makes known: those of combinations that met no row of a side.
+        """Yields the results that the watermark makes final: those of combinations without a match in a side.
 
-        Of combinations with open deadlines, the groups get the time up to the watermark, in which they were valid.
+        For combinations with open deadlines, the groups get the time up to the watermark, in which they were valid.
         """
         if self.open is not None:
             for found in self.open.settle(watermark):
@@ -283,7 +283,7 @@ class QueryEngine:
             self.group(found)
             return
         if self._since is not None:
-            # By the rows of a result; one that met nothing becomes known later.
+            # By the rows of a result; an unmatched one becomes known later.
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
         if len(found):
@@ -298,14 +298,14 @@ class QueryEngine:
         self.meter.spent("group", perf_counter() - started)
 
     def answer(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        """Partial aggregates of the boundaries that the watermark has passed; none unless the query is grouped."""
+        """Yields partial aggregates of the boundaries that the watermark has passed; nothing for ungrouped queries."""
         if self.groups is not None:
             parts = self.groups.pass_watermark(watermark)
             self.meter.rows_out += parts.num_rows
             yield from parts.combine_chunks().to_batches()
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops intermediate results that no row still to come can complete; base states have dropped before."""
+        """Drops intermediate results that no future row can complete; base states must drop first."""
         floors = {name: floors[name] for name in self.ground.bases if name in floors}
         self.track.drop(floors)
         self._floors = floors
@@ -314,7 +314,7 @@ class QueryEngine:
             self._adopt(settled)
 
     def statistics(self) -> StepStatistics:
-        """The work since the last call, without base states."""
+        """Returns the work since the last call, without base states."""
         beside = {} if self.groups is None else {GROUPS: (self.groups.rows, self.groups.bytes)}
         if self.open is not None:
             beside[OPEN] = len(self.open), self.open.bytes
@@ -330,7 +330,7 @@ class QueryEngine:
     def migrate(self, plan: Plan, strategy: MigrationStrategy) -> Migrated:
         """Changes to another plan between two steps: at once or, on parallel tracks, while steps go on.
 
-        The strategy refuses what it cannot serve; then, and after a failure on the way, the old plan is at work.
+        The strategy refuses unsupported changes. After a refusal or a failure, the old plan keeps running.
         """
         if self._terms and not isinstance(plan, Mesh) and any(pre_groups(plan)):
             raise MigrationError(
@@ -347,30 +347,30 @@ class QueryEngine:
         return migrated
 
     def changed(self, plan: Plan, strategy: MigrationStrategy) -> tuple[Track, Migrated]:
-        """The track that a change of plan would leave at work, complete; nothing changes until it is adopted."""
+        """Builds the complete track of a changed plan; nothing changes until it is adopted."""
         return change_plan(self.ground, self.track, plan, strategy, self._floors)
 
     def adopt(self, track: Track, migrated: Migrated) -> None:
-        """Goes on with a track that `changed` has made."""
+        """Switches to a track that `changed` has built."""
         self._adopt(track)
         self.meter.spent("migrate", migrated.seconds)
 
     def give_back(self, track: Track) -> None:
-        """Gives back what a track that is not adopted has beyond the one at work."""
+        """Releases the states of a track that is not adopted, except those of the running track."""
         for state in track.held:
             if all(state is not needed for needed in self.track.held):
                 state.ring.release()
 
     def abort_migration(self) -> None:
-        """Goes back to the old plan of the migration under way, between two steps."""
+        """Returns to the old plan of the current migration, between two steps."""
         self._adopt(self.track.aborted())
 
     def can_reach(self, plan: Plan) -> bool:
-        """True when the query has the plan, or can change to it without being rebuilt."""
+        """True when the query runs the plan, or can change to it without a rebuild."""
         return plan in (self.plan, self.track.leaving) or not self.is_migrating
 
     def _adopt(self, track: Track) -> None:
-        """Leaves the track alone at work; gives back the states and indexes that only the one before needed."""
+        """Makes this the running track; releases the states and indexes that only the previous one needed."""
         before, self.track = self.track, track
         self._note_terms()
         for state in before.held:
@@ -387,7 +387,7 @@ class QueryEngine:
         if parts and not isinstance(plan, Mesh) and not any(kept(plan)):
             inside = {name for part in parts for name in part.relations}
             self._terms = {name: terms for name, terms in self._own_terms.items() if name not in inside} | left
-        # Else the plan's own states may hold combinations from another plan, or from the join when it had other users.
+        # Otherwise the plan's own states may hold combinations of another plan, or of the join when it had other users.
 
     def _retain_indexes(self) -> None:
         self.track.retain_indexes()
@@ -413,7 +413,7 @@ class QueryEngine:
         return found.read or partial(read_column, self.bases, found=found)
 
     def _tested(self, terms: Terms, found: Combinations) -> Combinations:
-        """New rows that pass the query's own filter; counted, as it tells how much of a shared join is of use."""
+        """Returns new rows that pass the query's own filter; counts show how much of a shared join is used."""
         kept = passing(terms, found, self.bases)
         if terms.filter is not None:
             self.meter.tested(terms.relation, len(found), len(kept))

@@ -1,11 +1,11 @@
-"""A join that queries of a set have in common, at work: one track over the base states, and one state of its results.
+"""A running join that several queries of a set share: one track over the base states, and one state of its results.
 
-The engine lets new rows pass through a shared join once. Each block of combinations that the join finds goes to all its
-users, and then enters the state of the join, into which users look with the rows of their other relations. Where every
-user ends with the combinations, there is no such state.
+The engine passes new rows through a shared join once. Each block of combinations goes to all users of the join and then
+enters its state, which users probe with the rows of their other relations. If the combinations are the final result for
+every user, there is no such state.
 
-Law: to a user the join is what a base state is. What a relation's rows enter in the join lies on their way to the
-user's results, so nothing that a turn enters can be found in the same turn. (`plan.sharing` says what is found.)
+Invariant: a user sees the join as a base state. The combinations that a relation's rows add are on the path to the
+user's results, so nothing that one turn adds can be found in the same turn. (`plan.sharing` defines what is found.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STATE = "combinations"
 
 
 class Block:
-    """Combinations that a shared join has found, as all its users see them: each column is read once."""
+    """A block of combinations found by a shared join and passed to all users; each column is read once."""
 
     def __init__(self, found: Combinations, bases: Mapping[str, BaseState]) -> None:
         self.found = found
@@ -53,14 +53,14 @@ class Block:
         self._owned: BoolArray | None = None
 
     def read(self, column: Column) -> pa.Array:
-        """A payload column of the combinations."""
+        """Returns a payload column of the combinations."""
         values = self._columns.get(column)
         if values is None:
             values = self._columns[column] = read_column(self._bases, column, self.found)
         return values
 
     def chosen(self, mask: BoolArray | None, deadline: Int64Array) -> Combinations:
-        """Some of the combinations, with columns that are read from those of the block."""
+        """Selects some of the combinations, with columns that are read from those of the block."""
         if mask is None or mask.all():
             return Combinations({}, self.found.newest, deadline, read=self.read)
         places = np.flatnonzero(mask)
@@ -68,7 +68,7 @@ class Block:
         return Combinations({}, newest, ends, read=lambda column: taken(self.read(column), places))
 
     def owned(self, owns: Ownership) -> BoolArray:
-        """True for the combinations of this slot; the same for all users that end with the join."""
+        """True for combinations of this slot; the same for all users that end with the join."""
         if self._owned is None:
             self._owned = owns.holds(self.found, self._bases)
         return self._owned
@@ -97,7 +97,7 @@ class SharedJoin:
         self._state = IntermediateState(mine, STATE, common.shared.relations, tuple(indexes)) if indexes else None
 
     def serving(self, common: CommonJoin, users: Mapping[str, tuple[JoinGraph, Plan]]) -> SharedJoin:
-        """This join with other users, which it serves as it is."""
+        """Returns this join with other users, which it can serve unchanged."""
         other = copy(self)
         other.common, other._compared = common, _compared(common, users)
         return other
@@ -112,7 +112,7 @@ class SharedJoin:
 
     @property
     def state(self) -> IntermediateState:
-        """The combinations that users look into; only where some user joins them with more."""
+        """The combinations that users probe; exists only if some user joins them with more relations."""
         assert self._state is not None
         return self._state
 
@@ -121,41 +121,41 @@ class SharedJoin:
         return self._state is not None
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that the join looks into."""
+        """The indexes of a base state that the join uses."""
         return self.engine.indexes(relation)
 
     def require(self, indexes: tuple[Index, ...]) -> None:
-        """Keeps these indexes over the combinations from now on."""
+        """Maintains these indexes over the combinations from now on."""
         if indexes:
             self.state.require(indexes, self._codes)
 
     def retain(self, indexes: Iterable[Index]) -> None:
-        """Gives back every index over the combinations but these."""
+        """Releases every index over the combinations except these."""
         if self._state is not None:
             self._state.retain(tuple(dict.fromkeys(indexes)))
 
     def layout(self) -> dict[str, Any]:
-        """Where the states are in the arena."""
+        """Describes where the states are in the arena."""
         state = None if self._state is None else self._state.layout()
         return {"number": self.number, "engine": self.engine.layout(), "state": state}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        """Goes on where the layout was taken; base states have been reopened before."""
+        """Resumes from a layout; base states must be reopened first."""
         self.engine.reopen(layout["engine"])
         if self._state is not None:
             self._state.reopen(layout["state"])
 
     def fill(self, floors: Mapping[str, int]) -> int:
-        """Computes all states from the base rows, between two steps; returns the rows that they got.
+        """Computes all states from the base rows, between two steps; returns their row count.
 
-        `floors` are those of the last drop, or none if nothing was ever dropped.
+        `floors` are those of the last drop, or empty if nothing was dropped yet.
         """
         track = self.engine.track
         assert isinstance(track, PlanTrack)
         shapes = tuple(part.shape for part in kept(track.plan))
         inside = {name: floors[name] for name in self.engine.bases if name in floors}
-        # The state of the join is computed from those inside it: these need what rows of no matter which relation can
-        # still complete, and not only rows of the join's own.
+        # The state of the join is computed from its inner states. These must keep what rows of any relation can still
+        # complete, not only rows of the join's own relations.
         reaching = inside if self._state is None else {**inside, **self._outside(floors)}
         rows = sum(fill(track, StateMatching((), shapes, ()), track, reaching).values())
         if self._state is not None:
@@ -173,7 +173,7 @@ class SharedJoin:
                 yield Block(found, self._bases)
 
     def enter(self, block: Block) -> None:
-        """Combinations that all users have seen become findable."""
+        """Inserts combinations into the state, after all users have seen them."""
         found = block.found
         if self._state is None or not len(found):
             return
@@ -183,23 +183,23 @@ class SharedJoin:
         self.engine.meter.inserted(plain_shape(self.shared), len(found))
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no user can complete any more; base states have dropped before."""
+        """Drops combinations that no user can complete any more; base states must drop first."""
         self.engine.drop(floors)
         if self._state is not None:
             self.engine.meter.dropped(plain_shape(self.shared), self._state.drop(self._low(floors)))
 
     def statistics(self) -> StepStatistics:
-        """The work since the last call, without base states."""
+        """Returns the work since the last call, without base states."""
         sizes = {} if self._state is None else {plain_shape(self.shared): (self._state.ring.live, self._state.bytes)}
         return self.engine.track.finish(sizes)
 
     def release(self) -> None:
-        """Gives back all space; the join ends here."""
+        """Releases all space; the join cannot be used afterwards."""
         for state in (*self.engine.track.held, *([] if self._state is None else [self._state])):
             state.ring.release()
 
     def _codes(self, name: str, found: Combinations) -> Int64Array:
-        # In the order of the plan, which every query that looks into the state agrees on.
+        # In the order of the plan, which is the same for every query that probes the state.
         relations = self._compared[name]
         reader = next(relation for relation in self.shared.relations if relation in relations)
         return self._bases[reader].code(name, found.rows[reader])
@@ -213,7 +213,7 @@ class SharedJoin:
 
 
 def _compared(common: CommonJoin, users: Mapping[str, tuple[JoinGraph, Plan]]) -> dict[str, frozenset[str]]:
-    """For each code name, the relations whose code serves all users."""
+    """Returns, for each code name, the relations whose code is valid for all users."""
     compared: dict[str, frozenset[str]] = {}
     for graph, _ in users.values():
         compared |= compared_by(graph)
@@ -221,6 +221,6 @@ def _compared(common: CommonJoin, users: Mapping[str, tuple[JoinGraph, Plan]]) -
 
 
 def _indexes(shared: Shared, plan: Plan, graph: JoinGraph) -> tuple[Index, ...]:
-    """The indexes of the join's combinations that a plan looks into."""
+    """The indexes of the join's combinations that a plan uses."""
     assert not isinstance(plan, Mesh)
     return compile_plan(plan, graph).indexes.get(shared.shape, ())

@@ -1,7 +1,8 @@
-"""Cutting a batch into slices by event time.
+"""Cuts a batch into slices by event time.
 
-A batch that spans much more time than the windows would fill states with rows that are overdue before the batch ends.
-Cut by time, state stays as small as the windows allow and chains stay short; the answer does not depend on the cut.
+A batch that spans much more time than the windows would fill states with rows that expire before the batch ends. With
+slices, states stay as small as the windows allow and hash chains stay short. Invariant: results do not depend on the
+cut.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.plan.join_graph import JoinGraph
 
 SLICE_ROWS = 1 << 15
-"""A batch is not cut into slices smaller than this on average; a slice has a fixed cost of its own."""
+"""The smallest average slice, in rows; each slice has a fixed cost."""
 
 
 class Slice:
-    """Rows of one stretch of time, and how far each relation has been read after it."""
+    """Rows of one time span, and how far each relation has been read after it."""
 
     def __init__(self, rows: dict[str, RelationBatch], read: dict[str, int], is_last: bool) -> None:
         self.rows = rows
@@ -27,7 +28,7 @@ class Slice:
 
 
 def slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterator[Slice]:
-    """Batches in time order, cut into stretches of about a quarter of the longest range, or fewer and longer ones."""
+    """Cuts batches in time order into spans of about a quarter of the longest range, or fewer and longer ones."""
     total = sum(len(batch) for batch in batches.values())
     spans = [(int(batch.times[0]), int(batch.times[-1])) for batch in batches.values() if len(batch)]
     if not spans:
@@ -47,13 +48,13 @@ def slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterator
 def floors_after(
     part: Slice, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], graph: JoinGraph
 ) -> dict[str, int]:
-    """Floors inside a batch: what is still unread of it, and what later batches may still bring."""
+    """Returns the floors inside a batch, from its unread rows and the earliest rows that later batches may contain."""
     inside = dict(floors)
     for name, batch in batches.items():
         if len(batch):
             relation = graph.relation(name)
             if relation.is_derived:
-                # Only its producer's ticks say what may still come.
+                # Only ticks of its producer show what may still arrive.
                 continue
             later = int(batch.times[-1]) - relation.disorder
             read = part.read[name]
@@ -63,7 +64,7 @@ def floors_after(
 
 
 def in_time_order(batch: RelationBatch) -> RelationBatch:
-    """The rows by event time; those of one instant as they came."""
+    """Sorts rows by event time; ties keep their order."""
     times = batch.times
     if len(times) < 2 or bool((times[1:] >= times[:-1]).all()):
         return batch

@@ -1,5 +1,5 @@
-"""Changing the plan of a running query: the strategies, and the course of a migration over the slots.
+"""Changes the plan of a running query: the strategies, and the course of a migration over the slots.
 
-`machine` is the course, without I/O: events in, instructions out. `itinerary` cuts a change into steps. `strategies`
-has one object for each way from one plan to another.
+`machine` controls the course, without I/O: events in, instructions out. `itinerary` divides a change into steps.
+`strategies` has one object for each way to change plans.
 """

@@ -1,9 +1,9 @@
-"""One change of plan as a sequence of smaller ones.
+"""Divides one change of plan into a sequence of smaller ones.
 
-A migration may change everything at once or box by box. Box by box each step computes, or runs twice, only the joins of
-one box: the pauses of moving state are shorter and lie apart, and parallel tracks double less work at a time, at the
-price of lasting longer together. Boxes of one change never overlap; steps that a rewriting optimizer took one after
-another may, and any sequence of plans is an itinerary. (Zhu 2006, Section 26.2, asks for both and leaves them open.)
+A migration may change everything at once or box by box. Box by box, each step computes, or runs twice, only the joins
+of one box: the pauses of moving state are shorter and spread out, and parallel tracks duplicate less work at a time,
+but the migration takes longer in total. Boxes of one change never overlap; successive steps of a rewriting optimizer
+may, and any sequence of plans is an itinerary. (Zhu 2006, Section 26.2, asks for both and leaves them open.)
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, input_operator
 
 
 def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
-    """The itinerary of one step; none when the plans are the same."""
+    """Returns the itinerary of one step; empty if the plans are the same."""
     return () if old == new else (new,)
 
 
 def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[PhysicalPlan, ...]:
-    """The plans on the way from one to the other, of which each changes one more box; the last is the new plan.
+    """Returns the intermediate plans from one to the other, each changing one more box; the last is the new plan.
 
-    `thetas`, of the query, matter where a plan puts one off.
+    `thetas`, of the query, matter if a plan defers one.
 
     >>> from anabranch.plan.text import parse
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
     ['(((b c) a) (d e f))', '(((b c) a) ((d e) f))']
     """
     if any(input_operators(old)) or any(input_operators(new)):
-        # What an input operator leaves changes with everything above it.
+        # The output of an input operator depends on everything above it.
         return at_once(old, new)
     reached: list[PhysicalPlan] = []
     before, after = _joins(old, thetas), _joins(new, thetas)
@@ -45,11 +45,11 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = (
 
 
 _Joins: TypeAlias = dict[Content, tuple[JoinNode, tuple[Content, ...]]]
-"""The joins of a plan by what they make, each with the contents of its inputs."""
+"""The joins of a plan by their output, each with the contents of its inputs."""
 
 
 def _mixed(made: Content, before: _Joins, after: _Joins, changed: set[Content]) -> PhysicalPlan:
-    """The plan with the changed boxes made as the new plan makes them, everything else as the old one does."""
+    """Returns the plan with the changed boxes from the new plan and everything else from the old one."""
     if made not in before and made not in after:
         (relation,) = made.relations
         return Leaf(relation)

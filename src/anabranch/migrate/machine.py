@@ -1,16 +1,16 @@
 """The course of a migration over the slots of a query, without I/O: events in, instructions out.
 
-A migration leads from the plan in force along an itinerary of plans to its last plan. Every slot moves on its own: it
-gets the next plan when it has settled on the one before, so slots may run different plans for a while. The host reports
-events and obeys the instructions before the slot's next step:
+A migration goes from the current plan along an itinerary of plans to its last plan. Every slot advances independently:
+it gets the next plan when it has settled on the previous one, so slots may run different plans for a while. The host
+reports events and follows the instructions before the slot's next step:
 
     BatchEnded (a report of every slot) ──►                   ──► Run(slot, plan, strategy)
     ChangeRefused (by an engine)        ──►     Migration     ──► Completed(plan)
     AbortAsked (by a person or a gate)  ──►                   ──► GivenUp(plan, reason)
 
-Law: whatever happens, every slot ends on the last plan or every slot ends on the first. A refusal or an abort turns the
-migration round: a step under way is undone, and steps that were done are changed back by moving state. A crash is not
-an event: slots come up with some plan of the itinerary, their next report shows which, and the course goes on there.
+Invariant: every slot ends on the last plan or every slot ends on the first. A refusal or an abort reverses the
+migration: the current step is undone, and completed steps are changed back by moving state. A crash is not an event:
+slots restart with some plan of the itinerary, their next report shows which, and the course continues from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.plan.mesh import Plan
 
 @dataclass(frozen=True)
 class Standing:
-    """The plan that a slot runs after a batch, and whether it is still on its way to it."""
+    """The plan that a slot runs after a batch, and whether it is still migrating to it."""
 
     plan: Plan
     is_migrating: bool = False
@@ -33,7 +33,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class BatchEnded:
-    """A batch was committed; `slots` has the standing of every slot that took part."""
+    """A batch was committed; `slots` has the standing of every participating slot."""
 
     batch: int
     slots: Mapping[int, Standing]
@@ -48,7 +48,7 @@ class BatchEnded:
 
 @dataclass(frozen=True)
 class ChangeRefused:
-    """A slot could not change its plan and runs on with the one it had."""
+    """A slot could not change its plan and keeps the one it had."""
 
     slot: int
     reason: str
@@ -72,9 +72,9 @@ Event: TypeAlias = BatchEnded | ChangeRefused | AbortAsked
 
 @dataclass(frozen=True)
 class Run:
-    """From its next step on the slot runs this plan, or is on its way to it by that strategy.
+    """The slot runs this plan from its next step on, or migrates to it by that strategy.
 
-    A slot that is to run the plan that it is just leaving undoes the migration under way.
+    A slot that is sent back to the plan that it is leaving undoes the current migration.
     """
 
     slot: int
@@ -101,7 +101,7 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 
 
 class Migration:
-    """One migration of some slots of a query; `story` has its events so far, for people and for errors."""
+    """One migration of some slots of a query; `story` has its events so far, for users and errors."""
 
     def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: str, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
@@ -120,14 +120,14 @@ class Migration:
         return self.plans[-1]
 
     def begin(self) -> list[Instruction]:
-        """The first instructions, before any event."""
+        """Returns the first instructions, before any event."""
         self._note(f"from {self.plans[0]} to {self.new} by {self.strategy}, {len(self.plans) - 1} steps")
         return (
             [self._send(slot, 1) for slot in self._targets] if len(self.plans) > 1 else [self._end(Completed(self.new))]
         )
 
     def step(self, event: Event) -> list[Instruction]:
-        """The instructions that follow from an event."""
+        """Returns the instructions that follow from an event."""
         if self.is_over:
             raise self._broken(f"{event}, after the end")
         self._note(str(event))
@@ -155,7 +155,7 @@ class Migration:
             elif at == len(self.plans) - 1:
                 settled += 1
             else:
-                # A slot that crashed may have come up behind or ahead of where it was sent.
+                # A slot that crashed may have restarted behind or ahead of its target.
                 instructions.append(self._send(slot, at + 1 if at >= target else target))
         if settled < len(self._targets):
             return instructions

@@ -2,8 +2,8 @@
 
 The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so
 far minus its allowed disorder. The floor of a derived stream is the last tick of its producer instead. A floor never
-falls. The watermark of the query is the least floor. A stream that has been silent for the idle timeout would hold the
-watermark back; its floor is then raised to the watermark of the streams that are not idle. Rows below the floor of
+decreases. The watermark of the query is the lowest floor. A stream that has been silent for the idle timeout would hold
+the watermark back; its floor is then raised to the watermark of the streams that are not idle. Rows below the floor of
 their stream are late: they are dropped and counted, never joined in part. Only silence while the query runs counts: a
 stream does not become idle while the query is stopped.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from anabranch.lang.window import BEFORE_ALL
 
 IDLE_TIMEOUT = "10 minutes"
-"""The timeout of a stream that has none of its own."""
+"""The timeout of a stream without its own setting."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Clocks:
 
     @property
     def newest(self) -> int | None:
-        """The newest event time of all; None while there is no row."""
+        """The newest event time of all streams; None while there is no row."""
         return max((clock.newest for clock in self.streams.values() if clock.newest is not None), default=None)
 
     def seconds_since(self, before: Clocks) -> float | None:
-        """Seconds of event time by which the newest row of all moved; None when there was none before."""
+        """Seconds of event time by which the newest row advanced; None if there was none before."""
         return None if self.newest is None or before.newest is None else (self.newest - before.newest) / 1e6
 
     def seconds_behind(self, now: int) -> float | None:
-        """Seconds from the newest row of all to the time of day, in microseconds; None while there is no row."""
+        """Seconds from the newest row to the time of day, in microseconds; None while there is no row."""
         return None if self.newest is None else (now - self.newest) / 1e6
 
     def advance(
@@ -67,7 +67,7 @@ class Clocks:
         idle_timeout: Mapping[str, int | None],
         ticks: Mapping[str, int | None] = MappingProxyType({}),
     ) -> Clocks:
-        """The clocks after a batch with these largest event times (None: no rows), at processing time `now`.
+        """Returns the clocks after a batch with these largest event times (None: no rows), at processing time `now`.
 
         `ticks` has the derived streams, with the tick of the batch if there was one; they are never idle.
         """
@@ -93,7 +93,7 @@ class Clocks:
         return Clocks(clocks)
 
     def resumed(self, now: int) -> Clocks:
-        """The clocks of a query that starts again: every stream has its whole timeout before it."""
+        """Returns the clocks of a restarted query: the idle timeout of every stream starts anew."""
         return Clocks({name: replace(clock, heard=now) for name, clock in self.streams.items()})
 
     def to_json(self) -> dict[str, Any]:

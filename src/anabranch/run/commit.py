@@ -1,6 +1,6 @@
-"""From one manifest to the next: makes the task of a batch, and the manifest from the reports of its slots.
+"""Creates the task of a batch from the last manifest, and the next manifest from the reports of its slots.
 
-All hosts use these functions. Nothing here reads or writes files.
+All hosts use these functions. Invariant: nothing here reads or writes files.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 COMPACT_FILES = 32
 """A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
 COMPACT_FILES_ALWAYS = 256
-"""With this many it is compacted anyway: a restart must not open files without end."""
+"""With this many files a slot is always compacted: a restart must not have to open an unlimited number."""
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """The floor of each relation: that of its stream or, where it has results of a query, the watermark of that."""
+    """Returns the floor of each relation: that of its stream or, for a query's results, the watermark of that query."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
     for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
         for relation in member.query.whole.streamed:
-            # Every result still to come has a row still to come: none is older than the least floor of its query.
+            # Every future result contains a future row: none is older than the lowest floor of its query.
             floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
         passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
     return floors
 
 
 def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The largest event time that the slots received, for each stream that had any."""
+    """Returns the largest event time that the slots received, for each stream that had any."""
     newest: dict[str, int] = {}
     derived = derived_relations(queries)
     for report in reports.values():
@@ -57,12 +57,12 @@ def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
 
 
 def ticks_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int | None]:
-    """The last tick of each derived stream, if there was one; ticks travel as rejected rows."""
+    """Returns the last tick of each derived stream, if there was one; ticks are sent as rejected rows."""
     return last_ticks(queries, [report.rejected for report in reports.values()])
 
 
 def last_ticks(queries: QuerySet, rejected: Sequence[Mapping[str, int]]) -> dict[str, int | None]:
-    """The largest time of a rejected row of each derived stream, from the times by relation."""
+    """Returns the largest time of a rejected row of each derived stream, from the times by relation."""
     found: dict[str, int | None] = {}
     for name, relation in derived_relations(queries).items():
         found[relation.stream] = max((times[name] for times in rejected if name in times), default=None)
@@ -96,12 +96,12 @@ def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
 
 
 def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that lay too far in the future."""
+    """The rows of each stream that were too far in the future."""
     return _by_stream(queries, [report.ahead for report in reports.values()])
 
 
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
+    """Adds up counts by relation; for a stream that a self-join reads several times, takes the largest count."""
     totals = dict.fromkeys(queries.streams, 0)
     for relation in queries.graph.streamed:
         if relation.is_result:
@@ -112,7 +112,7 @@ def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[s
 
 
 def moment(queries: QuerySet, clocks: Clocks, execution: ExecutionModel) -> Moment:
-    """Event time as of the clocks: the newest row, and which rows have left all results."""
+    """Event time as of the clocks: the newest row, and which rows can be in no further result."""
 
     def is_over(time: int) -> bool:
         lows = expiry(queries, relation_floors(queries, clocks), execution)
@@ -131,10 +131,10 @@ def next_task(
     ceilings: Mapping[str, int] = NOTHING,
     versions: Mapping[str, str] | None = None,
 ) -> SlotTask:
-    """A new attempt at a batch, from the state that the last manifest left.
+    """Creates a new attempt at a batch, from the state of the last manifest.
 
-    `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet. `ceilings` has the
-    largest event time that is admitted, by relation, where there is one; `versions` are those of tables in force.
+    `clocks` are those before the batch, `clocks_after` those after it, if already known. `ceilings` has the largest
+    admitted event time, by relation, where there is one; `versions` are the current versions of tables.
     """
     return SlotTask(
         queries=setup.queries,
@@ -158,7 +158,7 @@ def next_task(
 
 
 def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manifest:
-    """The manifest of a batch: older files that still speak for live rows, and this batch's."""
+    """Creates the manifest of a batch: older files that still contain live rows, and the files of this batch."""
     lows = expiry(task.queries, relation_floors(task.queries, clocks), task.execution)
     tables = task.tables
     replaced = {slot for slot in task.compacting if slot in reports}
@@ -168,12 +168,12 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         if is_alive(task.queries, file, lows) and file.slot in task.partitioning.working and file.slot not in replaced
     ]
     for slot, report in sorted(reports.items()):
-        # The file of a slot that was compacted has the rows of all stages.
+        # The file of a compacted slot has the rows of all stages.
         for written in report.files[-1:] if slot in replaced else report.files:
             if written.rows:
                 name = task.rows_name(slot, written.stage)
                 files.append(RowFile(name, task.batch, slot, written.rows, written.newest, len(tables) - 1))
-    # Tables from before the oldest file decide nothing any more.
+    # Tables older than the oldest file are no longer needed.
     oldest = min((file.partitioning for file in files), default=len(tables) - 1)
     plans = {name: str(most_frequent(each)) for name, each in task.plans.items()}
     return Manifest(
@@ -197,7 +197,7 @@ def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
 
 
 def slots_to_compact(manifest: Manifest | None, partitioning: Partitioning) -> frozenset[int]:
-    """The slots whose files have become many."""
+    """Returns the slots that have too many files."""
     if manifest is None or not manifest.files:
         return frozenset()
     chosen = set()

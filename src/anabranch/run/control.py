@@ -1,12 +1,12 @@
-"""Changes that another process asks of a running driver, by way of the checkpoint that both can reach.
+"""The control channel: changes that another process requests of a running driver, through their shared checkpoint.
 
-Whoever asks writes a request and waits for its answer. The driver that listens takes a request away before it does what
-is asked, and answers. The two files of a request bear one name.
+The client writes a request and waits for the answer. The driver removes a request before it executes it, and then
+answers. The two files of a request have the same name.
 
-Law: a request is done at most once. One that nobody took is withdrawn by the one who asked, and one that was left
-behind is dropped when the next driver begins to listen. Whoever waits does not wait longer than the driver lives.
+Invariant: a request is executed at most once. The client withdraws a request that was not taken, and the next driver
+drops stale requests when it begins to listen. A client never waits longer than the driver lives.
 
-Limit: a driver that dies between a change and its answer leaves the one who asked without one; the history tells.
+Limit: if a driver dies between a change and its answer, the client gets no answer; the history shows the outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """A change that was asked for: its kind, and what it is about, as JSON."""
+    """A requested change: its kind, and its content as JSON."""
 
     id: str
     kind: str
@@ -37,14 +37,14 @@ class Request:
 
 
 def listen(store: Store) -> None:
-    """Says that this driver, which has the lease, takes requests; drops those of the time before."""
+    """Announces that this driver, which has the lease, accepts requests; drops earlier ones."""
     for name in store.letters():
         store.drop_letter(name)
     store.write_letter(_LISTENER, {"owner": (store.lease() or {}).get("owner")})
 
 
 def take(store: Store) -> Request | None:
-    """The next request, which nobody else can take any more; None if there is none."""
+    """Takes the next request, exclusively; None if there is none."""
     for name in store.letters():
         if name.endswith(_REQUEST) and (value := store.read_letter(name)) is not None:
             store.drop_letter(name)
@@ -53,14 +53,14 @@ def take(store: Store) -> Request | None:
 
 
 def answer(store: Store, request: Request, result: Mapping[str, Any] | AnabranchError) -> None:
-    """Tells the one who asked what came of it."""
+    """Sends the outcome to the client."""
     told = {"refused": _told(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
     store.write_letter(f"{request.id}{_ANSWER}", told)
 
 
 def _told(error: AnabranchError) -> dict[str, str]:
     if isinstance(error, CqlError):
-        # It shows the place in a text that only this process has.
+        # It shows the position in a text that only this process has.
         return {"kind": SpecError.__name__, "message": str(error), "detail": "", "hint": ""}
     return {"kind": type(error).__name__, "message": error.message, "detail": error.detail, "hint": error.hint}
 
@@ -72,7 +72,7 @@ def ask(
     *,
     pause: Callable[[], None] = lambda: time.sleep(_LOOK_SECONDS),
 ) -> Mapping[str, Any]:
-    """Asks the driver of a checkpoint for a change and waits for its answer; raises the error that it answers with."""
+    """Requests a change from the driver of a checkpoint and waits for its answer; raises the error in the answer."""
     _require_listener(store)
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
     store.write_letter(f"{name}{_REQUEST}", {"kind": kind, "content": dict(content)})

@@ -1,7 +1,7 @@
-"""A folder of ours on any file system that Arrow can reach: files are written whole, errors have a name.
+"""A folder on any file system that Arrow supports: files are written atomically, errors have a name.
 
-Law: a file is there as a whole or not at all. It is written under another name and renamed; where there is no rename,
-an object is complete or not there.
+Invariant: a file exists completely or not at all. It is written under another name and renamed; without rename, an
+object is complete or absent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, StorageFull
 from anabranch.run.locations import UNKNOWN, locate
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Arrow's names of file systems that have no rename, and show an object only when it is complete."""
+"""Arrow's names of file systems without rename, which show an object only when it is complete."""
 
 
 class Folder:
@@ -76,10 +76,10 @@ class Folder:
 
     @contextmanager
     def whole(self, path: str) -> Iterator[Any]:
-        """Opens a file for writing that appears as a whole when it is closed, or not at all.
+        """Opens a file for writing that appears completely when it is closed, or not at all.
 
         The file is written under another name and renamed. An object store has no rename, and shows what was written
-        when it is closed, also after a failure; so there everything is written at once.
+        when it is closed, even after a failure; so there everything is written at once.
         """
         try:
             if self._has_objects:

@@ -3,19 +3,19 @@
     <hot folder>/anabranch-<uid>/<checkpoint identity>/slot-<n>.json     the stamp
     <hot folder>/anabranch-<uid>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
 
-Every process looks for the folder of the user that it runs as, so executors may run as another user than the driver.
-The folder is that user's own (`run/private`), which is checked before anything in it is read or written.
+Every process uses the folder of the user that it runs as, so executors may run as a different user than the driver. The
+folder belongs to that user (`run/private`), which is checked before anything in it is read or written.
 
-The stamp names the attempt that left the arrays, and their folder; its layout names the plans that they serve, or the
-two plans of a migration under way. A step removes the stamp before it changes the arrays and writes it afterwards, so a
-step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place. A worker that does
-not find the stamp of the attempt that it needs rebuilds from durable rows in a new folder, out of reach of workers that
-outlived their query. So hot state is never needed for correctness; it makes a step cost its new rows instead of the
-whole window.
+The stamp names the attempt that left the arrays, and their folder; its layout names the plans of the arrays, or the two
+plans of a running migration. A step removes the stamp before it changes the arrays and writes it afterwards, so a step
+that dies half-way leaves no stamp. State of another plan than the task's is migrated in place. A worker that does not
+find the stamp of the attempt that it needs rebuilds from durable rows in a new folder, where workers that outlived
+their query cannot interfere. Invariant: hot state is never needed for correctness; with it, a step costs its new rows
+instead of the whole window.
 
-Sweeping: a query that starts, and on every machine each worker that builds the state of a query for the first time,
-removes state of checkpoints that are gone or have been replaced, and state that no step has used for a day. A query
-that ends removes its own. A query that loses its hot state in this way rebuilds it.
+Cleanup: a starting query, and on every machine each worker that builds the state of a query for the first time, removes
+state of checkpoints that are gone or have been replaced, and state that no step has used for a day. A query that ends
+removes its own state. A query that loses its hot state in this way rebuilds it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from anabranch.run.store import Store
 from anabranch.stats.report import PlanChange
 
 UNUSED = 24 * 3600
-"""Seconds without a step after which hot state is removed; this can cost no more than a rebuild."""
+"""Seconds without a step after which hot state is removed; the cost is at most a rebuild."""
 UNOWNED = 60
-"""Seconds after which hot state without an owner is removed; the maker of a folder writes its owner at once."""
+"""Seconds after which hot state without an owner is removed; the creator of a folder records its owner at once."""
 
 
 def hot_root() -> Path:
@@ -61,9 +61,9 @@ def hot_folder(identity: str) -> Path:
 
 @dataclass(frozen=True)
 class OpenEngine:
-    """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot.
+    """A slot's engine after the batch before the task's, the location of its arrays, and whether it was found hot.
 
-    It has the task's plans, or is on its way to them; `changes` says what was done for that just now, by query.
+    It runs the task's plans, or is migrating to them; `changes` records what was just done for that, by query.
     """
 
     engine: Engine
@@ -71,11 +71,11 @@ class OpenEngine:
     was_hot: bool
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
     taken: Rows = field(default_factory=dict)
-    """Rows that the slot took over from others with their partition groups."""
+    """Rows that the slot took over from others along with their partition groups."""
 
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
-    """Finds the slot's engine or rebuilds it; the stamp is gone until `keep_engine`."""
+    """Finds the slot's engine or rebuilds it; there is no stamp until `keep_engine`."""
     folder = own_folder(hot_root()) / identity
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
@@ -86,14 +86,14 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         try:
             engine = make_engine(task, slot, arena)
             engine.reopen(stamp["layout"])
-        except (OSError, ValueError, KeyError, PlanError):  # files gone or cut short, a layout without a state
+        except (OSError, ValueError, KeyError, PlanError):  # files gone or truncated, a layout without a state
             pass
         else:
             taken = _followed(engine, task, slot, store) if can_reach(engine, task, slot) else None
             if taken is not None:
                 changes = bring_to(engine, task, slot) if not task.stage else {}
                 return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=changes, taken=taken)
-    # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
+    # The driver did this only on its own machine, and removes the folder when it considers the query ended.
     _note_owner(identity, store.location)
     _sweep_once(identity)
     for old in folder.glob(f"slot-{slot}-*"):
@@ -105,19 +105,19 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
 
 
 def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows | None:
-    """Brings an engine to the task's table; None where it has to be rebuilt."""
+    """Brings an engine to the task's table; None if it has to be rebuilt."""
     if not task.is_moving or task.stage:
         return {}
     return follow(engine, task, slot, durable_holdings(task, store, slot))
 
 
 def _after(task: SlotTask) -> str:
-    """The name of the state that a task leaves: that of its attempt or, before the last stage, of the stage too."""
+    """The name of the state that a task leaves: its attempt and, before the last stage, the stage."""
     return task.attempt if task.is_last else f"{task.attempt}-{task.stage}"
 
 
 def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) -> None:
-    """Stamps the arrays as the state after the task's batch, or after its stage of it."""
+    """Stamps the arrays as the state after the task's batch, or after its stage."""
     path = hot_folder(identity) / f"slot-{slot}.json"
     partial = path.with_suffix(f".{opened.arrays}.partial")
     stamp = {
@@ -125,14 +125,14 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }
-    # The folder is gone when the query was ended, or was swept away, while the step ran.
+    # The folder is gone if the query ended, or was cleaned up, during the step.
     with suppress(FileNotFoundError):
         partial.write_text(json.dumps(stamp))
         partial.rename(path)
 
 
 def claim(identity: str, location: str) -> None:
-    """Writes the owner of the hot state, and removes unused hot state from this machine."""
+    """Records the owner of the hot state, and removes unused hot state from this machine."""
     try:
         _note_owner(identity, location)
     except OSError as error:
@@ -160,12 +160,12 @@ def _note_owner(identity: str, location: str) -> None:
 
 @cache
 def _sweep_once(identity: str) -> None:
-    """Sweeps once for each query in this process; a slot that is rebuilt often need not sweep each time."""
+    """Cleans up once for each query in this process; frequent rebuilds of a slot need not repeat it."""
     _sweep(identity)
 
 
 def _sweep(identity: str) -> None:
-    """Removes unused hot state; the time is that of the query's own folder, which has just been written to."""
+    """Removes unused hot state; the current time is that of the query's own folder, which has just been written to."""
     own = hot_folder(identity)
     now = own.stat().st_mtime
     for other in hot_root().iterdir():
@@ -174,7 +174,7 @@ def _sweep(identity: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Renames the folder, then removes it: a worker that is still at work could refill it while it is emptied."""
+    """Renames the folder, then removes it: a running worker could refill it while it is emptied."""
     with suppress(FileNotFoundError):
         gone = folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.gone"))
         shutil.rmtree(gone, ignore_errors=True)
@@ -199,7 +199,7 @@ def _is_current(owner: dict[str, Any], identity: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None when it is not there or was written half."""
+    """Reads a JSON object from a file; None if the file is missing or incomplete."""
     try:
         value = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):

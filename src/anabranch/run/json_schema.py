@@ -1,7 +1,7 @@
-"""Shapes of JSON: what a value that comes from a disk must look like before anything is made of it.
+"""JSON schemas: the required shape of a value read from disk, checked before use.
 
-A shape is a type, None, a tuple of shapes of which one must fit, a list of one shape for all items, or a mapping: names
-with their shapes (a name that ends in `?` may be missing), or `*` for any names. Whole numbers must fit into 64 bits.
+A shape is a type, None, a tuple of alternative shapes, a list of one shape for all items, or a mapping: names with
+their shapes (a name that ends in `?` may be missing), or `*` for any names. Integers must fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LIMIT = 1 << 63
 
 
 def misfit(value: Any, shape: Shape, path: str = "") -> str | None:
-    """Says where a value does not fit, and what was expected there; None if it fits."""
+    """Describes where a value does not fit, and what was expected there; None if it fits."""
     place = path or "the whole"
     if isinstance(shape, tuple):
         fits = any(misfit(value, each, path) is None for each in shape)

@@ -1,14 +1,14 @@
-"""The lease on a checkpoint: one driver at a time commits to it.
+"""The lease on a checkpoint: only one driver at a time commits to it.
 
-A driver writes its name into `lease.json` when it starts, renews it every few seconds, and looks at it before every
-commit. Another driver that starts meanwhile is refused. The lease of a driver that died is taken over: at once on the
-same machine, where its process is known to be gone; elsewhere when it has not been renewed for a minute.
+A driver writes its name into `lease.json` when it starts, renews it every few seconds, and checks it before every
+commit. Another driver that starts meanwhile is refused. The lease of a dead driver is taken over: at once on the same
+machine, where its process is known to be gone; elsewhere when it has not been renewed for a minute.
 
-Law: a driver that does not find its own name in the lease commits nothing. Two drivers that take the lease at the same
-moment may both begin a batch; the one whose name was overwritten ends before it commits.
+Invariant: a driver that does not find its own name in the lease commits nothing. Two drivers that take the lease at the
+same moment may both begin a batch; the one whose name was overwritten stops before it commits.
 
-Limit: between machines the clocks must agree within the time by which a lease expires. Runs of one process may follow
-each other on a checkpoint; Spark itself ends the earlier one.
+Limit: clocks of different machines must agree within the expiry time of a lease. Runs of one process may follow each
+other on a checkpoint; Spark itself ends the earlier one.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ME = uuid.uuid4().hex
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a lease, and since when it is fresh."""
+    """The holder of a lease, and when it was last renewed."""
 
     owner: str
     machine: str
-    """The name of the machine, and which of its starts this is."""
+    """The name of the machine, and the identifier of its boot."""
     process: int
     began: str
-    """When the process began, as the machine counts; process numbers are used again."""
+    """The start time of the process, as the machine counts; process numbers are reused."""
     renewed: int
-    """In microseconds of the time of day."""
+    """Time of day in microseconds."""
 
     @classmethod
     def me(cls, now: int) -> Holder:
@@ -54,7 +54,7 @@ class Holder:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Holder | None:
-        """Reads a lease; None for one that was cut short or is of another version."""
+        """Reads a lease; None if it is truncated or of another version."""
         try:
             return cls(*(value[name] for name in ("owner", "machine", "process", "began", "renewed")))
         except KeyError:
@@ -78,7 +78,7 @@ def _time_of_day() -> int:
 
 
 class Lease:
-    """The lease of this process on a checkpoint; `close` gives it back."""
+    """The lease of this process on a checkpoint; `close` releases it."""
 
     def __init__(self, store: Store, now: Callable[[], int] = _time_of_day) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class Lease:
         renewing.start()
 
     def require(self) -> None:
-        """Refuses to go on if another driver has taken the lease."""
+        """Raises an error if another driver has taken the lease."""
         held = self._read()
         if held is None or held.owner != _ME:
             by = "it was removed" if held is None else f"{held} has it"
@@ -109,17 +109,17 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Shows that this driver lives; a lease that another driver has taken is left alone."""
+        """Renews the lease; does nothing if another driver has taken it."""
         held = self._read()
         if held is not None and held.owner == _ME:
             self._write()
 
     def hand_over(self) -> None:
-        """Ends the care for the lease, and leaves it to the next run of this process."""
+        """Stops renewing the lease, and leaves it to the next run of this process."""
         self._is_over.set()
 
     def close(self) -> None:
-        """Gives the lease back, if it is still this process's."""
+        """Releases the lease, if this process still has it."""
         self._is_over.set()
         with suppress(Exception):  # the file system may be gone, and the lease expires by itself
             held = self._read()
@@ -139,7 +139,7 @@ def _renew(lease: weakref.ref[Lease], is_over: threading.Event) -> None:
         mine = lease()
         if mine is None:
             return
-        with suppress(Exception):  # the next commit says what is wrong
+        with suppress(Exception):  # the next commit reports the error
             mine.renew()
         del mine
 
@@ -153,11 +153,11 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str | None:
-    """When a process of this machine began; None if it has ended."""
+    """The start time of a process of this machine; None if it has ended."""
     with suppress(OSError, IndexError):
-        # The name of the program stands in brackets and may have spaces in it.
+        # The program name is in parentheses and may contain spaces.
         after = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        # A process that has ended and is not yet collected by its parent is gone.
+        # A zombie process counts as gone.
         return None if after[0] == "Z" else after[19]
     try:
         os.kill(process, 0)

@@ -1,8 +1,8 @@
-"""Locations of files: from the text of a user to Arrow's file system and to Spark's path.
+"""Locations of files: converts user input to Arrow's file system and to Spark's path.
 
-Law: Arrow and Spark open the same folder. A path without a scheme, or with `file:` before it, is local to the driver
-and the executors. It is taken literally, because Hadoop does not decode `%20` and an Arrow URI would. Any other
-location is a URI that both know.
+Invariant: Arrow and Spark open the same folder. A path without a scheme, or with the prefix `file:`, is local to the
+driver and the executors. It is taken literally, because Hadoop does not decode `%20` and an Arrow URI would. Any other
+location is a URI that both support.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pyarrow import fs
 from anabranch.settings.entries import SCHEME
 
 UNKNOWN = (pa.ArrowException, OSError, ValueError)
-"""The errors of `locate` for a location that Arrow does not know."""
+"""The errors of `locate` for a location that Arrow does not support."""
 
 
 def locate(path: str) -> tuple[fs.FileSystem, str, str]:
-    """The file system of a path, the path inside it, and the path for Spark.
+    """Returns the file system of a path, the path inside it, and the path for Spark.
 
-    Raises an error of Arrow's (see `UNKNOWN`) where Arrow does not know the location.
+    Raises an Arrow error (see `UNKNOWN`) for an unsupported location.
     """
     local = local_path(path)
     if local is not None:
@@ -31,7 +31,7 @@ def locate(path: str) -> tuple[fs.FileSystem, str, str]:
 
 
 def local_path(path: str) -> str | None:
-    """The path of a local location; None of any other."""
+    """Returns the path of a local location; None for any other."""
     found = SCHEME.match(path)
     if found is not None and found.group(1).lower() != "file":
         return None

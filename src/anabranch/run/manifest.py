@@ -1,7 +1,8 @@
 """The state of a run after a batch: clocks, row files, tables of partition groups; as a value and as JSON.
 
-Law: a manifest lists everything needed to rebuild every slot, and nothing in it depends on a plan. One that contradicts
-its shape, its name, itself or the queries is refused when it is read, so that nobody else has to doubt it.
+Invariant: a manifest lists everything needed to rebuild every slot, and nothing in it depends on a plan. A manifest
+that contradicts its shape, its name, itself or the queries is refused when it is read, so no other code has to check
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RowFile:
     newest: Mapping[str, int]
     """The largest event time of each relation in the file."""
     partitioning: int
-    """Position in the manifest's list of partitionings: the one the rows were spread by."""
+    """Position in the manifest's list of partitionings: the one by which the rows were distributed."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,24 @@ class Manifest:
 
     batch: int
     attempt: str
-    """The attempt at the batch that succeeded; hot state of any other attempt is not the state after this batch."""
+    """The successful attempt at the batch; hot state of any other attempt is not the state after this batch."""
     clocks: Clocks
     files: tuple[RowFile, ...]
     partitionings: tuple[Partitioning, ...]
-    """The last one is in force."""
+    """The last one is current."""
     plans: Mapping[str, str] = field(default_factory=dict)
-    """The plan that most slots had, by query, as text; no answer depends on it."""
+    """The plan that most slots had, by query, as text; results do not depend on it."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """The version of each table that the batch met, by the name of its file."""
+    """The version of each table that the batch used, by file name."""
     since: Mapping[str, int] = field(default_factory=dict)
-    """For queries that joined a running set: the event time from which on they answer."""
+    """For queries added to a running set: the event time from which they answer."""
     fingerprint: str | None = None
-    """That of the queries; None in manifests of releases in which a set could not change."""
+    """The fingerprint of the queries; None in manifests of releases in which a set could not change."""
     complete: Mapping[str, int] = field(default_factory=dict)
-    """For relations of a set that has changed: the event time from which on all rows are there, with all their values.
+    """For relations of a changed set: the event time from which all rows are present, with all their values.
 
-    Relations that are not named have lacked nothing since the start (`run/changing`)."""
+    Relations that are not listed have been complete since the start (`run/changing`).
+    """
 
 
 SHAPE = {
@@ -81,7 +83,7 @@ SHAPE = {
 
 
 def read_manifest(value: Mapping[str, Any], batch: int, queries: QuerySet | None) -> Manifest:
-    """Reads the manifest of a batch; a `ValueError` or its kin says what is wrong with it, also for these queries."""
+    """Reads the manifest of a batch; raises a `ValueError` or a related error if it is invalid or of other queries."""
     if (wrong := misfit(value, SHAPE)) is not None:
         raise ValueError(wrong)
     manifest = _from_json(value)
@@ -92,7 +94,7 @@ def read_manifest(value: Mapping[str, Any], batch: int, queries: QuerySet | None
 
 
 def _require_sense(manifest: Manifest, batch: int) -> None:
-    """Refuses a manifest that contradicts its name or itself."""
+    """Raises an error for a manifest that contradicts its name or itself."""
     if manifest.batch != batch:
         raise ValueError(f"it is that of batch {manifest.batch}")
     if not manifest.partitionings:
@@ -107,7 +109,7 @@ def _require_sense(manifest: Manifest, batch: int) -> None:
 
 
 def _require_match(manifest: Manifest, queries: QuerySet) -> None:
-    """Refuses a manifest whose streams and relations are not those of the queries."""
+    """Raises an error for a manifest whose streams and relations are not those of the queries."""
     if lacking := sorted(set(queries.streams) - manifest.clocks.streams.keys()):
         raise ValueError(f"it has no clock of stream '{lacking[0]}'")
     codes = {NO_CODE, *(key.name for key in queries.graph.keys), *map(row_code, queries.graph.names)}
@@ -147,12 +149,12 @@ def _from_json(value: Mapping[str, Any]) -> Manifest:
 
 
 def _from_lacking(lacking: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Reads the entry of older manifests: by relation and column, from when on rows have values of their own."""
+    """Reads the entry of older manifests: by relation and column, the time from which rows have their own values."""
     return {name: max(columns.values()) for name, columns in lacking.items() if columns}
 
 
 def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:
-    """A query that runs alone has one plan and shows no name."""
+    """A query that runs alone has one plan and no name."""
     return {"plan": plans[ALONE]} if [*plans] == [ALONE] else {"plans": dict(plans)} if plans else {}
 
 

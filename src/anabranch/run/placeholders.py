@@ -1,14 +1,14 @@
-"""Values for columns that rows from before a change of queries were not kept with.
+"""Placeholder values for columns that old checkpoint rows lack after a change of queries.
 
-A filter that all queries have in common is tested where rows arrive, and its columns need not be kept. When a query
-joins that does not have the filter, the others test it themselves from then on, and the rows from before have no value
-for its columns. These rows have passed the filter; so they get values with which it passes again.
+A filter that all queries share is tested on arrival, and its columns need not be kept. When a query without the filter
+is added, the others test it themselves from then on, and the older rows have no value for its columns. These rows have
+passed the filter, so they get values that pass it again.
 
-Law: no result depends on a stand-in but through a test that its row has passed. A query that reads the column otherwise
-answers only from when on such rows cannot take part (`run/changing`).
+Invariant: a result depends on a placeholder only through a test that its row has passed. A query that reads the column
+in another way answers only from the time at which such rows can no longer take part (`run/changing`).
 
-Limit: values are searched among the constants of the tests and their neighbours. Where none is found, or where a test
-compares a lacking column with one that is there, there is no stand-in, and the change is refused.
+Limit: values are searched among the constants of the tests and their neighbours. If none is found, or if a test
+compares a missing column with an existing one, there is no placeholder, and the change is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_TRIES = 5_000
 
 
 def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
-    """A value of each column with which all tests pass; None where none is known."""
+    """Returns a value of each column for which all tests pass; None if none is found."""
     names = {field.name for field in lacking}
     asked = [test for test in tests if any(column.name in names for column in columns(test))]
     if any(column.name not in names for test in asked for column in columns(test)):
@@ -45,7 +45,7 @@ def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, p
 
 
 def _apart(lacking: Sequence[Field], tests: Sequence[Expr]) -> list[tuple[list[Field], list[Expr]]]:
-    """The columns in groups that no test reads together, with their tests."""
+    """Divides the columns into groups that no test reads together, with their tests."""
     groups: list[tuple[set[str], list[Expr]]] = [({field.name}, []) for field in lacking]
     for test in tests:
         read = {column.name for column in columns(test)}
@@ -77,7 +77,7 @@ def _passes(test: Expr, values: Mapping[str, pa.Scalar]) -> bool:
 
 
 def _candidates(field: Field, tests: Sequence[Expr]) -> list[pa.Scalar]:
-    """Values of a type to try: none, a plain one, and those near the constants of the tests."""
+    """Returns values of a type to try: NULL, a simple one, and those near the constants of the tests."""
     tried: list[Any] = [None, 0, 1, "", "a", False, True, b"", datetime.datetime(2000, 1, 1), decimal.Decimal(0)]
     for constant in (node.value for test in tests for node in walk(test) if isinstance(node, Literal)):
         match constant:

@@ -1,11 +1,10 @@
 """Folders that other users of the machine can neither read nor change.
 
-`own_folder` is for places that any user can write to, such as shared memory: whatever is found there under our name may
-have been put there by somebody else. `make_private` is for folders that the user has named: one that exists keeps the
-permissions that the user has given it.
+`own_folder` is for places that any user can write to, such as shared memory: an entry there under our name may come
+from another user. `make_private` is for folders that the user has named: an existing one keeps its permissions.
 
-Limit: whoever may rename entries of the parent folder can still exchange ours for another one. Shared memory and
-temporary folders have the sticky bit, which prevents that.
+Limit: a user who may rename entries of the parent folder can still replace ours. Shared memory and temporary folders
+have the sticky bit, which prevents that.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def own_folder(path: Path) -> Path:
-    """Makes a folder that only this user can enter, or makes sure that the one that exists is such a folder.
+    """Creates a folder that only this user can enter, or ensures that the existing one is such a folder.
 
     Raises
     ------
@@ -59,9 +58,9 @@ def own_folder(path: Path) -> Path:
 
 
 def make_private(location: str) -> None:
-    """Makes a local folder that only this user can enter; does nothing if it exists, or is not on a local disk.
+    """Creates a local folder that only this user can enter; does nothing if it exists, or is not on a local disk.
 
-    What prevents it is left to the first file that is written there, which reports it.
+    Ignores errors: the first file written there reports them.
     """
     path = local_path(location)
     if path is not None and not os.path.lexists(path):

@@ -1,9 +1,9 @@
-"""The progress entry of a batch: what `progress["adaptive"]` shows of it.
+"""The progress entry of a batch, shown as `progress["adaptive"]`.
 
-`to_json` keeps the keys that users read. All numbers come from the slots' reports, so there is one account of a batch.
-*Rows in* of a stream are the rows that its source delivered: each counts once, whatever the number of relations that
-read the stream, of slots that receive it and of stages, and before filters. *Rows out* are the rows that the sinks
-received. `statistics` has what the engine counted: rows by relation and slot, and parts of groups.
+`to_json` uses the keys that users read. All numbers come from the slots' reports, so there is one account of a batch.
+*Rows in* of a stream are the rows that its source delivered: each counts once and before filters, whatever the number
+of relations, slots and stages that receive it. *Rows out* are the rows that the sinks received. `statistics` has the
+engine's counts: rows by relation and slot, and parts of groups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SlotProgress:
     seconds: Mapping[str, float]
     """Wall clock by kind of work."""
     rows_in: int
-    """Rows that the slot took in; those that several slots take count in each."""
+    """Rows that the slot received; those sent to several slots count in each."""
     rows_out: int
     """Results, or parts of groups, that the slot found."""
     cpu: float = 0.0
@@ -78,10 +78,10 @@ class QueryProgress:
     plans: tuple[Plan, ...]
     """After the batch, by slot."""
     migrating: tuple[int, ...]
-    """The slots whose plan was still being changed after the batch."""
+    """The slots whose plan was still changing after the batch."""
     statistics: StepStatistics
     rows_out: int = 0
-    """Rows that the sink of the query received, or the queries that read it."""
+    """Rows that the query's sink received, or the queries that read it."""
 
     @classmethod
     def of(cls, reports: Mapping[int, QueryReport], rows_out: int) -> QueryProgress:
@@ -104,14 +104,14 @@ class QueryProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """One batch of a run: all queries together, each slot, and each query where several run together."""
+    """One batch of a run: all queries together, each slot, and each query if several run together."""
 
     plan: str
-    """The plan that most slots have; where several queries run together, the plan of each."""
+    """The plan that most slots have; if several queries run together, the plan of each."""
     plans: tuple[Plan, ...]
-    """The plans of the batch by slot, those of one query after those of another."""
+    """The plans of the batch by slot, query by query."""
     migrating: tuple[int, ...]
-    """The slots in which some plan was still being changed after the batch."""
+    """The slots in which some plan was still changing after the batch."""
     records: tuple[Record, ...]
     rows_in: Mapping[str, int]
     """Rows that the source of each stream delivered."""
@@ -124,7 +124,7 @@ class BatchProgress:
     watermark: int | None
     idle_streams: tuple[str, ...]
     seconds: Mapping[str, float]
-    """Wall clock of the driver's parts of the round."""
+    """Wall-clock time of the driver's parts of the round."""
     slots: tuple[SlotProgress, ...]
     partitioning: Partitioning
     """The grid of partition groups, and the slot of each."""
@@ -134,14 +134,14 @@ class BatchProgress:
     """The names of heavy keys, in the order of the table."""
     statistics: StepStatistics
     queries: Mapping[str, QueryProgress]
-    """Empty where a query runs alone: then the batch is the query's."""
+    """Empty if a query runs alone: then the batch is the query's."""
 
     def to_json(self) -> dict[str, Any]:
         return self._json
 
     @cached_property
     def _json(self) -> dict[str, Any]:
-        # Whoever watches a query asks for its latest batches again and again.
+        # Cached: monitors request the latest batches repeatedly.
         entry = {
             "plan": self.plan,
             "plans": [str(plan) for plan in self.plans],
@@ -173,20 +173,20 @@ class BatchProgress:
         return {**entry, "queries": queries} if queries else entry
 
     def headline(self) -> dict[str, Any]:
-        """The few figures of a batch that its line in the log has."""
+        """The few figures of a batch for its log line."""
         shown = ("plan", "rowsIn", "rowsOut", "lateRows", "stateRows", "stateBytes", "watermark", "skew", "durationMs")
         watermark = None if self.watermark is None else instant_text(self.watermark)
         return {name: self._json[name] for name in shown} | {"watermark": watermark}
 
     @property
     def own_seconds(self) -> float:
-        """The driver's own work, and the slot that worked longest; the others worked beside it."""
+        """The driver's own work, plus the slot that worked longest; the others ran in parallel."""
         driver = sum(spent for part, spent in self.seconds.items() if part != "step")
         return driver + max((sum(slot.seconds.values()) for slot in self.slots), default=0.0)
 
 
 def sent_by_relation(reports: SlotReports) -> dict[str, float]:
-    """Rows that slots took in over rows that were read, for each relation that had any."""
+    """Returns rows that slots received over rows read, for each relation that had any."""
     read: dict[str, int] = {}
     for report in reports.values():
         for name, count in report.rows.items():

@@ -1,20 +1,20 @@
 """Brings the engine of a slot to the state before a step: from durable rows, or by following a change of the table.
 
 Rows come as *holdings*: the rows that one slot holds, and the tables since they were written. Usually a holding is a
-row file of the checkpoint; a host without a checkpoint reads its engines instead. Which rows of a holding count is the
-law of `holdings`.
+row file of the checkpoint; a host without a checkpoint reads its engines instead. `row_ownership` defines which rows of
+a holding count.
 
-When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
-already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
-Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
-result: in queries with outer joins, tables or count windows, which follow no change in place; in grouped queries,
-whose pending groups hold them; where rows wait for the watermark; and where rows of some relation go to several slots,
-so that new ones would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well,
-and so is a slot of a grouped query that had rows before it owned what they are part of. Slots that neither gain nor
-lose rows nor groups keep their state as it is.
+When the table changes, a running slot follows in place if it can. A receiver inserts the rows as already processed and
+fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006, Section 22.1). A
+sender lets its rows expire. It is rebuilt instead if rows left behind could still be part of a result: in queries with
+outer joins, tables or count windows, which follow no change in place; in grouped queries, whose pending groups hold
+them; if rows are buffered until the watermark; and if rows of some relation go to several slots, so that new ones would
+match them. A slot that gets a group back before its rows have expired is rebuilt as well, and so is a slot of a grouped
+query that had rows before it owned their combinations. Slots that gain or lose neither rows nor groups keep their state
+unchanged.
 
-A move on parallel tracks (Zhu 2006, Section 21.1) takes no rows over. Its slots change only the test of which results
-are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, as after any move.
+A move on parallel tracks (Zhu 2006, Section 21.1) transfers no rows. Its slots change only their ownership test; when
+it ends, the sender lets its rows expire, or is rebuilt, as after any move.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Rows = Mapping[str, RelationBatch]
 
 @dataclass(frozen=True)
 class Holding:
-    """Rows that one slot holds, to be read when they are needed, and the tables in force since they were written."""
+    """Rows that one slot holds, to be read on demand, and the tables since they were written."""
 
     slot: int
     tables: tuple[Partitioning, ...]
@@ -55,11 +55,11 @@ class Holding:
 
 
 def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
-    """The row files that may hold rows of a slot; of other slots only where the table has changed."""
-    # Where the rows of a file were needed, the tables of their time say.
+    """Yields the row files that may hold rows of a slot; those of other slots only if the table has changed."""
+    # The tables of that time determine where the rows of a file were needed.
     layout = wire_layout(task.queries, *task.tables)
     for file in task.files:
-        # The first stage has taken over what other slots had; it is in the slot's own file.
+        # The first stage has taken over the rows of other slots; they are in the slot's own file.
         if file.slot == slot or (task.is_moving and not task.stage):
             yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
     for stage in range(task.stage):
@@ -71,7 +71,7 @@ def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str
 
 
 def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
-    """Brings a fresh engine to the state before the task's batch; returns the rows that it took over from others.
+    """Brings a new engine to the state before the task's batch; returns the rows that it took over from others.
 
     `read` returns the rows of versions of tables.
     """
@@ -87,7 +87,7 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
     streams = [relation.name for relation in task.queries.graph.streamed]
     rows = {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams}
     for name in task.queries.graph.counted:
-        # Only all rows together tell which of them have left.
+        # Only all rows together determine which of them have expired.
         low = expiry(task.queries, task.floors, task.execution)[name]
         rows[name] = still_counted(task.queries.graph.relation(name), rows[name], low)
     engine.restore(rows, task.answered)
@@ -95,7 +95,7 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
 
 
 def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:
-    """Brings an engine at work under the last table to the task's; None where it has to be rebuilt.
+    """Brings a running engine from the last table to the task's; None if it has to be rebuilt.
 
     Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
     """
@@ -127,10 +127,10 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
 
 
 def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
-    """True when combinations of rows that a slot has all along belong to it under one of the tables only.
+    """True when combinations of rows that a slot keeps belong to it under only one of the tables.
 
-    Pending groups hold what the slot owned. Where no row goes to two slots, what a slot owns changes with its rows
-    alone. When a move on parallel tracks begins or ends, no combination that is alive changes its owner.
+    Pending groups hold what the slot owned. If no row goes to two slots, what a slot owns changes only with its rows.
+    When a move on parallel tracks begins or ends, no live combination changes its owner.
     """
     if before.is_partition and now.is_partition:
         return False
@@ -148,10 +148,10 @@ def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> b
 
 
 def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when rows that were merged under the last table must stay apart under the new one.
+    """True when rows that were merged under the last table must stay separate under the new one.
 
-    What different slots will own is not merged. So merged rows differ where results have to be tested for their owner
-    under one of the tables only, and where a move on parallel tracks begins that concerns the slot.
+    Rows that different slots will own are not merged. So merged rows differ if results need an ownership test under
+    only one of the tables, and if a move on parallel tracks begins that involves the slot.
     """
     before, now = task.partitionings[-1], task.partitioning
     is_marked = now.mark is not None and now.mark != before.mark and now.is_on_track(slot)
@@ -165,7 +165,7 @@ def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
 
 
 def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
-    """The live rows of a holding that a slot keeps, or takes over from another slot."""
+    """Returns the live rows of a holding that a slot keeps, or takes over from another slot."""
     now, is_own = task.partitioning, holding.slot == slot
     names = [
         relation.name

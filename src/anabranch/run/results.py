@@ -1,11 +1,11 @@
-"""How the results of a set of queries travel together, from the step of a slot to the sinks.
+"""The layout in which the results of a set of queries are sent together, from the step of a slot to the sinks.
 
-The results of a query that runs alone travel as they are. Those of named queries travel in one frame with a struct
+The results of a query that runs alone are sent unchanged. Those of named queries are sent in one frame with a struct
 column for each query that has a sink: a row has a value in the column of its query and NULL in all others, and a batch
 has rows of one query only.
 
-A grouped query gives parts. Parts of one group may be found in several slots (`merging`); they are brought together
-before they become results.
+A grouped query yields parts. Several slots may find parts of one group (`merging`); these are merged before they become
+results.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from anabranch.plan.query import Grouping
 from anabranch.plan.query_set import ALONE, Member, QuerySet
 
 _MANY = 1 << 13
-"""Blocks of up to so many results share their NULLs."""
+"""Blocks of up to this many results share their NULLs."""
 
 
 @dataclass(frozen=True)
 class ResultLayout:
-    """Where the results of each query of a set stand in the common frame."""
+    """The position of each query's results in the common frame."""
 
     queries: QuerySet
 
@@ -48,7 +48,7 @@ class ResultLayout:
         return self.schema.to_arrow()
 
     def wrap(self, query: str, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Results of a query as they travel."""
+        """Converts results of a query to the common frame."""
         if query == ALONE:
             return results
         value = pa.StructArray.from_arrays(results.columns, fields=list(self._arrow.field(query).type))
@@ -56,14 +56,14 @@ class ResultLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
     def join(self, results: Mapping[str, list[pa.RecordBatch]]) -> pa.Table:
-        """The finished results of all queries that have a sink, as one table."""
+        """Returns the finished results of all queries that have a sink, as one table."""
         wrapped = [
             self.wrap(each.name, batch) for each in self.queries.delivered for batch in results.get(each.name, ())
         ]
         return pa.Table.from_batches(wrapped, self._arrow)
 
     def split(self, results: pa.Table) -> dict[str, pa.Table]:
-        """The finished results of each query that has a sink."""
+        """Returns the finished results of each query that has a sink."""
         if not self.queries.is_named:
             return {ALONE: results}
         return {each.name: _own(results.column(each.name)) for each in self.queries.delivered}
@@ -71,14 +71,14 @@ class ResultLayout:
 
 @dataclass(frozen=True)
 class Results:
-    """Finished results of a query, and their event times where other queries read them."""
+    """Finished results of a query, and their event times if other queries read them."""
 
     rows: pa.RecordBatch
     times: Int64Array | None = None
 
 
 def results_of(member: Member, batch: pa.RecordBatch) -> Results:
-    """The results in a batch that the step of a slot yields; of a grouped query, whole groups must be in the batch."""
+    """Returns the results in a batch that the step of a slot yields; for a grouped query, it must hold whole groups."""
     if member.query.grouping is not None:
         answers, times = finish(member.query, pa.Table.from_batches([batch]))
         return Results(_in_one(answers, member.query.schema.to_arrow()), times)
@@ -89,7 +89,7 @@ def results_of(member: Member, batch: pa.RecordBatch) -> Results:
 
 
 def merging(queries: QuerySet, partitioning: Partitioning) -> frozenset[str]:
-    """Returns the grouped queries whose groups several slots may find parts of."""
+    """Returns the grouped queries whose groups may have parts in several slots."""
     if len(partitioning.working) == 1:
         return frozenset()
     return frozenset(each.name for each in queries.grouped if not _is_found_in_one_slot(each, partitioning))
@@ -98,7 +98,7 @@ def merging(queries: QuerySet, partitioning: Partitioning) -> frozenset[str]:
 def finished(
     queries: QuerySet, partitioning: Partitioning, found: Iterable[tuple[str, pa.RecordBatch]]
 ) -> dict[str, list[Results]]:
-    """Returns the results of each query, from what the slots found in one stage; merges groups where it must."""
+    """Returns the results of each query, from the output of the slots in one stage; merges groups where needed."""
     merged = merging(queries, partitioning)
     parts: dict[str, list[pa.RecordBatch]] = {}
     results: dict[str, list[Results]] = {}
@@ -114,10 +114,10 @@ def finished(
 
 
 def _is_found_in_one_slot(member: Member, partitioning: Partitioning) -> bool:
-    """Returns True when the key of a group decides the one slot that finds its combinations.
+    """Returns True when the key of a group determines the one slot that finds its combinations.
 
     It does not while groups move on parallel tracks: the old slot finds the combinations that have an old row, the new
-    slot the others. Nor for a heavy key, whose combinations are spread over slots by their rows.
+    slot the others. Nor does it for a heavy key, whose combinations are spread over slots by their rows.
     """
     grouping, graph = member.query.grouping, member.query.graph
     assert grouping is not None
@@ -139,7 +139,7 @@ def _is_found_in_one_slot(member: Member, partitioning: Partitioning) -> bool:
 
 
 def group_codes(grouping: Grouping, parts: pa.RecordBatch) -> Int64Array:
-    """A hash of the boundary and the key of each part: parts of one group have the same."""
+    """Returns a hash of the boundary and the key of each part, which is the same for all parts of a group."""
     columns = [to_numpy(parts.column(0))]
     for position, key in enumerate(grouping.keys):
         values = parts.column(1 + position)
@@ -152,7 +152,7 @@ def group_codes(grouping: Grouping, parts: pa.RecordBatch) -> Int64Array:
 
 
 def parts_table(member: Member, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Parts of a grouped query in one batch."""
+    """Concatenates parts of a grouped query into one batch."""
     assert member.query.grouping is not None
     schema = parts_schema(member.query.grouping)
     return _in_one(pa.Table.from_batches(parts, schema), schema)
@@ -164,12 +164,12 @@ def _in_one(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _struct(schema: Schema) -> pa.DataType:
-    """Rows as values; every field may be NULL, because a row of another query has no value."""
+    """The type of rows as values; every field may be NULL, because a row of another query has no value."""
     return pa.struct([pa.field(field.name, field.type) for field in schema])
 
 
 def _nulls(kind: pa.DataType, count: int) -> pa.Array:
-    """So many NULLs; a block of results has as many for each of the other queries, so they are not made anew."""
+    """Returns this many NULLs, from a cache: a block of results has that many for each of the other queries."""
     return _many_nulls(kind).slice(0, count) if count <= _MANY else pa.nulls(count, kind)
 
 

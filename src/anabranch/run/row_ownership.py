@@ -1,18 +1,19 @@
-"""Which durable rows a slot has, when partition groups have moved since the rows were written.
+"""Which durable rows a slot owns after partition groups have moved since the rows were written.
 
-A slot writes the rows that it takes in to a file of its own, under the table of that batch. The file speaks for a row
-as long as the slot has needed the row under *every* table since. When the table changes, a slot takes over the rows
+A slot writes the rows that it receives to its own file, under the table of that batch. The file is authoritative for a
+row as long as the slot has needed the row under *every* table since. When the table changes, a slot takes over the rows
 that it needs under the new table and did not need under the last one. It finds them in the files of the slots that
 needed them, reads each row from the first of these slots, and writes it into its own file of the batch. So a move needs
-no protocol beside the commit of a batch: before it the old table holds, after it the new one, and files never change.
+no protocol besides the commit of a batch: before the commit the old table applies, after it the new one, and files
+never change.
 
-Law: after every commit, and in every slot that needs a row, exactly one file speaks for the row.
+Invariant: after every commit, and in every slot that needs a row, exactly one file is authoritative for the row.
 
-A group that leaves a slot and comes back is no exception. The old files of the slot still hold its rows, but the slot
-did not need them under the table in between, so the files do not speak for them any more.
+This includes a group that leaves a slot and comes back. The old files of the slot still hold its rows, but the slot did
+not need them under the table in between, so the files are no longer authoritative for them.
 
-While groups move on parallel tracks, what a slot needs depends on event times as well: the receiver needs the rows from
-the mark on. So event times alone, which every row has, tell the two tracks apart after a crash or a compaction.
+While groups move on parallel tracks, what a slot needs also depends on event times: the receiver needs the rows from
+the mark on. So event times, which every row has, suffice to distinguish the two tracks after a crash or a compaction.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Grid: TypeAlias = tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]
 def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: RelationBatch) -> BoolArray:
     """True for the rows of a slot's own file that the slot has needed under every table since it was written.
 
-    `tables` begin with the one under which the file was written and end with the one in force.
+    `tables` begin with the one under which the file was written and end with the current one.
     """
     kept = np.ones(len(rows), dtype=np.bool_)
     settled: dict[Grid, tuple[Partitioning, BoolArray]] = {}
@@ -43,7 +44,7 @@ def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: Re
         if table.mark is not None:
             kept &= is_needed(table, slot, relation, rows)
             continue
-        # Tables over one grid are one look at the cells of the rows.
+        # Tables over one grid require only one lookup of the rows' cells.
         needed = _needed_cells(table, slot, relation)
         _, so_far = settled.get(table.grid, (table, needed))
         settled[table.grid] = table, needed & so_far
@@ -61,9 +62,9 @@ def taken_rows(
     relation: str,
     rows: RelationBatch,
 ) -> BoolArray:
-    """True for the rows of another slot's file that a slot takes over when a new table comes into force.
+    """True for the rows of another slot's file that a slot takes over when a new table takes effect.
 
-    `tables` begin with the one under which the file was written and end with the one in force before the new one.
+    `tables` begin with the one under which the file was written and end with the one before the new one.
     """
     cells = taken_cells(tables, new, written_by, slot, relation)
     if cells is not None:
@@ -80,7 +81,7 @@ def taken_rows(
 
 
 def may_take(tables: Sequence[Partitioning], new: Partitioning, written_by: int, slot: int, relation: str) -> bool:
-    """False when no row of the relation in another slot's file can be one that a slot takes over."""
+    """False when the slot takes over no row of the relation from the other slot's file."""
     cells = taken_cells(tables, new, written_by, slot, relation)
     return cells is None or bool(cells.any())
 
@@ -88,10 +89,10 @@ def may_take(tables: Sequence[Partitioning], new: Partitioning, written_by: int,
 def taken_cells(
     tables: Sequence[Partitioning], new: Partitioning, written_by: int, slot: int, relation: str
 ) -> BoolArray | None:
-    """The cells of the relation whose rows `taken_rows` takes; None where cells alone do not tell.
+    """Returns the cells of the relation whose rows `taken_rows` takes; None if cells alone do not determine this.
 
-    They tell where all tables have the grid of the new one and no move on parallel tracks is under way. So a part of a
-    move hashes each row once, however many parts there were before, and reads no file that has nothing for it.
+    They do if all tables have the grid of the new one and no move on parallel tracks is in progress. So one part of a
+    move hashes each row once, however many parts preceded it, and reads no file without rows for it.
     """
     if any(table.mark is not None or table.grid != new.grid for table in (*tables, new)):
         return None
@@ -118,15 +119,15 @@ def is_needed(table: Partitioning, slot: int, relation: str, rows: RelationBatch
 
 
 def first_slots(table: Partitioning, relation: str, rows: RelationBatch) -> Int64Array:
-    """The first of the slots that need each row."""
+    """Returns the first of the slots that need each row."""
     first: Int64Array = _needed(table, relation, rows).argmax(axis=1)
     return first
 
 
 def _needed(table: Partitioning, relation: str, rows: RelationBatch) -> BoolArray:
-    """One row of slots per row of the relation: True where the row is needed.
+    """Returns one row of slot flags per row of the relation: True where the slot needs the row.
 
-    Rows before the mark of a move on parallel tracks are needed where they were; the others at both ends of it.
+    Rows before the mark of a move on parallel tracks are needed where they were; the others in both slots.
     """
     if table.mark is None:
         return needed_in(table, relation, rows)
@@ -137,22 +138,21 @@ def _needed(table: Partitioning, relation: str, rows: RelationBatch) -> BoolArra
 
 
 def gains_and_losses(before: Partitioning, after: Partitioning, slot: int) -> tuple[bool, bool]:
-    """Whether a slot needs rows under the second table that it did not need under the first, and the other way round.
+    """Whether a slot needs rows under the second table that it did not need under the first, and vice versa.
 
-    Tables over different grids may differ in every row. So may tables that follow each other in no way that a move
-    takes.
+    Tables over different grids may differ in every row. So may tables that no single move connects.
     """
     if before == after:
         return False, False
     if before.dimensions != after.dimensions:
         return True, True
     if after.mark is not None and after.before == before.settled and before.mark is None:
-        # No row has reached the mark yet, and those before it stay where they are.
+        # No row has reached the mark yet, and those before it do not move.
         return False, False
     if before.mark is not None:
         if after != before.settled:
             return True, True
-        # No row before the mark is alive any more, and those from it on are at both ends already.
+        # No row before the mark is alive any more, and those from it on are already in both slots.
         return False, gains_and_losses(before.before, after, slot)[1]
     gains = loses = False
     for relation in sorted(before.relations):

@@ -1,13 +1,13 @@
-"""Diverted rows: rows that no plan sees, because they are late or lie too far in the future.
+"""Side output: rows that are late or too far in the future, and so reach no plan.
 
 A row is *late* below the floor of its stream, and *ahead* beyond its ceiling: the time of day at which its batch begins
 plus the largest lead that its stream allows (`max_ahead`). Neither takes part in any result; a row that is ahead does
-not move the clock of its stream either, so one wrong clock does not make all later rows late. Diverted rows are counted
-by slot, and kept as a table for a sink of their own where a run asks for it: one row for each relation that lost a row,
-with all columns of its stream in a struct of the stream's name.
+not advance the clock of its stream either, so one wrong clock does not make all later rows late. Such rows are counted
+by slot and, if a run requests it, written to a separate sink: one row for each relation that lost a row, with all
+columns of its stream in a struct of the stream's name.
 
-Law: a row is admitted or diverted, never both, and is diverted once, in the first of the slots that it was sent to.
-Floors and ceilings are those of the task, so all slots judge alike.
+Invariant: a row is admitted or diverted, never both, and is diverted once, in the first of the slots that it was sent
+to. Floors and ceilings are those of the task, so all slots decide alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Bounds:
-    """The event times that are admitted, by relation; a relation without a ceiling has no upper bound."""
+    """The admitted event times, by relation; a relation without a ceiling has no upper bound."""
 
     floors: Mapping[str, int]
     ceilings: Mapping[str, int]
@@ -52,7 +52,7 @@ class Bounds:
         return inside if ceiling is None else inside & (times <= ceiling)
 
     def below(self, relation: str, times: Int64Array) -> Int64Array:
-        """The times that may move the clock of the stream."""
+        """Returns the times that may advance the clock of the stream."""
         ceiling = self.ceilings.get(relation)
         return times if ceiling is None else times[times <= ceiling]
 
@@ -83,7 +83,7 @@ class SideOutputLayout:
     def table(
         self, stream: str, relation: str, times: Int64Array, rows: pa.Array | pa.ChunkedArray, bounds: Bounds
     ) -> pa.Table:
-        """The diverted rows of one relation, given as structs of all columns of its stream."""
+        """Returns the diverted rows of one relation, given as structs of all columns of its stream."""
         length = len(times)
         is_late = times < bounds.floors[relation]
         edge = np.where(is_late, bounds.floors[relation], bounds.ceilings.get(relation, 0))
@@ -100,10 +100,10 @@ class SideOutputLayout:
         return pa.table(filled, schema=schema)
 
     def together(self, tables: Iterable[pa.Table]) -> pa.Table:
-        """Tables of diverted rows as one."""
+        """Concatenates tables of diverted rows."""
         return pa.concat_tables([self.schema.to_arrow().empty_table(), *tables])
 
 
 def ceilings(relations: Iterable[Relation], max_ahead: Mapping[str, int], now: int) -> dict[str, int]:
-    """The largest admitted event time of each relation that has one, at a processing time in microseconds."""
+    """Returns the largest admitted event time of each relation that has one, at a processing time in microseconds."""
     return {each.name: now + max_ahead[each.stream] for each in relations if each.stream in max_ahead}

@@ -1,18 +1,18 @@
 """One engine step of one slot; every host runs this code.
 
-A step needs the rows and a `SlotTask`: a small immutable value that travels to the worker. The step admits the rows
-(late rows are counted and dropped), advances the engine, and writes the admitted rows to a file that carries the slot's
-report. A task may be run again: it starts from the state after the batch before. Where that state is not at hand, it is
-rebuilt from the base rows that the last manifest lists.
+A step needs the rows and a `SlotTask`: a small immutable value that is sent to the worker. The step admits the rows
+(late rows are counted and dropped), advances the engine, and writes the admitted rows to a file together with the
+slot's report. A task may be run again: it starts from the state after the previous batch. If that state is not
+available, it is rebuilt from the base rows that the last manifest lists.
 
-Where queries read the results of others, a batch has several stages: the rows of streams are the input of the first,
-and what one stage finds for other queries is the input of the next. Each stage is a step of its own, with the floors of
-before the batch; by the law of the engine the cut changes no answer. A grouped query answers in the stage in which all
-its rows are there.
+If queries read the results of others, a batch has several stages: the rows of streams are the input of the first, and
+the results of one stage for other queries are the input of the next. Each stage is a separate step, with the floors
+from before the batch; by the invariant of the engine, this division does not change any result. A grouped query answers
+in the stage in which all its rows are present.
 
-Each slot has its own plan for each query. A slot that runs another plan than the task names migrates in place, before
-the step. A slot that is rebuilt begins with the plan that the task names, and has nothing to migrate. So a migration
-needs nothing durable: whatever crashes, the restart has a plan and the rows.
+Each slot has its own plan for each query. A slot that runs another plan than the task's migrates in place, before the
+step. A slot that is rebuilt starts with the task's plan, and has nothing to migrate. Invariant: a migration needs
+nothing durable; after any crash, the restart has a plan and the rows.
 """
 
 from __future__ import annotations
@@ -62,49 +62,49 @@ class SlotTask:
     partitioning: Partitioning
     batch: int
     attempt: str
-    """The name of this attempt at the batch, which its files and its hot state bear."""
+    """The name of this attempt at the batch, which is part of the names of its files and its hot state."""
     after: str | None
     """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
-    """By relation, as of before the batch."""
+    """By relation, before the batch."""
     floors_after: Mapping[str, int] | None = None
-    """As of after the batch; needed during the step by grouped queries and where rows wait for the watermark."""
+    """After the batch; needed during the step by grouped queries and if rows are buffered until the watermark."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
-    """The tables since the oldest of the files was written, in the order in which they came into force."""
+    """The tables since the oldest of the files was written, in the order in which they took effect."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows with this batch, so that older files can be removed."""
     counts_cells: bool = False
     """Whether slots report their rows by cell."""
     ceilings: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time that is admitted, by relation, where there is one."""
+    """The largest admitted event time, by relation, where there is one."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """The version of each table of the queries that is in force in this batch."""
+    """The version of each table of the queries that applies in this batch."""
 
     @property
     def bounds(self) -> Bounds:
-        """The event times that are admitted."""
+        """The admitted event times."""
         return Bounds(self.floors, self.ceilings)
 
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
-    """For queries that joined a running set: the event time from which on they answer."""
+    """For queries added to a running set: the event time from which they answer."""
     complete: Mapping[str, int] = field(default_factory=dict)
-    """As the manifest has it; the next one has it too."""
+    """As in the manifest; copied to the next one."""
 
     def at(self, stage: int) -> SlotTask:
-        """The task of another stage of the batch."""
+        """Returns the task of another stage of the batch."""
         return self if stage == self.stage else replace(self, stage=stage)
 
     @property
     def is_last(self) -> bool:
-        """True of the last stage of the batch."""
+        """True for the last stage of the batch."""
         return self.stage == self.queries.stages - 1
 
     @property
     def answered_before(self) -> int:
-        """The least watermark of all queries before the batch."""
+        """The lowest watermark of all queries before the batch."""
         return min(self.floors.values())
 
     @property
@@ -118,7 +118,7 @@ class SlotTask:
 
     @property
     def watermarks(self) -> dict[str, int] | None:
-        """The watermark after the batch of each query that answers in this stage, where it is known."""
+        """The watermark after the batch of each query that answers in this stage, if known."""
         if self.floors_after is None:
             return None
         after = watermarks(self.queries, self.floors_after, self.execution)
@@ -141,7 +141,7 @@ class SlotTask:
         return {name: plans[slot] for name, plans in self.plans.items()}
 
     def rows_name(self, slot: int, stage: int | None = None) -> str:
-        """The file that the slot leaves in this stage, or in another."""
+        """The file that the slot writes in this stage, or in another."""
         return rows_name(self.batch, slot, self.attempt, self.stage if stage is None else stage)
 
     def merged_name(self, slot: int) -> str:
@@ -158,10 +158,10 @@ UNCHANGED = PlanChange()
 
 @dataclass(frozen=True)
 class Opening:
-    """How a host came to the engine and the rows of a step."""
+    """How a host obtained the engine and the rows of a step."""
 
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
-    """Changes of plan that were made just before the step, by query."""
+    """Changes of plan made just before the step, by query."""
     was_hot: bool = False
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
@@ -171,7 +171,7 @@ class Opening:
     cpu: float = 0.0
     """Seconds of one core that this took."""
     taken: Mapping[str, RelationBatch] = field(default_factory=dict)
-    """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
+    """Rows that the slot took over from others along with their partition groups; its file of the batch keeps them."""
 
 
 NOTHING_OPENED = Opening()
@@ -179,7 +179,7 @@ NOTHING_FINISHED: Mapping[str, int] = MappingProxyType({})
 
 
 def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
-    """A fresh engine of the slot, with the task's plans."""
+    """Creates a new engine of the slot, with the task's plans."""
     return Engine(
         task.queries,
         Plans({name: wanted.plan for name, wanted in task.of_slot(slot).items()}),
@@ -192,15 +192,17 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
 
 
 def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
-    """The test of each query that keeps a combination in one slot."""
+    """Returns the ownership test of each query, which assigns a combination to one slot."""
     return {
         member.name: owner_test(task.partitioning, slot, member.query.graph.names) for member in task.queries.members
     }
 
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when the engine need not be rebuilt: its tables are the task's, its states are worth keeping, and each query
-    has the task's plan or can change to it.
+    """True when the engine need not be rebuilt.
+
+    Its tables must be the task's, its states worth keeping, and each query must have the task's plan or be able to
+    change to it.
     """
     plans = task.of_slot(slot)
     return (
@@ -211,9 +213,9 @@ def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
 
 
 def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
-    """Brings each query to the task's plan, or on its way to it; returns what was done.
+    """Changes each query to the task's plan, or starts its migration to it; returns what was done.
 
-    An engine that refuses a plan goes on with the one that it has.
+    An engine that refuses a plan keeps the one that it has.
     """
     changes: dict[str, PlanChange] = {}
     sharing: dict[str, SlotPlan] = {}
@@ -227,7 +229,7 @@ def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]
 
 
 def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str, PlanChange]:
-    """Changes the plans of queries that begin or stop to share joins; all of them or none."""
+    """Changes the plans of queries that begin or stop sharing joins; all of them or none."""
     if not wanted:
         return {}
     for name in wanted:
@@ -244,7 +246,7 @@ def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str,
 def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
     mine = engine.engines[query]
     if mine.plan != wanted.plan and mine.is_migrating:
-        # Where the change is made box by box, the plan that it leaves may not be the one to go back to.
+        # If the change is made box by box, the plan that it leaves may not be the one to return to.
         engine.abort_migration(query)
     if mine.plan == wanted.plan:
         return PlanChange()
@@ -263,10 +265,10 @@ def advance(
     opening: Opening = NOTHING_OPENED,
     finished: Mapping[str, int] = NOTHING_FINISHED,
 ) -> Generator[tuple[str, pa.RecordBatch], None, SlotReport]:
-    """Yields the results of one step, each batch with its query: parts, of a grouped query.
+    """Yields the results of one step, each batch with its query; for a grouped query, parts.
 
-    At its end the rows are durable, and with them the report that it returns. `finished` has the results of each query
-    that whoever takes the batches has made of them by then.
+    At the end the rows are durable, along with the report that it returns. `finished` holds the number of results of
+    each query that the consumer of the batches has produced by then.
     """
     started, cpu = perf_counter(), thread_time()
     admitted: dict[str, RelationBatch] = {}
@@ -275,7 +277,7 @@ def advance(
     bounds = task.bounds
     for name, batch in arrived.items():
         if name not in task.floors:
-            continue  # a table, whose rows do not travel
+            continue  # a table, whose rows are not sent
         relation = task.queries.graph.relation(name)
         mine = first_copies(task.partitioning, slot, name, batch)
         delivered[name] += int(mine.sum())
@@ -293,7 +295,7 @@ def advance(
             late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
         moving = bounds.below(name, batch.times)
         if len(moving):
-            # Late rows too: a stream that brings nothing else is not silent.
+            # Late rows too: a stream that delivers nothing else is not silent.
             newest[name] = int(moving.max())
             _refuse_beyond_all_windows(name, newest[name])
     admitting = perf_counter() - started
@@ -301,7 +303,7 @@ def advance(
         for query, batch in engine.step(admitted, task.floors, task.watermarks):
             if batch.num_rows:
                 yield query, batch
-    # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
+    # An export may include rows of groups that have left; no later table needs them, so they do not count.
     kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     held, left = _held(task, slot, engine) if task.counts_cells else (None, 0.0)
@@ -341,7 +343,7 @@ def advance(
 
 
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
-    """Rows by relation and cell; a row that went to several slots counts in the first of them."""
+    """Returns rows by relation and cell; a row that went to several slots counts in the first of them."""
     table = task.partitioning
     counts = {
         name: np.bincount(own_cells(table, name, batch), minlength=table.cells(name))
@@ -351,9 +353,9 @@ def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> 
 
 
 def _held(task: SlotTask, slot: int, engine: Engine) -> tuple[dict[str, tuple[int, ...]], float]:
-    """Base rows in their windows by relation and cell, and the share that groups have left behind; these do not count.
+    """Returns base rows in their windows by relation and cell, and the share of rows left behind, which do not count.
 
-    Reads only the keys of rows, so that it costs little beside a step; heavy keys are cut by all that a row has.
+    Reads only the keys of rows, so that it costs little compared to a step; splitting heavy keys needs whole rows.
     """
     table = task.partitioning
     found, all_rows, left = dict[str, tuple[int, ...]](), 0, 0
@@ -367,12 +369,12 @@ def _held(task: SlotTask, slot: int, engine: Engine) -> tuple[dict[str, tuple[in
 
 
 def _first(table: Partitioning, slot: int, name: str, cells: Int64Array) -> tuple[int, ...]:
-    """Counts by cell, without those of which another slot has the first copy."""
+    """Returns counts by cell, without the cells whose first copy is in another slot."""
     return tuple(np.where(first_cells(table, name, slot), cells, 0).tolist())
 
 
 def idle_report(task: SlotTask, slot: int) -> SlotReport:
-    """The report of a slot without partition groups: it has nothing to do, and the plans that it is told."""
+    """Returns the report of a slot without partition groups: no work, and the task's plans."""
     return SlotReport(queries={name: QueryReport(wanted.plan) for name, wanted in task.of_slot(slot).items()})
 
 
@@ -389,7 +391,7 @@ def _written(rows: Mapping[str, RelationBatch], stage: int) -> RowsWritten:
 
 
 def _refuse_beyond_all_windows(relation: str, time: int) -> None:
-    """Refuses an event time to which a range cannot be added: the sum would wrap, and the row would match nothing."""
+    """Raises an error for an event time that overflows when a range is added: the row would match nothing."""
     if time >= FOREVER:
         raise HostError(
             f"a row of relation '{relation}' has an event time that no window can be added to",
@@ -409,7 +411,7 @@ def _query_report(
 def drain(
     step: Generator[tuple[str, pa.RecordBatch], None, SlotReport],
 ) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
-    """All results of a step, and its report."""
+    """Returns all results of a step, and its report."""
     results = []
     while True:
         try:

@@ -2,20 +2,20 @@
 
     <checkpoint>/anabranch/metadata.json            the identity of the queries
     <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  the rows of one batch, or after compaction all live rows
-    <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  diverted rows of the batch, on their way to their sink
+    <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  side output of the batch, until its sink has it
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
-    <checkpoint>/anabranch/lease.json               the driver that may commit; gone once the query has stopped
-    <checkpoint>/anabranch/letters/<name>.json      changes that are asked of the driver, and its answers
-    <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that is in force from the batch on
+    <checkpoint>/anabranch/lease.json               the driver that may commit; removed when the query stops
+    <checkpoint>/anabranch/letters/<name>.json      change requests to the driver, and its answers
+    <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that applies from the batch on
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each; a restart reads statistics
 
-Law: a batch is committed when its manifest (`run/manifest`) has its final name, and not before. A reader sees whole
-files or none (`run/folder`). Every attempt at a batch has its own file names: a worker that outlives its query cannot
-touch the rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed with
-every batch, and files that were never renamed at every start.
+Invariant: a batch is committed when its manifest (`run/manifest`) has its final name, and not before. A reader sees
+whole files or none (`run/folder`). Every attempt at a batch has its own file names: a worker that outlives its query
+cannot touch the rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed
+with every batch, and files that were never renamed at every start.
 
 Limit: rename must be atomic on the file system (true of local disks and HDFS). Object stores have no rename; an object
-there is complete or not there. They cannot append either, so the history is kept only on file systems.
+there is complete or absent. They cannot append either, so the history is kept only on file systems.
 """
 
 from __future__ import annotations
@@ -40,25 +40,27 @@ from anabranch.run.private import make_private
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 3
-"""In format 2 the partitionings of a manifest are the tables in the order in which they came into force; in format 3
-such a table may be that of a move on parallel tracks."""
+"""Format 2: the partitionings of a manifest are the tables in the order in which they took effect.
+
+Format 3: such a table may be that of a move on parallel tracks.
+"""
 READABLE = (1, 2, FORMAT_VERSION)
-"""A manifest of format 1 has one table, or the one before a restart in front of it, and means the same."""
+"""A manifest of format 1 has one table, possibly preceded by the one before a restart, and means the same."""
 _REPORT = b"anabranch.report"
 TABLES = "tables"
 """The folder of the versions of tables."""
 LETTERS = "letters"
-"""The folder of changes that are asked of the driver, and of its answers."""
+"""The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
-"""Files of ours that were never renamed; no other file in the folder is touched."""
+"""Our files that were never renamed; no other file in the folder is touched."""
 
 
 _IDENTITY = re.compile(r"[0-9A-Za-z-]+")
 
 
 class Writable(Protocol):
-    """A value with a form in JSON. Workers use the store, so it must not import the rooms of such values."""
+    """A value with a JSON form. Workers use the store, so it must not import the packages of such values."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -74,7 +76,7 @@ class Store(Folder):
     # --- identity -----------------------------------------------------------------------------------------------------
 
     def open(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
-        """Claims an empty checkpoint, or makes sure that an existing one is of these queries; returns its identity."""
+        """Claims an empty checkpoint, or verifies that an existing one is of these queries; returns its identity."""
         self._queries = queries
         try:
             return self._claim(queries, execution)
@@ -105,18 +107,18 @@ class Store(Folder):
             return identity
         self._refuse_version(found)
         if self._written_by() == queries.fingerprint != found["fingerprint"]:
-            # The set changed, and the driver ended before it could write that here.
+            # The set changed, and the driver ended before it could record that here.
             self.belong_to(queries)
             found = self.read_json(path) or found
         self._refuse_foreign(found, queries, execution)
         if found["version"] != FORMAT_VERSION:
-            # An older release would read tables in another way; from now on it refuses the checkpoint.
+            # An older release would interpret tables differently; from now on it refuses the checkpoint.
             self.write_json(path, {**found, "version": FORMAT_VERSION})
         self._drop_unfinished()
         return str(found["identity"])
 
     def check(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> None:
-        """Refuses a checkpoint that these queries cannot use, as `open` would; changes nothing."""
+        """Raises an error for a checkpoint that these queries cannot use, as `open` would; changes nothing."""
         found = self.metadata()
         if found is None:
             self._refuse_leftovers()
@@ -124,7 +126,7 @@ class Store(Folder):
         self._refuse_version(found)
         others = list(queries.late_filters) != found.get("late_filters", [])
         if others and found["query"] == queries.text:
-            # A checkpoint with other late filters can be followed (`run.deferral`).
+            # A checkpoint with other late filters can be used (`run.deferral`).
             return
         if self._written_by() != queries.fingerprint:
             self._refuse_foreign(found, queries, execution)
@@ -169,15 +171,15 @@ class Store(Folder):
 
     @property
     def sparks_name(self) -> str:
-        """The name of the folder of Spark's part, beside ours; a set of queries that changed has another one."""
+        """The folder name of Spark's part of the checkpoint, beside ours; a changed query set has another one."""
         return str((self.metadata() or {}).get("spark", "spark"))
 
     def note_metadata(self, **entries: object) -> None:
-        """Adds entries to the metadata, or replaces them, in one write."""
+        """Adds or replaces entries of the metadata, in one write."""
         self.write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
 
     def belong_to(self, queries: QuerySet) -> None:
-        """Makes the checkpoint that of another set of queries; its last manifest is of that set already."""
+        """Assigns the checkpoint to another set of queries; its last manifest is already of that set."""
         self.note_metadata(
             fingerprint=queries.fingerprint,
             query=queries.text,
@@ -209,20 +211,20 @@ class Store(Folder):
         for folder in ("", "rows", "late", "manifests", TABLES):
             for info in self.files_in(folder):
                 if UNFINISHED.fullmatch(info.base_name):
-                    # A worker that outlived its driver may finish just now.
+                    # A worker that outlived its driver may finish at this moment.
                     with suppress(FileNotFoundError):
                         self.files.delete_file(info.path)
 
     def metadata(self) -> dict[str, Any] | None:
-        """The metadata of the checkpoint as JSON; None where there is no checkpoint of ours."""
+        """The metadata of the checkpoint as JSON; None if there is no checkpoint of ours."""
         return self.read_json(f"{self.root}/metadata.json")
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 
     def latest(self, *, is_used: bool = True) -> Manifest | None:
-        """The manifest of the last committed batch; all files that it lists can be opened.
+        """Returns the manifest of the last committed batch; verifies that all its files can be opened.
 
-        Without `is_used` the files are not looked at: the query may be at work and remove them meanwhile.
+        Without `is_used` the files are not checked: the query may be running and remove them meanwhile.
         """
         while True:
             batches = self.batches()
@@ -253,7 +255,7 @@ class Store(Folder):
             ) from error
 
     def commit(self, manifest: Manifest) -> None:
-        """Commits a batch: from here on it is done, whatever happens next."""
+        """Commits a batch; after this it is done, whatever happens next."""
         self.write_json(f"{self.root}/manifests/{manifest.batch:09d}.json", manifest_to_json(manifest))
 
     def collect(self, keep: tuple[Manifest, ...]) -> None:
@@ -269,7 +271,7 @@ class Store(Folder):
         for name in self.names("rows"):
             if name not in rows and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/rows/{name}")
-        # Their sink has the diverted rows of a committed batch.
+        # The sink already has the side output of a committed batch.
         for name in self.names("late"):
             if int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/late/{name}")
@@ -285,12 +287,12 @@ class Store(Folder):
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def write_rows(self, name: str, table: pa.Table, report: SlotReport) -> None:
-        """Keeps the rows that a slot took in, and with them its report to the driver."""
+        """Writes the rows that a slot received, together with its report to the driver."""
         metadata = {_REPORT: json.dumps(report.to_json()).encode()}
         self._write_table(f"{self.root}/rows/{name}", table.replace_schema_metadata(metadata))
 
     def write_diverted(self, name: str, table: pa.Table) -> None:
-        """Keeps the diverted rows of a slot until their sink has them."""
+        """Writes the side output of a slot, until its sink has it."""
         try:
             self.files.create_dir(f"{self.root}/late", recursive=True)
         except OSError as error:
@@ -328,7 +330,7 @@ class Store(Folder):
         reader = self._open_rows(name, folder)
         try:
             table = reader.read_all()
-            # What lies in a damaged file may point beyond it.
+            # Values in a damaged file may point beyond it.
             table.validate(full=True)
         except (OSError, pa.ArrowException) as error:
             raise self._damaged(name, folder, error) from error
@@ -348,7 +350,7 @@ class Store(Folder):
         return sorted(self.names(TABLES))
 
     def write_table(self, name: str, table: pa.Table) -> None:
-        """Keeps a version of a table."""
+        """Writes a version of a table."""
         path = f"{self.root}/{TABLES}/{name}"
         try:
             self.files.create_dir(f"{self.root}/{TABLES}", recursive=True)
@@ -369,12 +371,12 @@ class Store(Folder):
     # --- history ------------------------------------------------------------------------------------------------------
 
     def note(self, record: Writable) -> None:
-        """Adds a line to the history. Object stores cannot append, so they have no history."""
+        """Appends a line to the history. Object stores cannot append, so they have no history."""
         with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
             out.write(f"{json.dumps(record.to_json())}\n".encode())
 
     def history(self) -> list[dict[str, Any]]:
-        """Reads the records since the checkpoint was new, as JSON; leaves out damaged lines."""
+        """Reads all records of the checkpoint, as JSON; skips damaged lines."""
         path = f"{self.root}/history.jsonl"
         if self.files.get_file_info(path).type != pafs.FileType.File:
             return []
@@ -389,15 +391,15 @@ class Store(Folder):
     # --- lease --------------------------------------------------------------------------------------------------------
 
     def lease(self) -> dict[str, Any] | None:
-        """The JSON of the lease on the checkpoint; None while nobody has it."""
+        """The JSON of the lease on the checkpoint; None if there is none."""
         try:
             return self.read_json(f"{self.root}/{_LEASE}")
         except CheckpointError:
-            # Cut short by a crash: the one who wrote it is gone.
+            # Truncated by a crash: its writer is gone.
             return None
 
     def keep_lease(self, value: Mapping[str, Any]) -> None:
-        """Writes the lease, in place of the one before."""
+        """Writes the lease, replacing the previous one."""
         self.write_json(f"{self.root}/{_LEASE}", value)
 
     def drop_lease(self) -> None:
@@ -407,20 +409,20 @@ class Store(Folder):
     # --- letters ------------------------------------------------------------------------------------------------------
 
     def letters(self) -> list[str]:
-        """The names of all letters, in their order."""
+        """The names of all control messages, in order."""
         return sorted(info.base_name for info in self.files_in(LETTERS) if info.base_name.endswith(".json"))
 
     def read_letter(self, name: str) -> dict[str, Any] | None:
-        """The JSON of a letter; None where there is none."""
+        """Reads the JSON of a control message; None if there is none."""
         return self.read_json(f"{self.root}/{LETTERS}/{name}")
 
     def write_letter(self, name: str, value: Mapping[str, Any]) -> None:
-        """Writes a letter as a whole."""
+        """Writes a control message atomically."""
         self.files.create_dir(f"{self.root}/{LETTERS}", recursive=True)
         self.write_json(f"{self.root}/{LETTERS}/{name}", value)
 
     def drop_letter(self, name: str) -> None:
-        """Removes a letter, if it is there."""
+        """Removes a control message, if it exists."""
         with suppress(FileNotFoundError):
             self.files.delete_file(f"{self.root}/{LETTERS}/{name}")
 
@@ -430,7 +432,7 @@ def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
 
 
 def new_attempt() -> str:
-    """A name that no other attempt at a batch has."""
+    """Returns a name that no other attempt at a batch has."""
     return uuid.uuid4().hex[:12]
 
 

@@ -1,14 +1,15 @@
-"""Tables beside streams: which version of a table a batch meets, and its rows in a slot.
+"""Tables beside streams: which version of a table a batch uses, and its rows in a slot.
 
-A version is a copy of the table's rows in the checkpoint, named by the first batch that meets it. Law: a batch meets
-the version with the largest number that is not above its own, in every attempt at it. A version is written before the
-first attempt at its batch reads it, and the first batch after a restart, which may be a repetition, gets no new version
-unless there is none at all.
+A version is a copy of the table's rows in the checkpoint, named by the first batch that uses it. Invariant: a batch
+uses the version with the largest number not above its own, in every attempt. A version is written before the first
+attempt at its batch reads it. The first batch after a restart, which may be a repetition, gets no new version unless
+there is none at all.
 
-A table that has changed gives its slots new base states. Slots are rebuilt from their rows then, because intermediate
-states hold combinations with rows of the table. A combination meets the version of the batch that completes it. Where
-combinations wait for the watermark, in groups or at a side, a rebuild would let them meet another version; a table that
-such a query reads keeps its first version for ever (`QuerySet.fixed_tables`), and `api.run` refuses to read it again.
+A changed table gives its slots new base states. Slots are then rebuilt from their rows, because intermediate states
+hold combinations with rows of the table. A combination matches the version of the batch that completes it. If
+combinations wait for the watermark, in groups or at a side, a rebuild would match them with another version; a table
+that such a query reads keeps its first version forever (`QuerySet.fixed_tables`), and `api.run` refuses to read it
+again.
 
 Limit: a version passes through the memory of the driver.
 """
@@ -34,10 +35,10 @@ from anabranch.run.store import Store
 from anabranch.run.wire import WireLayout
 
 SMALL = 100_000
-"""A table of up to so many rows is held whole by every slot; a larger one is spread by the keys that streams share."""
+"""Every slot holds a whole table of up to this many rows; a larger one is spread by the keys that streams share."""
 
 FILES = "files"
-"""In a spec, what tells that a table has changed: its files, by name, size and time of modification."""
+"""The spec value that detects changes of a table by its files: their names, sizes and modification times."""
 
 ReadTable = Callable[[str], pa.Table]
 """Returns the rows of a version."""
@@ -55,7 +56,7 @@ def read_columns(graph: JoinGraph, table: str) -> tuple[str, ...]:
 
 
 class TableVersions:
-    """The versions of the tables of a run; without a store they are kept in memory."""
+    """The versions of the tables of a run; kept in memory without a store."""
 
     def __init__(self, queries: QuerySet, store: Store | None) -> None:
         self.tables = queries.graph.tables
@@ -65,7 +66,7 @@ class TableVersions:
         self._digests: dict[str, str] = {}
         self._offered: dict[str, pa.Table] = {}
         self.current: dict[str, str] = {}
-        """The file of the version in force, by table."""
+        """The file of the current version, by table."""
         for name in store.table_versions() if store is not None and self.tables else ():
             table = name[10:].removesuffix(".arrow")
             if table in self.tables:
@@ -75,22 +76,22 @@ class TableVersions:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The tables of which there is no version yet."""
+        """The tables without a version."""
         return tuple(table for table in self.tables if table not in self.current and table not in self._offered)
 
     def offer(self, table: str, rows: pa.Table) -> None:
-        """Rows that a table has now; they become a version with the next batch that may have one, if they differ."""
+        """Accepts the current rows of a table; if they differ, they become a version with the next eligible batch."""
         self._offered[table] = rows
 
     def in_force(self, batch: int) -> dict[str, str]:
-        """The versions that a batch meets."""
+        """Returns the versions that a batch uses."""
         self._first = batch if self._first is None else self._first
         for table, rows in list(self._offered.items()):
             name = f"{batch:09d}-{table}.arrow"
             if table in self.current and (table in self.fixed or (self._is_resumed and batch == self._first)):
                 continue
             if self.current.get(table) == name:
-                continue  # a batch never meets two versions
+                continue  # a batch never uses two versions
             del self._offered[table]
             digest = _digest(rows)
             if table in self.current and self._digest_of(table) == digest:
@@ -104,11 +105,11 @@ class TableVersions:
         return dict(self.current)
 
     def read(self, version: str) -> pa.Table:
-        """The rows of a version."""
+        """Reads the rows of a version."""
         return self._store.read_table(version) if self._store is not None else self._kept[version]
 
     def small(self) -> frozenset[str]:
-        """The tables that every slot holds whole."""
+        """The tables that every slot holds completely."""
         rows = {table: self.read(version).num_rows for table, version in self.current.items()}
         rows |= {table: offered.num_rows for table, offered in self._offered.items() if table not in rows}
         return frozenset(table for table, count in rows.items() if count <= SMALL)
@@ -122,7 +123,7 @@ class TableVersions:
 def table_rows(
     layout: WireLayout, partitioning: Partitioning, slot: int, versions: Mapping[str, str], read: ReadTable
 ) -> dict[str, RelationBatch]:
-    """The rows of all table relations that a slot holds."""
+    """Returns the rows of all table relations that a slot holds."""
     found = {}
     for relation in layout.queries.graph.relations:
         if relation.is_table:
@@ -133,7 +134,7 @@ def table_rows(
 
 
 def table_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
-    """The rows of a table as rows of one of its relations: filtered, coded, only the payload kept."""
+    """Returns the rows of a table as rows of one of its relations: filtered, with codes, and only the payload."""
     flat = {name: table.column(name).combine_chunks() for name in table.column_names}
 
     def read(column: Column) -> pa.Array:

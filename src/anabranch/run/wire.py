@@ -1,8 +1,8 @@
-"""The row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
+"""The row layout in which rows of all relations are sent together: through the shuffle and into the checkpoint.
 
 Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and
 payload columns shared between relations by type, so that a union of many relations stays narrow. Classes (see
-`plan.classes`) travel behind these and do not come into the checkpoint.
+`plan.classes`) follow these columns and are not written to the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from anabranch.run.side_output import Bounds
 
 RELATION, TIME = "_relation", "_time"
 WHOLE = "_whole"
-"""Before the position of a stream: the column of its whole rows, filled in rows that may be diverted."""
+"""The prefix, before a stream's position, of the column of its whole rows, set in rows that may go to a side output."""
 MOST_BYTES = (1 << 31) - 1
-"""The largest column of texts or lists that a slot can take in one batch."""
+"""The largest text or list column that a slot can process in one batch."""
 MOST_RUNS = 256
-"""With more runs of a relation's rows, picking the rows one by one is quicker than joining the runs."""
+"""With more runs of a relation's rows, picking the rows one by one is faster than concatenating the runs."""
 
 
 @dataclass(frozen=True)
 class WireLayout:
-    """Where each relation's codes and columns stand."""
+    """The positions of each relation's codes and columns."""
 
     queries: QuerySet
     codes: Mapping[str, tuple[str, ...]]
@@ -43,7 +43,7 @@ class WireLayout:
 
     @cached_property
     def code_columns(self) -> tuple[str, ...]:
-        """One shared column per position: the n-th code of any relation stands in `_code<n>`."""
+        """One shared column per position: the n-th code of any relation is in `_code<n>`."""
         return tuple(f"_code{i}" for i in range(max((len(names) for names in self.codes.values()), default=0)))
 
     @cached_property
@@ -53,7 +53,7 @@ class WireLayout:
 
     @cached_property
     def _placed(self) -> tuple[dict[str, dict[str, str]], list[tuple[str, pa.DataType]]]:
-        """A place for each column of each relation, shared between relations by type, and the type of each place."""
+        """Assigns a position to each column of each relation, shared by type, and a type to each position."""
         shared: dict[pa.DataType, list[str]] = {}
         columns: list[tuple[str, pa.DataType]] = []
         placed: dict[str, dict[str, str]] = {}
@@ -87,15 +87,15 @@ class WireLayout:
 
     @cached_property
     def sent(self) -> pa.Schema:
-        """The columns of rows on their way to a slot: those that are kept, and classes."""
+        """The columns of rows sent to a slot: those that are kept, and classes."""
         most = max((len(placed) for placed in self.classes.values()), default=0)
         return pa.schema([*self.schema, *(pa.field(f"_class{number}", pa.int8()) for number in range(most))])
 
     def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-        """The rows that passed their filter; of the others the newest time, and their number, by relation.
+        """Returns the rows that passed their filter, and for the others the newest time and the number, by relation.
 
-        A row that did not pass bears the complement of its relation's number; only its event time counts, and only
-        up to the ceiling of its stream. Ticks of derived relations travel alike, and are not rows.
+        A rejected row has the complement of its relation's number; only its event time counts, and only up to the
+        ceiling of its stream. Ticks of derived relations are sent in the same way, and are not rows.
         """
         tags = _numpy(table, RELATION)
         if not len(tags) or tags.min() >= 0:
@@ -113,7 +113,7 @@ class WireLayout:
         return table.filter(pa.array(~rejected)), newest, counts
 
     def outside(self, table: pa.Table, bounds: Bounds) -> dict[str, Int64Array]:
-        """The positions of the rows that are diverted, by relation, where there are any."""
+        """Returns the positions of the rows for the side output, by relation, where there are any."""
         tags, times = _numpy(table, RELATION), _numpy(table, TIME)
         found = {}
         for position, name in enumerate(self.queries.graph.names):
@@ -124,7 +124,7 @@ class WireLayout:
         return found
 
     def split(self, table: pa.Table, wanted: Collection[str] | None = None) -> dict[str, RelationBatch]:
-        """The rows of each relation, or of some, in time order."""
+        """Returns the rows of each relation, or of some, in time order."""
         names = self.queries.graph.names
         chosen = names if wanted is None else [name for name in names if name in wanted]
         if not table.num_rows:
@@ -134,7 +134,7 @@ class WireLayout:
         return {name: self._part(name, table, times, tags == names.index(name)) for name in chosen}
 
     def _part(self, name: str, table: pa.Table, times: Int64Array, is_mine: BoolArray) -> RelationBatch:
-        """The rows of one relation, in time order; of them only the columns that the relation has."""
+        """Returns the rows of one relation, in time order, with only the columns of the relation."""
         edges = np.flatnonzero(np.diff(is_mine, prepend=False, append=False))
         runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
         if not runs:
@@ -144,7 +144,7 @@ class WireLayout:
         classes = {each: wire for each, wire in self.classes[name].items() if wire in table.column_names}
         rows = table.select([*wires, *self.payload[name].values(), *classes.values()])
         if len(runs) <= MOST_RUNS:
-            # As Spark sends rows: those of a source's file stand together.
+            # As Spark sends rows: those of one source file are contiguous.
             rows = pa.concat_tables([rows.slice(start, stop - start) for start, stop in runs]).combine_chunks()
             own = np.concatenate([times[start:stop] for start, stop in runs])
         else:
@@ -165,12 +165,12 @@ class WireLayout:
             {each: _classes(rows.column(wire)) for each, wire in classes.items()},
         )
         if row_code(name) in codes and row_code(name) not in there:
-            # Written when rows of this relation were not spread by themselves; any hash of the row does.
+            # Written when rows of this relation were not spread by row; any hash of the row is valid.
             found = replace(found, codes={**found.codes, row_code(name): row_hashes(found)})
         return found if bool((own[1:] >= own[:-1]).all()) else found.take(np.argsort(own, kind="stable"))
 
     def of_relation(self, name: str, rows: pa.RecordBatch) -> RelationBatch:
-        """Rows of one relation, in the order in which they stand."""
+        """Returns rows of one relation, in their order."""
         codes = {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
         fields = self.queries.graph.relation(name).schema
         payload = pa.RecordBatch.from_pydict(
@@ -179,7 +179,7 @@ class WireLayout:
         return RelationBatch(_numpy(rows, TIME), codes, payload)
 
     def join(self, batches: Mapping[str, RelationBatch]) -> pa.Table:
-        """The rows of all relations as one table; the inverse of `split` up to order."""
+        """Concatenates the rows of all relations; the inverse of `split` up to order."""
         tables = [
             self.relation_table(position, batches[name])
             for position, name in enumerate(self.queries.graph.names)
@@ -209,9 +209,9 @@ class WireLayout:
 
 
 def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
-    """The layout that carries every code the joins and the partitionings need.
+    """Returns the layout with every code that the joins and the partitionings need.
 
-    The code of rows that are spread by themselves comes last, so the others stand where they stand in any layout.
+    The code of rows spread by row comes last, so the other codes have the same position in any layout.
     """
     dimensions = {d.code: d.relations for each in partitionings for d in each.dimensions}
     codes = {
@@ -222,7 +222,7 @@ def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
 
 
 def refuse_what_arrow_cuts(table: pa.Table) -> None:
-    """Arrow cannot have more in one array of texts or lists, and would hand over the rows before the cut alone."""
+    """Raises an error for columns too large for one Arrow array, which would silently lose the rows after the limit."""
     for column in table.columns:
         if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:
             raise HostError(
@@ -244,7 +244,7 @@ def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece; what is in one piece already would be copied."""
+    """Returns the column in one piece, without copying one that already is."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

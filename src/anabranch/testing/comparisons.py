@@ -1,9 +1,9 @@
 """Hypothesis strategies for joins by one comparison: bands and equalities over columns of every pair of types.
 
-An index only approximates a predicate. These draws look for the rows that an approximation may lose: values at the edge
-of a band or next to it, offsets up to the limits of their types, widths from nothing to everything, keys that are equal
-across types. Each draw is a condition over `a.x` and `b.x` with rows for both streams. Every comparison can be written
-in several ways, which round differently; all of them are drawn.
+An index only approximates a predicate. These draws search for rows that an approximation may lose: values at the edge
+of a band or next to it, offsets up to the limits of their types, widths from zero to the whole range, keys that are
+equal across types. Each draw is a condition over `a.x` and `b.x` with rows for both streams. Every comparison can be
+written in several ways, which round differently; all of them are drawn.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _DISTANCES = (
 
 @st.composite
 def bands(draw: st.DrawFn) -> Comparison:
-    """A band of any offset and width that its types can bear, with rows at its edges and next to them."""
+    """Draws a band of any offset and width that its types support, with rows at its edges and next to them."""
     types = draw(st.sampled_from(_MEASURED))
     widest = max(types, key=_limit)
     low = draw(_amounts(widest))
@@ -129,7 +129,7 @@ def bands(draw: st.DrawFn) -> Comparison:
 
 
 def _amounts(kind: pa.DataType) -> st.SearchStrategy[Fraction]:
-    """Numbers of any size that a type has, some of them round."""
+    """Numbers of any size in the range of a type, some of them round."""
     limit = _limit(kind)
     small = st.integers(-10, 10).map(Fraction)
     if is_float(kind):
@@ -149,7 +149,7 @@ def _amounts(kind: pa.DataType) -> st.SearchStrategy[Fraction]:
 
 
 def _values(kind: pa.DataType, near: Fraction) -> st.SearchStrategy[Any]:
-    """Values of a type: any, its edges, and some near an amount."""
+    """Values of a type: any, its limits, and some near an amount."""
     edges: list[Any] = [None, _nearest(kind, Fraction(0)), _nearest(kind, near), _nearest(kind, -near)]
     limit = _limit(kind)
     edges += [_nearest(kind, limit), _nearest(kind, -limit)]
@@ -159,7 +159,7 @@ def _values(kind: pa.DataType, near: Fraction) -> st.SearchStrategy[Any]:
 
 
 def _literals(types: Sequence[pa.DataType]) -> Any:
-    """How an amount is written beside columns of these types."""
+    """Returns a function that writes an amount as a literal for columns of these types."""
 
     def write(amount: Fraction) -> str:
         if TIMESTAMP in types:
@@ -203,7 +203,7 @@ def _unit(kind: pa.DataType, at: Fraction) -> Fraction:
 
 
 def _nearest(kind: pa.DataType, amount: Fraction) -> Any:
-    """The value of the type nearest to a number; the largest or the least one for a number beyond them."""
+    """Returns the value of the type nearest to a number; the largest or smallest for a number out of range."""
     amount = max(-_limit(kind), min(amount, _limit(kind)))
     if is_decimal(kind):
         units = round(amount * 10**kind.scale)
@@ -247,7 +247,7 @@ _TEXTS = ("", "a", "a ", "A", "ab", "\u00e9", "e\u0301", "a" * 31, "a" * 32, "a"
 
 @st.composite
 def keys(draw: st.DrawFn) -> Comparison:
-    """An equality of two columns whose types can be compared, with values that are equal across them, or nearly."""
+    """Draws an equality of two columns of comparable types, with values that are equal across them, or nearly."""
     types = draw(st.sampled_from(_COMPARABLE))
     if types[0] in (pa.string(), pa.bool_()):
         several = st.sampled_from(_TEXTS if types[0] == pa.string() else (True, False, None))

@@ -4,8 +4,8 @@
         for workload in workloads():
             check(make_host, workload)
 
-`make_host(query, plan)` starts the query. A host with a checkpoint resumes from it when it is made again, and must pass
-`DURABLE_HOST_CHECKS` as well. A check passes, or raises an AssertionError that names the rows that differ. Expected
+`make_host(query, plan)` starts the query. A host with a checkpoint resumes from it when it is created again, and must
+also pass `DURABLE_HOST_CHECKS`. A check passes, or raises an AssertionError that names the rows that differ. Expected
 answers come from the naive evaluator, which shares no code with the engine.
 """
 
@@ -31,7 +31,7 @@ Batch: TypeAlias = Mapping[str, pa.Table]
 
 
 class Host(Protocol):
-    """A running query that takes one micro-batch after another."""
+    """A running query that processes one micro-batch after another."""
 
     late: dict[str, int]
 
@@ -90,7 +90,7 @@ def workloads() -> tuple[Workload, ...]:
     lines = []
     for i in range(24):
         key = "-" if i % 7 == 3 else str(i % 3)
-        # Every other row of b comes two seconds after its time.
+        # Every other row of b arrives two seconds after its time.
         times = {"a": i // 2, "b": i - 2 * (i % 2), "c": i}
         lines += [f"{name} {max(0, time)} {key} {'pqr'[i % 3 - 1]} {i}" for name, time in times.items()]
     rows = read_rows(catalog, lines)
@@ -102,7 +102,7 @@ def workloads() -> tuple[Workload, ...]:
 
 
 def all_shapes(relations: Sequence[str]) -> Iterator[PhysicalPlan]:
-    """Every plan over the relations up to the order of inputs: 1, 1, 4, 26 for one to four of them."""
+    """Yields every plan over the relations up to the order of inputs: 1, 1, 4, 26 for one to four of them."""
     if len(relations) == 1:
         yield Leaf(relations[0])
         return
@@ -153,7 +153,7 @@ def the_answer_has_the_declared_types(make: HostMaker, workload: Workload) -> No
 
 
 def an_unknown_stream_is_refused(make: HostMaker, workload: Workload) -> None:
-    """A batch that names a stream the query does not read is refused by name, and nothing of it is taken."""
+    """A batch that names a stream the query does not read is refused by name, and none of it is processed."""
     host = make(workload.query, mjoin(workload.query.graph.names))
     for batch in workload.batches(1000):
         _refused(host, {**batch, "elsewhere": next(iter(batch.values()))}, "elsewhere")
@@ -161,7 +161,7 @@ def an_unknown_stream_is_refused(make: HostMaker, workload: Workload) -> None:
 
 
 def a_missing_column_is_refused(make: HostMaker, workload: Workload) -> None:
-    """A table without a column that the query reads is refused by stream and column, and nothing of it is taken."""
+    """A table without a column that the query reads is refused by stream and column, and none of it is processed."""
     host = make(workload.query, mjoin(workload.query.graph.names))
     for batch in workload.batches(1000):
         stream, table = next(iter(batch.items()))
@@ -170,7 +170,7 @@ def a_missing_column_is_refused(make: HostMaker, workload: Workload) -> None:
 
 
 def a_late_row_is_counted_once(make: HostMaker, workload: Workload) -> None:
-    """Rows from before what their stream has passed bring nothing and are counted, once for each relation."""
+    """Rows below the floor of their stream give no results and are counted, once for each relation."""
     host = make(workload.query, mjoin(workload.query.graph.names))
     results = [host.step(batch) for batch in workload.batches(1000)]
     _same(workload.answer, results, "before the late rows")
@@ -187,14 +187,14 @@ def a_late_row_is_counted_once(make: HostMaker, workload: Workload) -> None:
 
 
 def a_restart_changes_nothing(make: HostMaker, workload: Workload) -> None:
-    """Started again after every batch, under another plan each time, the host gives the batch answer."""
+    """A host that restarts after every batch, with another plan each time, gives the batch answer."""
     shapes = itertools.cycle(all_shapes(workload.query.graph.names))
     results = [make(workload.query, next(shapes)).step(batch) for batch in workload.batches(4)]
     _same(workload.answer, results, "restarted after every batch")
 
 
 def starting_again_is_not_a_batch(make: HostMaker, workload: Workload) -> None:
-    """A start without a batch leaves the checkpoint as it was."""
+    """A start without a batch leaves the checkpoint unchanged."""
     results = []
     for batch in workload.batches(8):
         for _ in range(3):
@@ -232,7 +232,7 @@ def _refused(host: Host, batch: Batch, named: str) -> None:
 
 
 def _partitions(names: list[str]) -> Iterator[list[list[str]]]:
-    """All ways to sort names into blocks."""
+    """Yields all partitions of names into blocks."""
     if not names:
         yield []
         return

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for count windows: queries over them, as CQL and as DuckDB SQL of the same meaning, and plans.
+"""Hypothesis strategies for count windows: queries over them, as CQL and as equivalent DuckDB SQL, and plans.
 
-DuckDB finds the row behind which a row leaves by `lead`, over the rows in order of time and of the columns that the
-text names; none of our code takes part.
+DuckDB finds the row that pushes another out by `lead`, over the rows in order of time and of the columns that the text
+names; none of our code is involved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = ((), (), ("x",), ("s",), ("x", "s"), ("f",), ("p",))
 
 @dataclass(frozen=True)
 class _Item:
-    """One relation of FROM; `rows` is None where it has a time window."""
+    """One relation of FROM; `rows` is None if it has a time window."""
 
     name: str
     stream: str
@@ -52,7 +52,7 @@ class _Item:
 
 @st.composite
 def count_queries(draw: st.DrawFn, streams: int, relations: int, slide: int | None = None) -> DrawnQuery:
-    """A query of that many relations, of which one or more have count windows; grouped with a slide."""
+    """Draws a query of that many relations, one or more with count windows; grouped if a slide is given."""
     names = list("abcd"[:relations])
     counted = {draw(st.sampled_from(names)), *draw(st.lists(st.sampled_from(names), max_size=1))}
     items = []
@@ -117,7 +117,7 @@ def _by(draw: st.DrawFn, names: Sequence[str]) -> str:
 
 @st.composite
 def count_plans(draw: st.DrawFn, graph: JoinGraph) -> PhysicalPlan:
-    """Any plan that keeps no row of a count window in an intermediate state."""
+    """Draws any plan that keeps no row of a count window in an intermediate state."""
     others = tuple(name for name in graph.names if name not in graph.counted)
     inner = draw(plans(others)) if others else None
     inputs: list[PhysicalPlan] = [Leaf(name) for name in graph.counted]

@@ -1,8 +1,8 @@
 """The second oracle: a join query as DuckDB SQL, for data too large for the naive one.
 
-DuckDB computes the batch answer over whole streams. Only what means the same in DuckDB is translated; grouped queries
-and functions with other rules there (rounding, letter case, most casts) are refused with a ValueError. Times cross as
-UTC timestamps without a zone.
+DuckDB computes the batch answer over whole streams. Limit: only what means the same in DuckDB is translated; grouped
+queries and functions with other rules there (rounding, letter case, most casts) are refused with a ValueError. Times
+are passed as UTC timestamps without a zone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.plan.query import Query
 from anabranch.testing.own import MACROS
 
 _CLOSED = '"+closed"'
-"""When so many other rows have come that a row leaves its count window."""
+"""The time at which enough later rows have arrived that a row leaves its count window."""
 _INFIX = {
     "add": "+",
     "subtract": "-",
@@ -71,7 +71,7 @@ def duckdb_answer(query: Query, rows: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def select(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-    """The answer of DuckDB to a SELECT over tables in memory, by name."""
+    """Returns DuckDB's answer to a SELECT over tables in memory, by name."""
     with _database().cursor() as connection:
         for name, table in tables.items():
             connection.register(name, table)
@@ -80,7 +80,7 @@ def select(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 
 @functools.cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """One database for the process: to open one takes ten times as long as to join a few rows in it."""
+    """One database for the process: opening one takes ten times as long as joining a few rows."""
     database = duckdb.connect(config={"threads": 1})
     for macro in MACROS:
         database.execute(macro)
@@ -95,7 +95,7 @@ def to_duckdb(query: Query) -> str:
         raise ValueError("outer joins are not translated; use the naive oracle, or SQL that was drawn with the query")
     graph = query.graph
     times = {relation.name: f"{_name(relation.name)}.{_name(relation.event_time)}" for relation in graph.relations}
-    # A NULL event time makes its comparison NULL; a lone relation has none, so it is tested by itself.
+    # A NULL event time makes its comparison NULL; a single relation has no comparison, so it is tested separately.
     conditions = [f"{times[relation.name]} IS NOT NULL" for relation in graph.relations]
     filters = [each.filter if each.condition is None else each.condition for each in graph.relations]
     conditions += [_sql(condition) for condition in filters if condition is not None]

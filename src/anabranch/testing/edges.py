@@ -1,7 +1,7 @@
 """Every function and cast of the expression language over edge values, for checks that evaluators agree.
 
 `CASES` lists expressions over columns `c0`, `c1`, … of the relation `t`; cases with the same column types share the
-rows of `edge_rows`: all combinations of the edge values of their types, NULL among them.
+rows of `edge_rows`: all combinations of the edge values of their types, including NULL.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ TEXTS_TO_READ: dict[pa.DataType, list[str]] = {
     DATE: _TIMES_AS_TEXT,
     TIMESTAMP: _TIMES_AS_TEXT,
 }
-"""Texts for casts from strings, good and bad, by target type."""
+"""Texts for casts from strings, valid and invalid, by target type."""
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 REGEXES = ("a", "^a.*b$", "(a|b)(b*)", "[^a-c]+", "\\d+|\\s", "a\\b", "(?:a(b)?)c?", "\\w{2,3}", ".\\W", "x*$", "\\.|_")

@@ -1,9 +1,9 @@
 """A file system that fails at a chosen write: the machine dies there, the disk is full, or the device breaks.
 
-Operations that change files are counted: opening a file to write, writing to it, closing it, renaming, deleting, making
-a folder. Law: the operation with the chosen number fails, and after a death every later one does too, as for a process
-that is gone. A write that fails leaves half of its bytes behind. Limit: one thread at a time; tests use `Serial` in
-place of a pool of threads, so that a number means the same operation every time.
+Operations that change files are counted: opening a file to write, writing to it, closing it, renaming, deleting,
+creating a folder. Invariant: the operation with the chosen number fails, and after a death every later one does too, as
+for a process that is gone. A failing write leaves half of its bytes behind. Limit: one thread at a time; tests use
+`Serial` instead of a thread pool, so that a number always means the same operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.run import folder, local
 
 
 class Death(BaseException):
-    """The end of a process, in tests that go on in it: no handler of errors may catch it."""
+    """The end of a process, in tests that continue in it: no error handler may catch it."""
 
 
 class Kind(Enum):
@@ -48,7 +48,7 @@ class Fault:
 
 
 class FailingFiles(fs.LocalFileSystem):
-    """Local file system with one fault; `operations` tells what was done, in order."""
+    """A local file system with one fault; `operations` lists what was done, in order."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class FailingFiles(fs.LocalFileSystem):
         return self.fault is not None and len(self.operations) > self.fault.operation
 
     def arm(self, fault: Fault | None) -> None:
-        """Counts from here on, towards another fault."""
+        """Restarts the count, with another fault."""
         self.fault, self.operations = fault, []
 
     def open_output_stream(self, path: str, *args: Any, **keywords: Any) -> Any:
@@ -120,7 +120,7 @@ class _Failing:
     def write(self, data: Any) -> int:
         content = bytes(data)
         if not content.strip(b"\0"):
-            # Arrow pads what it writes; how often depends on the digits of measured seconds. That is no operation.
+            # Arrow pads its output; how often depends on the digits of measured seconds. Padding does not count.
             return self._file.write(content)
         self._files._do(
             f"write {self._path}",
@@ -143,7 +143,7 @@ class _Failing:
 
 
 class Serial:
-    """Has the interface of a pool of threads, and does everything in the calling thread."""
+    """Has the interface of a thread pool, and runs everything in the calling thread."""
 
     def __init__(self, workers: int = 1) -> None:
         del workers
@@ -154,7 +154,7 @@ class Serial:
 
 @contextmanager
 def on_failing_files(files: FailingFiles) -> Iterator[FailingFiles]:
-    """Checkpoints that are opened inside are on the given file system, and slots step one after another."""
+    """Puts checkpoints opened inside on the given file system; slots step one after another."""
     with (
         mock.patch.object(folder, "_file_system", lambda location: (files, location)),
         mock.patch.object(local, "ThreadPoolExecutor", Serial),

@@ -1,7 +1,7 @@
 """Fault injection for crash tests: kills a driver and its process group at the call of a chosen method.
 
 The signal is SIGKILL, so nothing is flushed, closed or undone, as when the machine loses power. Limit: the driver must
-run in a process group of its own.
+run in its own process group.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is simple rather than fast. Values are None, bool, int, float, Decimal, str and date; timestamps and intervals are
 int microseconds. NULL is None and logic is three-valued. It raises an ExpressionError for each value that the engine
-refuses (an overflow, a cast that does not fit). Comparisons of several relations by sums do not overflow.
+refuses (an overflow, a cast that does not fit). Comparisons of sums over several relations do not overflow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_SECONDS = 9_223_372_036_854
 
 
 def interpret(expr: Expr, row: Callable[[Column], Value], is_unlimited: bool = False) -> Value:
-    """The value of the expression for one row; whole numbers of any size where `is_unlimited`."""
+    """Returns the value of the expression for one row; integers are unlimited with `is_unlimited`."""
     match expr:
         case Column():
             return row(expr)
@@ -102,7 +102,7 @@ def column_values(values: pa.Array | pa.ChunkedArray) -> list[Value]:
 
 
 def order(left: Value, right: Value) -> int:
-    """-1, 0 or 1 as left is below, equal to or above right; NaN is equal to itself and above all numbers."""
+    """Returns -1, 0 or 1 as left is below, equal to or above right; NaN is equal to itself and above all numbers."""
     left_nan, right_nan = _is_nan(left), _is_nan(right)
     if left_nan or right_nan:
         return int(left_nan) - int(right_nan)
@@ -472,7 +472,7 @@ def _nearest_float32(value: Decimal) -> float:
     near = np.float32(value)
     around = (near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf)))
     finite = [one for one in around if np.isfinite(one)]
-    # Of two that are equally near, the one whose last bit is zero.
+    # Of two equally near values, the one whose last bit is zero.
     return float(min(finite, key=lambda one: (abs(_WIDE.subtract(Decimal(float(one)), value)), one.view(np.int32) & 1)))
 
 

@@ -1,4 +1,4 @@
-"""Loads that a test gives instead of those that a host measures: what a query decides then follows from rows alone."""
+"""Loads given by a test instead of measured by a host, so that decisions depend only on rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MEASURED = TableSteering.after
 
 
 def per_row(seconds: float) -> SlotCpu:
-    """Every row costs the same, in whatever slot."""
+    """Every row costs the same, in any slot."""
     return lambda batch, slot, report: seconds * sum(report.rows.values())
 
 
 @contextmanager
 def given_loads(cpu: SlotCpu, cores: int | None = None) -> Iterator[None]:
-    """Lets all hosts of this process balance by these CPU times, as if a batch came every second.
+    """Makes all hosts of this process balance by these CPU times, as if a batch came every second.
 
     `cores` are the tasks that can run at once; as many as there are slots when None. Half of the work is matching.
     """

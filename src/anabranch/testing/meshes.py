@@ -1,4 +1,4 @@
-"""Hypothesis strategies for meshes: any routes, any classifier, open steps, questions, deferred predicates."""
+"""Hypothesis strategies for meshes: any routes, any classifier, open steps, semi-join probes, deferred predicates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from anabranch.plan.selections import guarded_by
 
 @st.composite
 def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
-    """Any mesh over the relations of a graph, by any column that it knows.
+    """Draws any mesh over the relations of a graph, by any column in it.
 
-    Before a query starts, that is any column of a stream; the graph of a running one knows what travels.
+    Before a query starts, that is any column of a stream; the graph of a running query has only the columns that are
+    sent.
     """
-    # Functions that draw, not strategies of strategies: thousands of meshes are drawn, and each is drawn once.
+    # Functions that draw, not nested strategies: thousands of meshes are drawn, each only once.
     return Mesh(tuple(_ways(draw, graph, relation) for relation in graph.relations))
 
 
@@ -56,7 +57,7 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
 
 
 def _classifier(draw: st.DrawFn, columns: Sequence[Field], routes: int, tests: int) -> Classifier:
-    """A tree with at most so many tests above each leaf."""
+    """Draws a tree with at most `tests` tests above each leaf."""
     if not columns or not tests or not draw(st.booleans()):
         return Assign(draw(st.integers(0, routes - 1)))
     field = columns[draw(st.integers(0, len(columns) - 1))]

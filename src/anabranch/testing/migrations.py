@@ -41,7 +41,7 @@ MigrationCheck: TypeAlias = Callable[[MigratingHostMaker, Workload, str], None]
 
 
 def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
-    """Every batch gives the rows that it gives without the change: no row later, sooner or twice."""
+    """Every batch gives the rows that it gives without the change: no row later, earlier or twice."""
     names = workload.query.graph.names
     batches = workload.batches(4)
     still = make(workload.query, mjoin(names))
@@ -56,7 +56,7 @@ def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Worklo
 
 
 def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
-    """A plan of other relations is refused by name; the plan stays and the answer is the batch answer."""
+    """A plan of other relations is refused by name; the plan is unchanged and the answer is the batch answer."""
     plan = mjoin(workload.query.graph.names)
     host = make(workload.query, plan)
     results = []
@@ -71,7 +71,7 @@ def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload,
 
 
 def one_change_at_a_time(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
-    """Asked for a second change before the first has begun, the host refuses it and makes the first."""
+    """A second change requested before the first has begun is refused, and the first is made."""
     old, *others = all_shapes(workload.query.graph.names)
     if len(others) < 2:
         return
@@ -95,7 +95,7 @@ MIGRATION_CHECKS: tuple[MigrationCheck, ...] = (
 
 
 def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Workload, strategy: str) -> bool:
-    """Asks for a change; False when the strategy cannot serve it, which must then be said at once."""
+    """Requests a change; returns False if the strategy does not support it, which must be refused at once."""
     try:
         check_migration(old, new, workload.query.graph, strategy)
     except MigrationError:

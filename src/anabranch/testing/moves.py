@@ -1,4 +1,4 @@
-"""Movements of partition groups in a host of a test, drawn: whatever moves, and however, no answer may change."""
+"""Draws moves of partition groups in the host of a test: no move may change an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BALANCES: st.SearchStrategy[Balance | None] = st.sampled_from([None, RESTLESS])
 
 
 def drawn_loads(seed: int) -> SlotCpu:
-    """CPU times that differ from slot to slot and from batch to batch: between none and two seconds in a second."""
+    """CPU times that differ by slot and batch: between zero and two seconds per second."""
 
     def cpu(batch: int, slot: int, report: SlotReport) -> float:
         return Random(f"{seed} {batch} {slot}").choice([0.0, 0.1, 0.5, 2.0])
@@ -35,8 +35,9 @@ def drawn_loads(seed: int) -> SlotCpu:
 
 
 def draw_move(data: st.DataObject, host: LocalHost) -> None:
-    """Asks a host for a movement, or for none: another table or grid, at once or spread or on parallel tracks, another
-    number of slots, or a rebalancing. One that is refused leaves the table as it was.
+    """Requests a random move from a host, or none; a refused move leaves the table unchanged.
+
+    A move is another table or grid (at once, spread or on parallel tracks), another number of slots, or a rebalancing.
     """
     before = host.partitioning
     try:

@@ -1,15 +1,15 @@
 """The batch answer of a query, computed naively; every plan, batch cut, migration and restart must reproduce it.
 
-It follows the contract to the letter and shares no code with the engine. A combination of one row per relation is a
-result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A
-row of a count window must be among the last n rows, before any filter, of those not newer than `newest`.
-Outer, semi and anti joins take such combinations one side after the other; one that meets nothing is a result if its
-deadline lies before the final watermark. A grouped query answers at every multiple of its slide strictly below the
-final watermark, over the rows that are at or before that boundary and within range of it. Rows without an event time
-are ignored. Callers leave out late rows.
+It follows the contract exactly and shares no code with the engine. A combination of one row per relation is a result
+iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A row of a
+count window must be among the last n rows, before any filter, of those not newer than `newest`. Outer, semi and anti
+joins process such combinations one side after the other; an unmatched one is a result if its deadline is before the
+final watermark. A grouped query answers at every multiple of its slide strictly below the final watermark, over the
+rows that are at or before that boundary and within range of it. Rows without an event time are ignored. Callers leave
+out late rows.
 
 Answers are multisets (`Counter`) of plain tuples in output order; times are int microseconds and floats keep nine
-significant digits, because sums of floats depend on their order. Meant for up to some sixty rows a stream.
+significant digits, because sums of floats depend on their order. Limit: meant for up to about sixty rows per stream.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from anabranch.testing.interpreter import Value, column_values, interpret, order
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
 Combination: TypeAlias = dict[str, Any]
-"""The row of each relation; None of one that an outer join has no row of."""
+"""The row of each relation; None for a relation without a row because of an outer join."""
 
 _TIME = ""
-"""The key under which a row carries its event time; no column has an empty name."""
+"""The key of a row's event time; no column has an empty name."""
 _CLOSED = " "
-"""The key under which a row of a count window carries the time at which so many others have come."""
+"""The key of the time at which enough later rows have arrived that a row leaves its count window."""
 
 
 def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | None = None) -> Answer:
-    """All results of the query over whole streams, `rows` by stream name.
+    """Returns all results of the query over whole streams, `rows` by stream name.
 
-    The final watermark of a grouped query follows from the rows, unless the caller gives one, for instance because of
+    The final watermark of a grouped query follows from the rows, unless the caller passes one, for instance because of
     idle streams.
     """
     tables = {name.lower(): table for name, table in rows.items()}
@@ -58,11 +58,10 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
 def timed_results(
     query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None
 ) -> Iterator[tuple[int, list[Value]]]:
-    """The results of the query with their event times; `tables` by stream name, in lower case.
+    """Yields the results of the query with their event times; `tables` by stream name, in lower case.
 
-    The event time of a result is that of the newest row of its combination, of a grouped query the boundary; also
-    where a combination that meets nothing is known later. Results of a query that this one reads are rows like any
-    other.
+    The event time of a result is that of the newest row of its combination, also for an unmatched combination that is
+    known later; for a grouped query it is the boundary. Results of a query that this one reads are rows like any other.
     """
     given = _given(query, query.whole.relations, tables)
     until: float = _watermark(query, tables) if watermark is None else watermark
@@ -77,7 +76,7 @@ def timed_results(
 
 
 def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
-    """The rows of each relation: of a stream, of a table, or the results of a query."""
+    """Returns the rows of each relation: of a stream, of a table, or the results of a query."""
     inputs = dict(query.inputs)
     given = {}
     for relation in relations:
@@ -112,7 +111,7 @@ def describe_difference(expected: Answer, actual: Answer) -> str:
 
 
 def comparable(value: Value) -> Value:
-    """Makes a value hashable, and numbers equal that differ by float rounding only."""
+    """Makes a value hashable, and numbers equal that differ only by float rounding."""
     match value:
         case float():
             if math.isnan(value):
@@ -130,8 +129,8 @@ def comparable(value: Value) -> Value:
 
 
 def _rows(relation: Relation, table: pa.Table) -> list[Row]:
-    """The relation's rows that have an event time and pass its filter."""
-    # The relation's schema lists what results need; filters and keys may read more of the stream.
+    """Returns the relation's rows that have an event time and pass its filter."""
+    # The relation's schema lists what results need; filters and keys may read more columns of the stream.
     columns = {name.lower(): column_values(table[name]) for name in table.column_names}
     columns[_TIME] = [BEFORE_ALL] * table.num_rows if relation.is_table else columns[relation.event_time.lower()]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -142,7 +141,7 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
 
 
 def _count(relation: Relation, window: CountWindow, rows: list[Row]) -> None:
-    """Note for each row when its n-th successor comes, by time and then by the columns that the query names."""
+    """Records for each row when its n-th successor arrives, by time and then by the columns that the query names."""
     names = [_TIME, *(name.lower() for name in relation.schema.names)]
 
     def compare(left: Row, right: Row) -> int:
@@ -175,7 +174,7 @@ def _passing(relation: Relation, timed: list[Row]) -> list[Row]:
 
 def _lookup(combination: Combination) -> Callable[[Column], Value]:
     def read(column: Column) -> Value:
-        # A relation of which an outer join has no row.
+        # A relation without a row because of an outer join.
         row = combination[column.relation]
         return None if row is None else row[column.name.lower()]
 
@@ -183,7 +182,7 @@ def _lookup(combination: Combination) -> Callable[[Column], Value]:
 
 
 def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[Combination]:
-    """Every valid combination, found relation by relation; each condition is tested once all it reads is bound."""
+    """Yields every valid combination, relation by relation; each condition is tested once all its columns are bound."""
     sequence = _sequence(graph)
     indexes = [_Index(graph, relation.name, sequence[:step], rows) for step, relation in enumerate(sequence)]
 
@@ -258,7 +257,7 @@ class _Index:
 
 
 def _key(value: Value) -> Value:
-    """A dictionary key that is equal when SQL says equal: NaN is one value, -0.0 is 0.0."""
+    """Returns a dictionary key that is equal when SQL says equal: NaN is one value, -0.0 is 0.0."""
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -268,9 +267,9 @@ def _key(value: Value) -> Value:
 def _around(
     query: Query, combinations: Iterator[Combination], rows: Mapping[str, list[Row]], watermark: float
 ) -> Iterator[Combination]:
-    """What the sides make of the combinations of the core, one side after the other.
+    """Applies the sides to the combinations of the core, one side after the other.
 
-    A combination that meets nothing comes out only if the watermark has passed its deadline.
+    An unmatched combination is yielded only if the watermark has passed its deadline.
     """
     windows = {relation.name: relation.window for relation in query.whole.relations}
     several = list(combinations)
@@ -316,7 +315,7 @@ def _at_side(
 
 
 def _agrees(graph: JoinGraph, combination: Combination) -> bool:
-    """True if all members of each key class are equal. Of an absent row, a member may be NULL or have a value."""
+    """True if all members of each key class are equal. For an absent row, a member may be NULL or have a value."""
     for key in graph.keys:
         members = ((combination[name], interpret(expression, _lookup(combination))) for name, expression in key.members)
         values = [_key(value) for row, value in members if row is not None or value is not None]
@@ -337,7 +336,7 @@ def _deadline(combination: Combination, windows: Mapping[str, Window]) -> float:
 def _grouped_around(
     query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float
 ) -> Iterator[tuple[int, list[Value]]]:
-    """The answer at each boundary is that of the query over the rows that are in their windows there."""
+    """Yields, at each boundary, the answer of the query over the rows that are in their windows there."""
     times = [row[_TIME] for relation in query.whole.streamed for row in rows[relation.name]]
     if not times or watermark == -math.inf:
         return
@@ -345,7 +344,7 @@ def _grouped_around(
     boundary = min(times) // grouping.slide * grouping.slide
     last = max(times) + max(window.reach for window in windows.values()) + grouping.lag
     while boundary < watermark + grouping.lag and boundary <= last:
-        # Where windows do not include their end, they hold what is there a microsecond before it.
+        # Windows that exclude their end hold the rows of one microsecond before it.
         instant = boundary - grouping.lag
         inside = {
             name: [row for row in several if row[_TIME] <= instant <= _deadline({name: row}, windows)]
@@ -360,7 +359,7 @@ def _grouped_around(
 
 
 def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
-    """The least, over the streams, of the largest event time less the allowed disorder."""
+    """The minimum, over the streams, of the largest event time minus the allowed disorder."""
     marks = [_watermark(below, tables) for _, below in query.inputs]
     for relation in query.whole.streamed:
         if relation.is_result:
@@ -375,7 +374,7 @@ def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
 def _grouped_at(
     query: Query, grouping: Grouping, combinations: list[Combination], boundary: int
 ) -> Iterator[tuple[int, list[Value]]]:
-    """The groups of combinations at one boundary."""
+    """Yields the groups of combinations at one boundary."""
     groups: dict[tuple[Value, ...], list[Combination]] = defaultdict(list)
     values: dict[tuple[Value, ...], tuple[Value, ...]] = {}
     for combination in combinations:
@@ -390,7 +389,7 @@ def _grouped_at(
 def _answer_of(
     query: Query, grouping: Grouping, boundary: int, key: tuple[Value, ...], members: list[Combination]
 ) -> Iterator[tuple[int, list[Value]]]:
-    """The answer row of one group, unless HAVING rejects it."""
+    """Yields the answer row of one group, unless HAVING rejects it."""
     row: Row = {"boundary": boundary}
     row |= {f"key{index}": value for index, value in enumerate(key)}
     row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
@@ -419,9 +418,9 @@ def _grouped_answer(
 def _boundaries(
     combination: Combination, windows: Mapping[str, Window], grouping: Grouping, watermark: float
 ) -> Iterator[int]:
-    """The multiples of the slide below the watermark at which all rows are present and none has left.
+    """Yields the multiples of the slide below the watermark at which all rows are present and none has expired.
 
-    Where windows do not include their end, they hold the rows before it, from their size before it on.
+    Windows that exclude their end hold the rows before it, over their whole size.
     """
     slide, times = grouping.slide, [row[_TIME] for row in combination.values()]
     boundary = (max(times) // slide) * slide
@@ -485,7 +484,7 @@ def _nothing(column: Column) -> Value:
 
 
 def _by(call: AggregateCall, values: list[Value], times: list[Value]) -> Value:
-    """The value beside the least or greatest other one, or the first values; of equals, the least value."""
+    """Returns the value at the smallest or largest other value, or the first values; for ties, the smallest value."""
     sign = -1 if call.function == "max_by" else 1
 
     def compare(left: tuple[Value, Value], right: tuple[Value, Value]) -> int:

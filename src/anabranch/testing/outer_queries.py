@@ -1,8 +1,8 @@
-"""Hypothesis strategies for queries with outer, semi and anti joins, as CQL and as DuckDB SQL of the same meaning.
+"""Hypothesis strategies for queries with outer, semi and anti joins, as CQL and as equivalent DuckDB SQL.
 
-DuckDB's text says in SQL what CQL's windows mean: a row of a side meets a combination if each is inside the window of
-every row of the other. What meets nothing is in the answer if its deadline lies before the final watermark, which the
-caller puts in place of `$WATERMARK`.
+DuckDB's text expresses CQL's windows in SQL: a row of a side matches a combination if each is inside the window of
+every row of the other. An unmatched combination is in the answer if its deadline is before the final watermark, which
+the caller substitutes for `$WATERMARK`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Relation:
     seconds: int
     is_table: bool = False
     kind: str = "RANGE"
-    """Or TUMBLE or HOP, which do not include their end."""
+    """Or TUMBLE or HOP, which exclude their end."""
 
     def cql(self, slide: int | None) -> str:
         if self.is_table:
@@ -84,9 +84,9 @@ class _Relation:
 
 @st.composite
 def outer_queries(draw: st.DrawFn, streams: int, slide: int | None = None, tables: int = 0) -> DrawnQuery:
-    """A query of one to three streams in its core and one to three sides; of groups if a slide is given.
+    """Draws a query of one to three streams in its core and one to three sides; grouped if a slide is given.
 
-    Some of the relations are of tables, if there are any; then there may be no side.
+    Some of the relations are tables, if there are any; then there may be no side.
     """
     drawn = _Drawn(draw, streams, slide, tables)
     return drawn.query()
@@ -94,7 +94,7 @@ def outer_queries(draw: st.DrawFn, streams: int, slide: int | None = None, table
 
 @st.composite
 def drawn_tables(draw: st.DrawFn, count: int, most_rows: int = 6) -> dict[str, pa.Table]:
-    """Tables t0, t1, … with the columns of drawn streams, but for the event time."""
+    """Draws tables t0, t1, … with the columns of drawn streams, except the event time."""
     found = {}
     for number in range(count):
         table = draw(arrivals(1, most_rows=most_rows)).tables["s0"].drop_columns(["ts"])
@@ -103,19 +103,19 @@ def drawn_tables(draw: st.DrawFn, count: int, most_rows: int = 6) -> dict[str, p
 
 
 def with_tables(catalog: Catalog, tables: Mapping[str, pa.Table]) -> Catalog:
-    """The catalog of streams with tables beside them."""
+    """Returns the catalog of streams with tables added."""
     for name, table in tables.items():
         catalog.register_table(TableDeclaration(name, Schema.from_arrow(table.schema)))
     return catalog
 
 
 def with_watermark(sql: str, rows: Arrivals) -> str:
-    """DuckDB's text for some rows."""
+    """Returns DuckDB's text with the watermark of some rows."""
     return sql.replace(WATERMARK, str(int(final_watermark(rows.tables, rows.disorder))))
 
 
 def final_watermark(tables: Mapping[str, pa.Table], disorder: Mapping[str, int]) -> float:
-    """The watermark after all rows of the streams that a query reads."""
+    """Returns the watermark after all rows of the streams that a query reads."""
     marks = []
     for name, table in tables.items():
         times = table["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
@@ -125,7 +125,7 @@ def final_watermark(tables: Mapping[str, pa.Table], disorder: Mapping[str, int])
 
 
 ALIASES = "abceghijklmnoqrvwz"
-"""Names of relations: more than a query draws, and none that a column has."""
+"""Names of relations: more than a query draws, and none that is a column name."""
 
 
 class _Drawn:
@@ -151,16 +151,16 @@ class _Drawn:
             seconds = seconds or self.slide
         kind = self.kind
         if self.slide is None and kind == "TUMBLE":
-            # Of one size, and beside others in a query without groups.
+            # Of one size, and mixed with other windows in a query without groups.
             kind = self.draw(st.sampled_from(["RANGE", "TUMBLE"]))
             seconds = self.windows[-1] if kind == "TUMBLE" else seconds
-        # All streams are read, or the watermark would not be that of all rows.
+        # All streams are read; otherwise the watermark would not be that of all rows.
         made = _Relation(ALIASES[number], f"s{number % self.streams}", seconds, kind=kind)
         self.made.append(made)
         return made
 
     def on(self, before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
-        """A condition between what was there and what is new."""
+        """Draws a condition between the previous relations and the new ones."""
         last = own[0]
         parts = []
         if self.draw(st.integers(0, 9)):
@@ -179,7 +179,7 @@ class _Drawn:
         return " AND ".join(parts) or "TRUE"
 
     def inner(self, count: int, *, of_any: bool = False) -> tuple[list[_Relation], str, str]:
-        """Streams joined by JOIN … ON: as CQL, and as SQL with the windows."""
+        """Draws streams joined by JOIN … ON: as CQL, and as SQL with the windows."""
         several = [self.relation(may_be_table=of_any)]
         cql, sql = several[0].cql(self.slide), several[0].sql
         for _ in range(count - 1):
@@ -232,10 +232,10 @@ class _Drawn:
             if len(self.made) + len(subqueries) > 6:
                 break
         for kind in subqueries:
-            # They come after all joins of FROM, in whatever order they were drawn.
+            # They come after all joins of FROM, in any order.
             self._subquery(kind, visible)
         for _ in range(self.draw(st.integers(0, 2))):
-            # Conditions stand after the subqueries, which they do not change.
+            # Conditions come after the subqueries, which they do not affect.
             chosen = self.draw(st.sampled_from(visible))
             template = self.draw(st.sampled_from(_WHERE[:-1] if chosen.is_table else _WHERE))
             condition = template.format(a=chosen.name)
@@ -276,7 +276,7 @@ class _Drawn:
 
 
 def _inside(before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
-    """That all new rows are inside the windows of those before, and the other way round."""
+    """The condition that all new rows are inside the windows of the previous ones, and vice versa."""
     parts = [
         f"({one.name}.ts IS NULL OR {other.name}.ts IS NULL OR (epoch_us({one.name}.ts) <= {other.leaves}"
         f" AND epoch_us({other.name}.ts) <= {one.leaves}))"
@@ -288,6 +288,6 @@ def _inside(before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
 
 
 def _due(several: Sequence[_Relation]) -> str:
-    """That the watermark has passed the deadline of a combination."""
+    """The condition that the watermark has passed the deadline of a combination."""
     ends = ", ".join(f"coalesce({each.leaves}, {2**61})" for each in several if not each.is_table)
     return f"least({ends}) < {WATERMARK}"

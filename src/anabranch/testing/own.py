@@ -1,4 +1,4 @@
-"""Functions of one's own for tests: as the engine calls them, and as macros of DuckDB."""
+"""User-defined functions for tests: as the engine calls them, and as DuckDB macros."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN_FUNCTIONS = (
     own_function("known", _known, "bigint", nulls="pass"),
     own_function("digit", _digit, "bigint", takes=["bigint"], version="2"),
 )
-"""One over two relations, one that cannot fail, one that sees NULLs, and one that fails where it is not guarded."""
+"""One over two relations, one that cannot fail, one that receives NULLs, and one that fails if it is not guarded."""
 
 MACROS = (
     "CREATE OR REPLACE MACRO near(a, b) AS abs(a - b) <= 1",

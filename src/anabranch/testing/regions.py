@@ -1,7 +1,7 @@
-"""Streams in which a column that the query does not select decides which order of joins is cheap.
+"""Streams in which a column that the query does not select decides which join order is cheap.
 
-Rows of `h` have partners by a key of their own in `a` and in `b`. In the one region hardly any pair with `a` passes
-its predicate, in the other hardly any with `b`. Only the region tells which, or, by day, the half of the day.
+Rows of `h` have matches by separate keys in `a` and in `b`. In one region almost no pair with `a` passes its predicate,
+in the other almost no pair with `b`. Only the region determines which or, with `by_day`, the half of the day.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def regional_query(columns: pa.Schema = COLUMNS, window: str = "100 SECONDS") ->
 def regional_batch(
     number: int, rng: np.random.Generator, length: int = 10 * SECONDS, *, by_day: bool = False
 ) -> dict[str, pa.Table]:
-    """Rows of a stretch of so many microseconds."""
+    """Returns the rows of a span of `length` microseconds."""
     tables = {}
     for name in "hab":
         count = ROWS if name == "h" else ROWS // 4

@@ -1,4 +1,4 @@
-"""Stories: a query, rows by time and the expected answers, as a text that reads like a timeline.
+"""Scenarios: a query, rows by time and the expected answers, as a text that reads like a timeline.
 
     # Anything after a '#' is for people, above all a drawing of the timeline.
     stream a (k bigint, v string)
@@ -14,9 +14,9 @@
     late a 1
 
 Every stream gets an event time `ts` before its columns. A row is the stream, its time in seconds since the epoch, and
-its values; `-` is NULL. The lines of a batch stand in order of arrival; `at` is the processing time in seconds, which
-only idleness depends on. Answers are compared as multisets of lines, times again in seconds. `late` counts the rows of
-the batch that came too late.
+its values; `-` is NULL. The lines of a batch are in order of arrival; `at` is the processing time in seconds, which
+affects only idleness. Answers are compared as multisets of lines, with times in seconds. `late` counts the late rows of
+the batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class ScriptedBatch:
-    """One micro-batch of a story: what arrives, when, and what must come out."""
+    """One micro-batch of a scenario: the arriving rows, the time, and the expected output."""
 
     rows: Mapping[str, pa.Table]
     now: int
@@ -51,7 +51,7 @@ class ScriptedBatch:
 
 @dataclass(frozen=True)
 class Script:
-    """A whole story; `idle_timeout` is in microseconds."""
+    """A whole scenario; `idle_timeout` is in microseconds."""
 
     catalog: Catalog
     query: str
@@ -60,7 +60,7 @@ class Script:
 
 
 def read_script(text: str) -> Script:
-    """The story a text tells, or a ValueError that names the line."""
+    """Parses a scenario; raises a ValueError that names the line."""
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.split("#", 1)[0].rstrip()
@@ -76,7 +76,7 @@ def read_script(text: str) -> Script:
 
 
 def read_rows(catalog: Catalog, lines: Iterable[str]) -> dict[str, pa.Table]:
-    """Tables by stream name, of rows written as `stream time value…`; only streams that have rows."""
+    """Parses rows written as `stream time value…` to tables by stream name; only streams that have rows."""
     rows: dict[str, list[list[Any]]] = {}
     for line in lines:
         name, *words = line.split()
@@ -91,7 +91,7 @@ def read_rows(catalog: Catalog, lines: Iterable[str]) -> dict[str, pa.Table]:
 
 
 def answer_lines(table: pa.Table) -> tuple[str, ...]:
-    """A table in the form in which stories write answers, sorted."""
+    """Formats a table as scenarios write answers, sorted."""
     columns = [[_text(value) for value in column.to_pylist()] for column in table.columns]
     return tuple(sorted(" ".join(values) for values in zip(*columns, strict=True)))
 
@@ -105,7 +105,7 @@ class _Batch:
 
 
 class _Reader:
-    """What has been read so far; an indented line continues the section above it."""
+    """The parser state; an indented line continues the section above it."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()

@@ -1,8 +1,8 @@
 """Hypothesis strategies for the exactness property: streams, queries over them, arrivals, batch cuts and plans.
 
-Queries are drawn as text, in the part of SQL that CQL and DuckDB spell alike, so that DuckDB can compute the batch
-answer of a join straight from the text without any of our code. Streams have ties, NULL keys, skew, may be empty, and
-arrive out of order within their allowed disorder.
+Queries are drawn as text, in the subset of SQL that CQL and DuckDB share, so that DuckDB can compute the batch answer
+of a join directly from the text without any of our code. Streams have ties, NULL keys, skew, may be empty, and arrive
+out of order within their allowed disorder.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ TIME_BANDS = (
     "{b}.ts <= {a}.ts + INTERVAL 2 SECONDS",
     "{a}.ts + INTERVAL 4 SECONDS >= {b}.ts AND {a}.ts - INTERVAL 1 SECONDS <= {b}.ts",
 )
-"""Bands over event times, by which rows may leave before their windows end."""
+"""Bands over event times, by which rows may expire before their windows end."""
 _OF_ANY_TYPE = (
     "{last}.ts - {first}.ts",
     "CASE WHEN {first}.x > 0 THEN {first}.ts - {last}.ts END",
@@ -150,7 +150,7 @@ FILTERS = (
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The rows of each stream in order of arrival, and the allowed disorder each keeps to (microseconds)."""
+    """The rows of each stream in order of arrival, and the allowed disorder of each (microseconds)."""
 
     tables: Mapping[str, pa.Table]
     disorder: Mapping[str, int]
@@ -176,7 +176,7 @@ class DrawnQuery:
 def arrivals(
     draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False, mostly_dense: bool = False
 ) -> Arrivals:
-    """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
+    """Draws streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
     Half the draws (with `mostly_dense`, four of five) are dense: all streams have `most_rows` rows within seconds of
     each other and with few NULLs, so many rows join. Dense draws come from a seed and do not shrink. Some draws begin
@@ -222,10 +222,10 @@ def _dense_row(random: Random, disorder: int) -> tuple[int, int, tuple[object, .
 def join_queries(
     draw: st.DrawFn, streams: int, relations: int, *, shuffled: bool = False, one_column: bool = False
 ) -> DrawnQuery:
-    """A join of that many relations, connected in most draws: chains, stars, cycles; self-joins now and then.
+    """Draws a join of that many relations, connected in most draws: chains, stars, cycles; sometimes self-joins.
 
-    FROM has them in the order of their names unless `shuffled`. With `one_column` all equalities are of one column,
-    so that several queries compare by the same expressions, of different relations.
+    FROM lists them in the order of their names unless `shuffled`. With `one_column` all equalities use one column, so
+    that several queries compare by the same expressions, of different relations.
     """
     parts = _Parts(draw, streams, relations, shuffled=shuffled, equalities=EQUALITIES[: 1 if one_column else None])
     outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
@@ -254,14 +254,14 @@ _SHARED_JOINS = (
 
 @st.composite
 def overlapping_queries(draw: st.DrawFn, streams: int, count: int) -> tuple[str, ...]:
-    """CQL texts of queries with a join of two or three relations in common; windows, filters and more are their own."""
+    """Draws CQL texts of queries that share a join of two or three relations; windows, filters and more differ."""
     overlap = draw(overlaps(streams))
     return tuple(draw(overlapping_query(overlap)) for _ in range(count))
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The join that queries have in common: its relations, its predicates, and the window of most of them."""
+    """The join that queries share: its relations, its predicates, and the window of most of them."""
 
     streams: int
     core: tuple[str, ...]
@@ -271,16 +271,16 @@ class Overlap:
 
 @st.composite
 def overlaps(draw: st.DrawFn, streams: int) -> Overlap:
-    """A join of two or three relations."""
+    """Draws a join of two or three relations."""
     core = tuple("abc"[: draw(st.integers(2, 3))])
     return Overlap(streams, core, tuple(_chained(draw, core)), draw(st.sampled_from([3, 5, 10, 25])))
 
 
 @st.composite
 def overlapping_query(draw: st.DrawFn, overlap: Overlap, results: Sequence[str] = (), *, grouped: bool = False) -> str:
-    """A query with the common join and more relations, streams or results of other queries, maybe grouped.
+    """Draws a query with the common join and more relations, streams or results of other queries, maybe grouped.
 
-    A query over results, or one that others may read, gives the columns x, y, s and p.
+    A query over results, or one that others may read, has the columns x, y, s and p.
     """
     more = draw(st.sampled_from([[], [], ["d"], ["e"], ["d", "e"]]))
     below = draw(st.none() | st.sampled_from(results)) if results else None
@@ -305,7 +305,7 @@ def overlapping_query(draw: st.DrawFn, overlap: Overlap, results: Sequence[str] 
         for a, b in itertools.pairwise(draw(st.permutations(timed))):
             predicates.append(draw(st.sampled_from(TIME_BANDS)).format(a=a, b=b))
     filtered = draw(st.lists(st.sampled_from(names), max_size=2))
-    # Results have no column f, and a filter that may fail keeps its query out of a set.
+    # Results have no column f, and a query with a filter that may fail is not accepted in a set.
     filters = [text for text in FILTERS[1:-1] if not read or ".f " not in text]
     predicates += [draw(st.sampled_from(filters)).format(a=name) for name in filtered]
     source = f"FROM {', '.join(draw(st.permutations(items)))} WHERE {' AND '.join(predicates)}"
@@ -320,7 +320,7 @@ def overlapping_query(draw: st.DrawFn, overlap: Overlap, results: Sequence[str] 
 
 
 def _chained(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
-    """A predicate from each of the relations after the first to one before it, mostly of the same column."""
+    """Draws a predicate from each relation after the first to an earlier one, mostly on the same column."""
     return [
         draw(st.sampled_from(_SHARED_JOINS if not draw(st.integers(0, 2)) else _SHARED_JOINS[:1])).format(
             a=names[draw(st.integers(0, position - 1))], b=names[position]
@@ -331,9 +331,9 @@ def _chained(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 
 @st.composite
 def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: bool = False) -> DrawnQuery:
-    """A grouped query of that many relations; the naive oracle answers it.
+    """Draws a grouped query of that many relations; the naive oracle answers it.
 
-    With `plain` some of the aggregates are left out, so that rows have less to differ in.
+    With `plain` some of the aggregates are left out, so that rows differ in less.
     """
     slide = draw(st.sampled_from([1, 2, 5]))
     parts = _Parts(draw, streams, relations, slide)
@@ -443,7 +443,7 @@ class _Parts:
 def plans(
     draw: st.DrawFn, relations: tuple[str, ...], thetas: Sequence[Theta] = (), *, merging: bool = False
 ) -> PhysicalPlan:
-    """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders.
+    """Draws any plan over the relations: mjoin, tree, or between; with default or drawn probe orders.
 
     Thetas are deferred to any join that has their relations. With `merging`, which grouped queries allow, inputs of
     joins may be merged before they join, and no theta is deferred.
@@ -474,7 +474,7 @@ def plans(
 
 
 def _checking(plan: PhysicalPlan, node: JoinNode, position: int) -> PhysicalPlan:
-    """Lets one join of the plan check a theta."""
+    """Adds a theta to the checks of one join of the plan."""
     if not isinstance(plan, JoinNode):
         return plan
     checks = (*plan.checks, position) if plan is node else plan.checks
@@ -483,7 +483,7 @@ def _checking(plan: PhysicalPlan, node: JoinNode, position: int) -> PhysicalPlan
 
 @st.composite
 def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[str]:
-    """Some of the filters of a query, by relation or by text, to be checked by joins."""
+    """Draws some of the filters of a query, by relation or by text, to be checked by joins."""
     plan = rewrite(bind(drawn.cql, given.catalog))
     graph = normal_form(drawn.cql, plan).graph
     if len(graph.names) == 1:
@@ -491,7 +491,7 @@ def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[st
     parts = [(r.name, part) for r in graph.relations if r.filter is not None for part in conjuncts(r.filter)]
     named = []
     for owner, part in parts:
-        # One that may keep something from failing is refused.
+        # A filter that may guard another expression is refused.
         with contextlib.suppress(SpecError):
             normal_form(drawn.cql, plan, [str(part)])
             named += [str(part)] if sum(other == owner for other, _ in parts) > 1 else [str(part), owner]
@@ -513,9 +513,9 @@ def batch_cuts(draw: st.DrawFn, given: Arrivals, least: int = 1) -> list[dict[st
 
 @st.composite
 def tables(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset()) -> Partitioning:
-    """Some groups moved, all of them shuffled, another grid, or keys split and united.
+    """Draws a table with some groups moved, all of them shuffled, another grid, or keys split and united.
 
-    What is drawn does not depend on the groups and heavy keys of the table, which a measured rebalancing may change.
+    The draw does not depend on the groups and heavy keys of the table, which a measured rebalancing may change.
     """
     random = Random(draw(st.integers(0, 2**32 - 1)))
     match draw(st.sampled_from(["some", "all", "grid", "heavy", "heavy"])):
@@ -532,7 +532,7 @@ def tables(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset
 
 @st.composite
 def splits(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset()) -> Partitioning:
-    """Some heavy keys united, and some of the small numbers that drawn rows have as keys split over drawn slots."""
+    """Unites some heavy keys, and splits some of the small numbers that are keys of drawn rows over drawn slots."""
     for key, is_united in zip(now.heavy, draw(st.lists(st.booleans(), min_size=3, max_size=3)), strict=False):
         if is_united:
             now = now.united(key.code, key.value)
@@ -542,7 +542,7 @@ def splits(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset
     for code, value in draw(st.lists(st.tuples(st.sampled_from(keys), st.integers(0, 4)), max_size=2, unique=True)):
         slots = draw(st.lists(st.integers(0, now.slots - 1), min_size=2, max_size=now.slots, unique=True))
         traffic = {name: draw(st.sampled_from([1.0, 5.0])) for name in sorted(now.relations)}
-        # One that is split already, or whose rows must not be cut, stays as it is.
+        # A key that is already split, or whose rows must not be split, is unchanged.
         with contextlib.suppress(PlanError):
             now = now.split(code, value, slots, traffic, uncut=uncut)
     return now

@@ -1,7 +1,7 @@
-"""A host in this process whose slots do as Spark's workers do: no engine lives from one batch to the next.
+"""A host in this process whose slots behave like Spark's workers: no engine lives from one batch to the next.
 
-Before each batch a slot finds its arrays in the hot folder, or is rebuilt from the checkpoint; after it, it stamps them
-(`run.hot`). Tests that draw moves, switches and crashes reach that code without Spark.
+Before each batch a slot finds its arrays in the hot folder, or is rebuilt from the checkpoint; after the batch, it
+stamps them (`run.hot`). So tests that draw moves, switches and crashes cover that code without Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.stats.report import SlotReports
 
 
 class WorkerHost(LocalHost):
-    """Needs a checkpoint, and a hot folder of the test's own (ANABRANCH_HOT_FOLDER)."""
+    """A host that needs a checkpoint, and a separate hot folder for the test (ANABRANCH_HOT_FOLDER)."""
 
     def __init__(self, query: Any, plan: Any, *, checkpoint: str, **settings: Any) -> None:
         self._opened: dict[int, hot.OpenEngine] = {}

@@ -1,8 +1,9 @@
 """Casts with the rules of Spark's ANSI mode: a value that does not fit is an error, never a NULL or a wrap.
 
-Integers cut fractions toward zero; decimals round them half away from zero. Times are UTC, and a number stands for
-seconds since the epoch. Casts read strings in their plain forms, with blanks around them. Those forms are public: Spark
-reads more forms, and the Spark host restricts it to these. Only the years 1 to 9999 have a written form.
+Casts to integers truncate fractions toward zero; casts to decimals round half away from zero. Times are UTC, and a
+number means seconds since the epoch. Casts read strings in their plain forms, with blanks around them. Those forms are
+public: Spark reads more forms, and the Spark host restricts it to these. Limit: only the years 1 to 9999 have a written
+form.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         return _to_integer(values, target)
     if is_float(target):
         if is_decimal(source):
-            # From the digits: a detour through double would round twice.
+            # From the digits: a conversion through double would round twice.
             return decimals_to_floats(values) if target == pa.float64() else decimals_to_text(values).cast(target)
         return values.cast(target, safe=False)
     if is_decimal(target):
@@ -99,7 +100,7 @@ def _to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
         return decimals_from_text(pc.if_else(finite, floats, pa.scalar(None, pa.float64())).cast(pa.string()), target)
     if is_integer(values.type):
         values = values.cast(pa.int64()).cast(pa.decimal128(19, 0))
-    # 256 bits hold every decimal at every scale; Arrow's 128 bits would wrap silently on the way.
+    # 256 bits hold every decimal at every scale; intermediate values in Arrow's 128 bits could wrap silently.
     wide = values.cast(pa.decimal256(76, max(values.type.scale, target.scale)))
     if values.type.scale > target.scale:
         wide = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")

@@ -1,12 +1,12 @@
 """Keys and band positions as int64 codes, which the join kernels look up instead of typed values.
 
-Laws. Equal values of one type have equal codes, whatever the slicing of the array; for types that fit 64 bits the
-code is the value itself, so equal codes mean equal values too. Hashed codes are those of Spark SQL's `xxhash64`, so
+Invariants: equal values of one type have equal codes, whatever the slicing of the array. For types that fit 64 bits the
+code is the value itself, so equal codes also mean equal values. Hashed codes are those of Spark SQL's `xxhash64`, so
 that both hosts send a key to the same partition group. The band code of a left value minus that of a right value is 0
-or 1 (modulo 2**64) whenever the comparisons that made the band hold for the two, rounding included. Codes of NULL are
-arbitrary: callers drop NULL keys first.
+or 1 (modulo 2**64) whenever the comparisons that form the band hold for the two, rounding included.
 
-The hash is XXH64 (Y. Collet, the xxHash specification), seed 42 as in Spark.
+Limit: codes of NULL are arbitrary; callers drop NULL keys first. The hash is XXH64 (Y. Collet, the xxHash
+specification), seed 42 as in Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OFF = 2.0**-46
 _LEAST_ERROR = 2.0**-500
 """The least error, far above denormal doubles; smaller values share one bucket."""
 _SPARE = 1 + 2.0**-7
-"""Spare room in every bucket, for the relative shift of the right side."""
+"""Extra width of every bucket, for the relative shift of the right side."""
 _EVEN_BITS = 36
 _EVEN_BUCKETS = 2.0**_EVEN_BITS
 """Buckets on each side of zero that have one size; beyond them the size doubles with each power of two."""
@@ -89,11 +89,11 @@ def combine_codes(columns: Sequence[Codes]) -> Codes:
 
 
 def band_codes(values: pa.Array, low: float, high: float, *, is_left: bool) -> Codes:
-    """Bucket numbers of one side of the band low <= left - right <= high.
+    """Returns the bucket numbers of one side of the band low <= left - right <= high.
 
-    A left value is in the bucket of its partner or in the next one. Integers, times and decimals of up to 18 digits
-    have exact buckets. Other numbers are counted as doubles, in buckets that are wider than the band by more than
-    rounding.
+    A left value is in the bucket of its match or in the next one. Integers, times and decimals of up to 18 digits have
+    exact buckets. Other numbers are treated as doubles, in buckets that exceed the band by more than the rounding
+    error.
     """
     kind = values.type
     if is_decimal(kind):
@@ -115,7 +115,7 @@ def _integer_buckets(values: Codes, low: int, high: int, is_left: bool) -> Codes
     quotients, remainders = np.divmod(values, np.int64(size))
     if is_left:
         return np.asarray(quotients, dtype=np.int64)
-    # Adding `low` to a value could overflow. A bucket number may wrap, because partners wrap alike.
+    # Adding `low` to a value could overflow. A bucket number may wrap, because both sides wrap alike.
     buckets, rest = divmod(low, size)
     wrapped = np.int64((buckets + 2**63) % 2**64 - 2**63)
     with np.errstate(over="ignore"):
@@ -123,7 +123,7 @@ def _integer_buckets(values: Codes, low: int, high: int, is_left: bool) -> Codes
 
 
 def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left: bool) -> Codes:
-    """Bucket numbers that allow for rounding, here and in the comparisons that made the band.
+    """Returns bucket numbers that allow for rounding, here and in the comparisons that form the band.
 
     A comparison of left - right in doubles has an error of a few ulps of its largest intermediate value: a bound, or
     one of the values. For bounds, buckets are wider than the band by four errors, and the right side is shifted down by
@@ -141,14 +141,14 @@ def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left
 def _number_buckets(values: Any, farthest: float, shift: float, per_unit: float, share: float) -> Any:
     numbers = np.empty(len(values), dtype=np.int64)
     for index in range(len(values)):
-        # NaN becomes the least value, on both sides alike.
+        # NaN maps to the least value on both sides.
         value = min(values[index], farthest) if values[index] >= -farthest else -farthest
         place = (value + shift) * per_unit
         place -= abs(place) * share
         distance = abs(place)
         number = np.int64(min(distance, _EVEN_BUCKETS))
         if distance >= _EVEN_BUCKETS:
-            fraction, exponent = math.frexp(distance)  # of which the fraction is at least a half
+            fraction, exponent = math.frexp(distance)  # the fraction is at least one half
             number += np.int64((2 * fraction - 1) * _EVEN_BUCKETS) + ((exponent - 1 - _EVEN_BITS) << _EVEN_BITS)
         numbers[index] = ~number if place < 0 else number
     return numbers
@@ -276,7 +276,7 @@ def _fold_longs(codes: Any, hashes: Any) -> None:
 @njit(cache=True, nogil=True)
 def _remainders(codes: Any, divisor: Any) -> Any:
     remainders = np.empty(len(codes), dtype=np.int64)
-    if divisor & (divisor - 1) == 0:  # a power of two, as it mostly is: dividing takes longer than hashing
+    if divisor & (divisor - 1) == 0:  # usually a power of two: division takes longer than hashing
         for index in range(len(codes)):
             remainders[index] = _hash_long(codes[index], np.int64(_SEED)) & (divisor - 1)
     else:

@@ -1,4 +1,4 @@
-"""Comparisons by Spark's rules: NaN equals NaN and is larger than every number, -0.0 equals 0.0, NULL stays NULL."""
+"""Comparisons by Spark's rules: NaN equals NaN and is larger than every number, -0.0 equals 0.0, NULL gives NULL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Quotients and remainders of decimals, exact and rounded half away from zero as in Spark.
 
-Unscaled values of up to 38 digits are Python's integers in arrays of objects: a quotient may need 77 digits on the way.
+Unscaled values of up to 38 digits are Python integers in object arrays, because an intermediate value may need 77
+digits.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def unscaled(values: pa.Array) -> Whole:
 
 
 def from_unscaled(whole: Whole, valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
-    """Decimals of the type; an ArrowInvalid says which value does not fit."""
+    """Returns decimals of the type; raises ArrowInvalid if a value does not fit."""
     whole = np.where(valid, whole, 0)
     beyond = np.abs(whole) >= 10**kind.precision
     if beyond.any():

@@ -1,8 +1,8 @@
-"""Numbers as written digits: the loops behind casts between strings, floats and decimals.
+"""Numbers as decimal digits: the loops behind casts between strings, floats and decimals.
 
 Decimals are 128-bit integers of unscaled units, as two words; rounding is half away from zero. Floats are written as
-Java writes them (`1.0`, `1.0E10`, `NaN`), from the shortest digits that read back as the same float; Java
-before 19 sometimes writes more of them.
+Java writes them (`1.0`, `1.0E10`, `NaN`), with the shortest digits that read back as the same float. Limit: Java before
+19 sometimes writes more digits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Expressions over Arrow columns: one kernel per function of the expression language, whole columns at a time.
+"""Evaluates expressions over Arrow columns: one kernel per function of the language, whole columns at a time.
 
-Law: the engine, Spark SQL and the naive interpreter of `testing.interpreter` agree on the value of every expression.
-Expressions arrive typed and coerced, so this module has no type rules. Constants stay single values until the end. A
-part that can fail is evaluated only on rows that need it: `CASE WHEN k < 10 THEN k * k END` cannot overflow on other
-rows.
+Invariant: the engine, Spark SQL and the naive interpreter of `testing.interpreter` agree on the value of every
+expression. Expressions arrive typed and coerced, so this module has no type rules. Constants remain scalars until the
+end. A part that can fail is evaluated only on rows that need it: `CASE WHEN k < 10 THEN k * k END` cannot overflow on
+other rows.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
     """True for the rows where the predicate is true; NULL is not true.
 
-    Of a conjunction each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL
-    there guards as well as what is false.
+    Evaluates each part of a conjunction only on rows that pass the parts before it, as Spark's filters do. So an
+    earlier part guards the later ones when it is NULL as well as when it is false.
     """
     mask: Mask = np.ones(length, dtype=np.bool_)
     for part in conjuncts(expr):
         left = int(np.count_nonzero(mask))
-        # To gather the rows that are left costs as much as a few ordinary checks.
+        # Gathering the remaining rows costs as much as a few ordinary checks.
         if can_fail(part) or not left or (2 * left < length and is_dear(part)):
             mask &= _true(_on_rows(part, columns, mask))
         else:
@@ -104,7 +104,7 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
 def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
     """Evaluates the arguments; one that can fail is evaluated only where the arguments before it are not NULL.
 
-    A divisor comes before what it divides, and is to be other than zero: so does Spark.
+    As in Spark, a divisor is evaluated before the dividend, which is evaluated only where the divisor is not zero.
     """
     first, *others = expr.arguments
     if expr.function in ("divide", "modulo") and can_fail(first):
@@ -127,7 +127,7 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
 
 
 def _comparison(expr: Call, columns: ColumnLookup, length: int) -> Datum:
-    """Compares whole numbers as if they had no limit; only where one overflows does that take longer."""
+    """Compares integers without overflow; takes longer only where a value overflows."""
     try:
         values = _arguments(expr, columns, length)
     except ExpressionError:
@@ -136,7 +136,7 @@ def _comparison(expr: Call, columns: ColumnLookup, length: int) -> Datum:
 
 
 def _unlimited(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
-    """Evaluates sums of whole numbers as decimals of 256 bits, and their doubles from these."""
+    """Evaluates integer sums as 256-bit decimals, and converts these to double where needed."""
     match expr:
         case Call(function="add" | "subtract" | "negate" | "abs"):
             values = [_unlimited(each, columns, length) for each in expr.arguments]
@@ -248,7 +248,7 @@ def _on_numbers(kernel: Callable[..., Datum]) -> Callable[..., Datum]:
 
 
 _LENIENT = frozenset({"greatest", "least"})
-"""Functions that can give a value although one argument is NULL."""
+"""Functions that can return a value although one argument is NULL."""
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "add": _on_numbers(pc.add_checked),
@@ -313,4 +313,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "timestamp_micros": times.from_count(1),
     "date": lambda value: times.moment(value).cast(pa.date32()),
 }
-"""Kernel by function; `and`, `or`, `case` and `coalesce`, which skip rows, have functions of their own above."""
+"""Kernel by function; `and`, `or`, `case` and `coalesce`, which skip rows, have separate functions above."""

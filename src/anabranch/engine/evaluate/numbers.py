@@ -67,7 +67,7 @@ def modulo(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def floor(value: Datum) -> Datum:
-    return pc.add(pc.floor(value), pa.scalar(0.0))  # adding zero turns -0.0 into 0.0, as a detour by integers would
+    return pc.add(pc.floor(value), pa.scalar(0.0))  # adding zero turns -0.0 into 0.0, as conversion to integers would
 
 
 def ceil(value: Datum) -> Datum:

@@ -1,7 +1,7 @@
-"""Calls of the user's own functions over Arrow arrays.
+"""Calls user-defined functions over Arrow arrays.
 
-A function sees whole columns. By default it does not see rows with a NULL argument: they give NULL. Its result must
-have one value per row, of the declared type or one that Arrow casts to it without loss. An exception becomes a
+A function receives whole columns. By default it does not receive rows with a NULL argument: they give NULL. Its result
+must have one value per row, of the declared type or one that Arrow casts to it without loss. An exception becomes a
 FunctionError that names the function; the host adds the stream of the rows and the batch.
 """
 
@@ -20,7 +20,7 @@ from anabranch.lang.schema import type_name
 
 
 def call_own(own: OwnFunction, arguments: Sequence[pa.Array], length: int) -> pa.Array:
-    """The values of the function for each of `length` rows."""
+    """Returns the values of the function for each of `length` rows."""
     if not length:
         return pa.nulls(0, own.returns)
     if not own.skips_nulls:

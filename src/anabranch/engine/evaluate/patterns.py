@@ -1,4 +1,4 @@
-"""Kernels of regular expressions: Arrow's, which are RE2."""
+"""Regular-expression kernels, based on Arrow's RE2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rlike(text: Datum, pattern: pa.Scalar) -> Datum:
 
 
 def regexp_extract(text: Datum, pattern: pa.Scalar, group: pa.Scalar) -> Datum:
-    """A group of the first match; an empty text where nothing matches, as in Spark."""
+    """Returns a group of the first match; an empty string where nothing matches, as in Spark."""
     found = pc.extract_regex(text, regex(pattern.as_py()).extracting(group.as_py()))
     return pc.if_else(pc.is_null(text), pa.scalar(None, pa.string()), pc.coalesce(pc.struct_field(found, "g"), ""))
 

@@ -1,8 +1,8 @@
-"""The hash by which rows of a heavy key are spread.
+"""The hash that spreads rows of a heavy key.
 
-It is made of what travels with a row: its time, the codes of its keys, and payload columns that fit 64 bits. So it can
-be computed of rows that arrive, and of rows in any row file, however old; Spark SQL computes the same
-(`spark.source`). Rows that agree in all of these go to the same place.
+The hash covers a row's time, its key codes, and the payload columns that fit 64 bits. All of these are stored with a
+row, so the hash can be computed for new rows and for rows of any row file, however old. Spark SQL computes the same
+hash (`spark.source`). Limit: rows that agree in all of these values go to the same slots.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def row_hashes(rows: RelationBatch) -> Integers:
 
 
 def key_names(codes: Iterable[str]) -> list[str]:
-    """The codes of keys among those of a relation, in order."""
+    """The key codes among those of a relation, in order."""
     return [name for name in codes if not name.startswith(ROW)]
 
 
 def spread_columns(schema: Schema) -> list[str]:
-    """The payload columns that count for the hash of a row, in order."""
+    """The payload columns included in a row's hash, in order."""
     return [field.name for field in schema if is_spread_by(field.type)]
 
 
 def present_codes(values: pa.Array, kind: pa.DataType) -> Integers:
-    """The codes of values as keys of a type, and 0 for NULL."""
+    """Returns the codes of values as keys of a type, and 0 for NULL."""
     codes = key_codes(values, kind)
     return np.where(validity(values) != 0, codes, 0) if values.null_count else codes

@@ -1,8 +1,8 @@
-"""String kernels. Positions count characters (code points), comparisons are by bytes, spaces are U+0020 alone.
+"""String kernels. Positions count characters (code points), comparisons are by bytes, only U+0020 is a space.
 
-Arrow does what it can; substring with positions per row and searching for a text per row are loops over its buffers.
-Letter case follows the full Unicode mappings (one letter may become two, sigma depends on its place), which Arrow
-lacks: texts with other than ASCII letters are mapped once per distinct value.
+Arrow does most of the work; substring with positions per row and searching for a text per row are loops over its
+buffers. Letter case follows the full Unicode mappings (one letter may become two, sigma depends on its position), which
+Arrow lacks: texts with non-ASCII letters are mapped once per distinct value.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def replace(value: Datum, searched: pa.Scalar, replacement: pa.Scalar) -> Datum:
 
 @on_arrays
 def substring(values: pa.Array, starts: pa.Array, lengths: pa.Array) -> pa.Array:
-    """Characters from a start that counts from 1, or from the end when negative; 0 is taken as 1.
+    """Returns characters from a start that counts from 1, or from the end when negative; 0 is taken as 1.
 
-    A negative start before the first character still consumes length, and both are held to 32 bits, as in Spark.
+    A negative start before the first character still consumes length, and both are clipped to 32 bits, as in Spark.
     """
     valid = validity(values, starts, lengths)
     offsets, data = text_buffers(values)

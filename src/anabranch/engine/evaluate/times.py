@@ -1,4 +1,4 @@
-"""Kernels of dates and timestamps; all read clocks of UTC."""
+"""Kernels of dates and timestamps; all use UTC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _floored(value: Datum, size: int, offset: int) -> Datum:
 
 
 def from_count(size: int) -> Callable[[Datum], Datum]:
-    """The time so many units of `size` microseconds after the epoch; one beyond all times is an error."""
+    """Converts a count of units of `size` microseconds since the epoch to a time; overflow is an error."""
 
     def moment_of(value: Datum) -> Datum:
         return pc.multiply_checked(value, size).cast(TIMESTAMP)

@@ -1,8 +1,8 @@
 """Draws the next operator of an open route step: a lottery whose tickets follow the observed selectivities.
 
-The lottery counts the rows that each operator lets through on each route, and draws operators that let few rows through
-more often. Draws depend on a seed and their count only, so that an engine which another worker reopens continues the
-sequence. Every choice gives the same results. (Nehme et al. 2012, section 5.4.)
+The lottery counts the rows that each operator passes on each route, and draws operators that pass few rows more often.
+Draws depend only on a seed and their count, so an engine that another worker reopens continues the sequence. Invariant:
+every choice gives the same results. (Nehme et al. 2012, section 5.4.)
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Place = tuple[str, int, int]
 FADING = 0.9
 """The weight that older observations keep after a new one, so that the lottery follows changing data."""
 CAUTION = 100.0
-"""Rows that every operator is taken to have let through before anyone has seen it work."""
+"""The number of rows that every operator is assumed to have passed before any are observed."""
 LEAST_PASSING = 0.02
-"""A smaller selectivity earns no further tickets, so that no operator of a group is left out for good."""
+"""A smaller selectivity earns no more tickets, so that every operator of a group is drawn sometimes."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """Rows that one operator took in and let out, for the rows of one route."""
+    """Rows that entered and left one operator, for the rows of one route."""
 
     rows_in: float = 0.0
     rows_out: float = 0.0
@@ -36,7 +36,7 @@ class Passed:
 
     @property
     def selectivity(self) -> float:
-        """Rows out per row in, drawn towards 1 while few rows were seen."""
+        """Rows out per row in, biased towards 1 while few rows were observed."""
         return (self.rows_out + CAUTION) / (self.rows_in + CAUTION)
 
 
@@ -49,7 +49,7 @@ class Lottery:
         self._seen: dict[Place, Passed] = {}
 
     def choose(self, relation: str, route: int, candidates: tuple[int, ...]) -> int:
-        """One of the candidates, by the tickets they have on this route."""
+        """Draws one of the candidates, by their tickets on this route."""
         shares = tickets([self._seen.get((relation, route, number), Passed()) for number in candidates])
         chance = float(np.random.default_rng([self._seed, self._draws]).random())
         self._draws += 1
@@ -61,7 +61,7 @@ class Lottery:
         self._seen[place] = Passed(FADING * before.rows_in, FADING * before.rows_out).plus(rows, kept)
 
     def forget(self) -> None:
-        """Equal tickets again, because the routes have changed."""
+        """Resets to equal tickets, because the routes have changed."""
         self._seen = {}
 
     def layout(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def tickets(seen: Sequence[Passed]) -> tuple[float, ...]:
 
 
 def draw(shares: Sequence[float], chance: float) -> int:
-    """The position whose slice of the wheel holds the chance, a number in [0, 1)."""
+    """Returns the position whose interval of the cumulative shares contains the chance, a number in [0, 1)."""
     reached = 0.0
     for position, share in enumerate(shares):
         reached += share

@@ -1,11 +1,10 @@
-"""Operator modules and the index through which a ruster gets from one to the next.
+"""Operator modules, and the index through which a row group gets from one to the next.
 
-A module is all of one operator: a one-way probe into the base state of one relation (which for an `[UNBOUNDED]`
-relation is a table lookup), a question whether that state has a partner, or a predicate. Modules hold no rows of their
-own: base states belong to the engine, so any number of routes, meshes and queries may pass through the same modules at
-the same time.
+A module is one operator: a one-way probe into the base state of one relation (for an `[UNBOUNDED]` relation, a table
+lookup), a semi-join probe of that state, or a predicate. Modules hold no rows: base states belong to the engine, so any
+number of routes, meshes and queries can use the same modules at the same time.
 
-A ruster goes depth first, block by block, so what is under way is bounded by the blocks on one route, whatever the
+A row group is processed depth first, block by block, so memory is bounded by the blocks on one route, whatever the
 fan-out.
 """
 
@@ -45,7 +44,7 @@ class ProbeModule:
 
 
 class QuestionModule:
-    """Keeps the rows that have a partner in the base state of one relation."""
+    """Keeps the rows that have a match in the base state of one relation (a semi-join)."""
 
     def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
         self.name = question(state.relation)
@@ -74,7 +73,7 @@ Module: TypeAlias = ProbeModule | QuestionModule | SelectionModule
 
 
 class OperatorIndex:
-    """The operators in an array; a token's numbers are places in it, and place 0 is the output."""
+    """The operators in an array; a token's numbers are positions in it, and position 0 is the output."""
 
     def __init__(self, bases: Mapping[str, BaseState], meter: Meter, lottery: Lottery) -> None:
         self._modules: list[Module | None] = [None]
@@ -87,7 +86,7 @@ class OperatorIndex:
         return len(self._modules)
 
     def numbers(self, graph: JoinGraph) -> dict[str, int]:
-        """The place of each operator of a query; what is not there yet is added."""
+        """Returns the position of each operator of a query; adds missing ones."""
         for name in graph.names:
             if name not in self._places:
                 self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
@@ -100,9 +99,9 @@ class OperatorIndex:
         return lookups | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
 
     def forward(self, ruster: RowGroup) -> Iterator[RowGroup]:
-        """Hands a ruster to the operator on top of its token, and what comes out to the next; yields what is finished.
+        """Passes a row group to the operator on top of its token, and the output to the next; yields finished groups.
 
-        An empty ruster ends where it is, and its token with it.
+        An empty row group ends there, along with its token.
         """
         if not len(ruster.found):
             return

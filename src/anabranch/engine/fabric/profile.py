@@ -1,16 +1,18 @@
-"""Running operators on rows that are at hand, to learn what each does to each: what a mesh is searched from.
+"""Profiles operators on live rows, to measure what each does to each row: the input of the mesh search.
 
-The youngest rows of a relation stand for those to come. Rows that are taken in together look for what was there before
-and for the new rows of relations that are taken before theirs, and are found by the others; so where the last turn is
-large enough, the rows are drawn from it and find what they found then. (In batches longer than the windows, the first
-relation finds next to nothing and the last one everything.) A probe that needs nothing but such a row is run on them
-directly; for one that needs other relations bound first, the rows are brought there on the shortest way and what counts
-is how many more (or fewer) combinations of each row leave it than entered. A row that does not get that far is taken to
-do as the others do. Nothing is put out and no state changes: the engine's answer does not know of it.
+The youngest rows of a relation represent future rows. Rows that are processed together match earlier rows and the new
+rows of relations that come first in the order, and are matched by the others. So if the last batch is large enough, the
+rows are sampled from it and match what they matched then. (In batches longer than the windows, the first relation
+matches almost nothing and the last one everything.) A probe that needs only such a row is run directly. For a probe
+that needs other relations bound first, the rows get there by the shortest path, and the profile records how many
+combinations of each row leave per combination that entered. A row that does not get that far is assumed to behave as
+the others.
 
-Cost is measured as time of this thread for all rows together, less what a call costs for hardly any row, and shared
-among what goes in and what comes out, because a lookup costs its probe and its matches. (Nehme et al. 2012, sections
-4.2 and 4.6: training rows are run through the operators.)
+Cost is this thread's CPU time for all rows together, minus the fixed cost of a call, divided among input and output
+rows, because a lookup costs its probe and its matches. (Nehme et al. 2012, sections 4.2 and 4.6: training rows are run
+through the operators.)
+
+Invariant: profiling produces no results and changes no state.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 
 PROFILED_ROWS = 4_096
 FEW, CALLS = 4, 3
-"""Combinations on which an operator is run, and how often, to see what a call costs before the first row."""
+"""The number of combinations and of calls that measure the fixed cost of a call."""
 LEAST_SHARE = 0.2
-"""Of the time of a call on many rows, what is put down to the rows at least."""
+"""The least share of the time of a call on many rows that is attributed to the rows."""
 MOST_COMBINATIONS = 1 << 14
-"""Beyond this many combinations only some of them are brought further."""
+"""Above this number of combinations, only a sample is carried further."""
 
 
 def profile(
@@ -55,12 +57,12 @@ def profile(
     turns: Mapping[str, int] | None = None,
     evenly: bool = False,
 ) -> OperatorProfile:
-    """Every operator that rows of the relation go through, run on its youngest rows or, `evenly`, on rows of any age.
+    """Runs every operator of the relation's rows on its youngest rows or, with `evenly`, on rows of any age.
 
-    `turns` are the numbers of the first rows that relations took in last, if that is known.
+    `turns` are the numbers of the first rows that relations inserted last, if known.
 
-    `deferred` are selections (`#0`, …) that are to be operators of their own; other predicates count with the probe
-    that makes them checkable. Rows must be linked: between two steps.
+    `deferred` are selections (`#0`, …) that become separate operators; other predicates count with the probe that makes
+    them checkable. Rows must be linked: between two steps.
     """
     others = tuple(name for name in graph.names if name != relation)
     operators = (*others, *deferred)
@@ -90,7 +92,7 @@ def profile(
 
 
 def timed(work: Iterator[Combinations], entered: int) -> tuple[list[Combinations], float]:
-    """Does an operator's work on so many combinations: what left it, and the seconds of this thread that it took.
+    """Runs an operator on that many combinations; returns its output and this thread's CPU seconds.
 
     Tests replace this function by one that counts combinations (`testing/costs.py`), so none depends on a clock.
     """
@@ -99,9 +101,9 @@ def timed(work: Iterator[Combinations], entered: int) -> tuple[list[Combinations
 
 
 class _Run:
-    """The operators of one relation's rows, run outside any step.
+    """Runs the operators of one relation's rows outside any step.
 
-    Of the relations in `hidden`, rows from that number on are not found.
+    Rows of the relations in `hidden` are not found from that number on.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class _Run:
         self._meter = Meter()
 
     def measure(self, operator: str, found: Combinations) -> tuple[Doubles, Doubles, float]:
-        """Rows out per row in and seconds per row in, for each row, and the seconds of a call for hardly any row."""
+        """Returns rows out per row in and seconds per row in, for each row, and the fixed seconds of a call."""
         numbers, size = found.rows[self._relation], len(found)
         for name in self._way(operator):
             found = _thinned(_joined(list(self._work(name, found)), found))
@@ -132,7 +134,7 @@ class _Run:
             left += np.bincount(np.searchsorted(numbers, block.rows[self._relation]), minlength=size)
         overall = float(left.sum() / entered.sum()) if entered.sum() else 1.0
         selectivity = np.where(entered > 0, left / np.maximum(entered, 1), overall)
-        # A clock that is too coarse, or a busy moment, must not make rows cost nothing.
+        # A coarse clock or a busy moment must not make rows cost nothing.
         unit = max(spent - call, LEAST_SHARE * spent) / max(1, int(entered.sum() + left.sum()))
         return selectivity, unit * (1 + selectivity), call
 
@@ -148,7 +150,7 @@ class _Run:
         return (keep(block, block.rows[operator] < self._hidden[operator]) for block in blocks)
 
     def _way(self, operator: str) -> list[str]:
-        """The relations to bind before the operator can be run as a lookup, nearest first."""
+        """The relations to bind before the operator can run as a lookup, nearest first."""
         wanted = sorted(needs(operator, self._graph) - {self._relation}) if is_selection(operator) else [operator]
         way: list[str] = []
         for target in wanted:
@@ -158,7 +160,7 @@ class _Run:
         return way if is_selection(operator) else way[:-1]
 
     def _path(self, target: str) -> list[str]:
-        """The relations from the rows' own to the target, along predicates; the target alone if there is no way."""
+        """The relations from the rows' own to the target, along predicates; the target alone if there is no path."""
         paths: dict[str, list[str]] = {self._relation: []}
         waiting = [self._relation]
         while waiting:
@@ -177,20 +179,20 @@ def _youngest(base: BaseState, rows: int) -> Combinations:
 
 
 def _turn(base: BaseState, turns: Mapping[str, int] | None) -> int:
-    """How many rows were taken in last, as far as they are alive; 0 where that is not known."""
+    """Returns how many of the rows inserted last are alive; 0 if unknown."""
     if not turns or base.relation not in turns:
         return 0
     return base.ring.next - max(turns[base.relation], base.ring.first)
 
 
 def _drawn(base: BaseState, taken: int, rows: int) -> Combinations:
-    """So many of the rows that were taken in last, at even distances."""
+    """Samples this many of the rows inserted last, evenly spaced."""
     numbers = base.ring.next - taken + np.arange(rows, dtype=np.int64) * taken // rows
     return Combinations({base.relation: numbers}, *base.ring.times(numbers))
 
 
 def _later(graph: JoinGraph, relation: str, turns: Mapping[str, int]) -> dict[str, int]:
-    """The relations that are taken after this one, and where what they took in last begins."""
+    """The relations processed after this one, with the first number of the rows they inserted last."""
     later = graph.names[graph.names.index(relation) + 1 :]
     return {name: turns[name] for name in later if name in turns}
 
@@ -203,7 +205,7 @@ def _joined(blocks: list[Combinations], before: Combinations) -> Combinations:
 
 
 def _thinned(found: Combinations) -> Combinations:
-    """Not more than the most, taken at even distances."""
+    """Samples at most `MOST_COMBINATIONS`, evenly spaced."""
     if len(found) <= MOST_COMBINATIONS:
         return found
     chosen = np.linspace(0, len(found) - 1, MOST_COMBINATIONS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Rusters: rows that take the same route, with the token that says what is still to come."""
+"""Row groups: rows on the same route, with the token of the operators still to visit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import RelationRoutes, Route, asked, is_probe, is_question, selected
 
 GATHERED = 1 << 13
-"""Combinations that are handed over at once, unless there are no more of them."""
+"""The number of combinations to forward at once, if there are that many."""
 
 
 @dataclass(frozen=True)
 class CompiledRoute:
-    """A route of a mesh in numbers of an operator index; lookups are compiled when a ruster first comes to them."""
+    """A route of a mesh as numbers of an operator index; lookups are compiled when a row group first needs them."""
 
     graph: JoinGraph
     relation: str
@@ -28,7 +28,7 @@ class CompiledRoute:
     _probes: dict[tuple[str, frozenset[str]], Probe] = field(default_factory=dict, repr=False, compare=False)
 
     def probe(self, target: str, bound: frozenset[str]) -> Probe:
-        """The lookup in a relation, given the relations that are bound already."""
+        """Compiles the lookup in a relation, given the relations that are already bound."""
         if (target, bound) not in self._probes:
             probe = compile_probe(0, bound, frozenset([target]), self.graph)
             deferred = [selected(name, self.graph) for name in self.route.operators if is_selection(name)]
@@ -37,12 +37,12 @@ class CompiledRoute:
         return self._probes[target, bound]
 
     def indexes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield every index that the route can probe, with its relation, for any choice in open steps."""
+        """Yields every index that the route can probe, with its relation, for any choice in open steps."""
         bound = frozenset([self.relation])
         for step in self.route.steps:
             probed = [name for name in step if is_probe(name)]
             for target in (*probed, *(asked(name) for name in step if is_question(name))):
-                # Relations that meet the target in the same predicates lead to the same index: one stands for all.
+                # Relations with the same predicates to the target lead to the same index: one represents all.
                 alike = {self._meeting(name, target): name for name in probed if name != target}
                 for count in range(len(alike) + 1):
                     for before in combinations(alike.values(), count):
@@ -56,7 +56,7 @@ class CompiledRoute:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Combinations under way on a route, and what is left of its token."""
+    """Combinations in progress on a route, and the rest of its token."""
 
     found: Combinations
     route: CompiledRoute
@@ -64,7 +64,7 @@ class RowGroup:
 
 
 def compile_routes(graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, int]) -> tuple[CompiledRoute, ...]:
-    """The routes of one relation; `numbers` are the operators' places in the index."""
+    """Compiles the routes of one relation; `numbers` are the operators' positions in the index."""
     tokens = [Token(tuple(tuple(numbers[name] for name in step) for step in route.steps)) for route in way.routes]
     return tuple(
         CompiledRoute(graph, way.relation, number, route, token)
@@ -73,9 +73,9 @@ def compile_routes(graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, 
 
 
 def gathered(blocks: Iterable[Combinations]) -> Iterator[Combinations]:
-    """Combinations in blocks that are worth the fixed cost of the work that follows.
+    """Merges combinations into blocks that are worth the fixed cost of the work that follows.
 
-    Several routes finish the same relations in blocks of their own, and what is done with results costs per block.
+    Several routes finish the same relations in separate blocks, and processing results has a cost per block.
     """
     waiting: list[Combinations] = []
     for block in blocks:

@@ -1,7 +1,7 @@
-"""Sorts new rows into rusters: a classifier reads some attributes of each row and names its route.
+"""Divides new rows into row groups: a classifier reads some attributes of each row and selects its route.
 
-Law: the rows of a relation are classified once, when they are taken. A ruster smaller than `SMALLEST_RUSTER` goes with
-the largest: a route of its own would cost more than it can save.
+Invariant: the rows of a relation are classified once, on arrival. A group smaller than `SMALLEST_RUSTER` joins the
+largest: a separate route would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import key_columns
 
 SMALLEST_RUSTER = 100
-"""Rows below which a ruster is not worth the fixed cost of its probes (Nehme et al. 2012, Table 3)."""
+"""The number of rows below which a group does not pay for the fixed cost of its probes (Nehme et al. 2012, Table 3)."""
 
 
 class Sorting:
-    """Cuts the new rows of a relation by route."""
+    """Divides the new rows of a relation by route."""
 
     def __init__(self, graph: JoinGraph, base: BaseState, classifier: Classifier) -> None:
         self._base = base
@@ -37,7 +37,7 @@ class Sorting:
         self._table = lay_out(classifier)
 
     def cut(self, found: Combinations, routes: Sequence[CompiledRoute]) -> list[RowGroup]:
-        """The rows of each route; a route that only few take leaves its rows to the largest."""
+        """Returns the rows of each route; rows of a route with too few rows join the largest."""
         relation, size = self._base.relation, len(found)
         numbers = found.rows[relation]
         labels = self._table.assign(self._attributes.glance(numbers), size)
@@ -69,7 +69,7 @@ class Attributes:
             if (field := base.schema.find(name)) is not None:
                 self._columns[name] = field.name
             elif name.lower() in codes:
-                # A number where the column may be a date or a boolean; classifiers count those the same way.
+                # A number even if the column is a date or a boolean; classifiers treat those the same way.
                 self._codes[name] = codes[name.lower()]
             elif name in classes:
                 self._classes[name] = classes[name]
@@ -77,7 +77,7 @@ class Attributes:
                 self._hours[name] = column_of(name)
 
     def read(self, rows: Int64Array) -> dict[str, pa.Array]:
-        """The columns of the rows, by the names under which they were asked for."""
+        """Returns the columns of the rows, by the requested names."""
         columns = {name: self._base.column(column, rows) for name, column in self._columns.items()}
         columns |= {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
         columns |= {name: pa.array(self._hours_of(column, rows)) for name, column in self._hours.items()}
@@ -87,9 +87,9 @@ class Attributes:
         return columns
 
     def glance(self, numbers: Int64Array) -> dict[str, AttributeColumn]:
-        """Like `read` for rows with rising numbers, without copying contiguous rows; valid until the next step.
+        """Like `read` for rows with ascending numbers, without copying contiguous rows; valid until the next step.
 
-        A query that shares its states with others may take in only some of the new rows.
+        A query that shares its states with others may use only some of the new rows.
         """
         first, last = int(numbers[0]), int(numbers[-1])
         rows = range(first, last + 1) if last - first + 1 == len(numbers) else numbers
@@ -108,7 +108,7 @@ class Attributes:
 
 @dataclass(frozen=True, eq=False)
 class _Decoding:
-    """The values that stand for the classes of an attribute: numbers by class, NaN for UNKNOWN; or texts."""
+    """The values that represent the classes of an attribute: numbers by class, NaN for UNKNOWN; or texts."""
 
     numbers: Doubles
     texts: pa.Array | None

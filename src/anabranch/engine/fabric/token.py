@@ -1,9 +1,9 @@
 """Route tokens: the operators that the rows of one route still have to visit.
 
 A token is a sequence of groups of operator numbers. A group of one number is a certain route step. A group of several
-numbers is an open route step: the lottery draws one of its operators at a time until the group is empty. The token
-⟨2, 3|1, 4⟩ visits 2, then 3 and 1 in either order, then 4. Every order gives the same results. (Nehme et al. 2012,
-section 5.2.)
+numbers is an open route step: the lottery draws one of its operators at a time until the group is empty. The token ⟨2,
+3|1, 4⟩ visits 2, then 3 and 1 in either order, then 4. Invariant: every order gives the same results. (Nehme et al.
+2012, section 5.2.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.errors import PlanError
 
 @dataclass(frozen=True)
 class Token:
-    """Operator numbers in the order of visit; the numbers of one group in either order. No number occurs twice."""
+    """Operator numbers in the order of visit; the numbers of one group in any order. No number occurs twice."""
 
     groups: tuple[tuple[int, ...], ...]
 
@@ -67,7 +67,7 @@ _TEXT = re.compile(r"\s*[⟨<]\s*((?:\d+\s*(?:\|\s*\d+\s*)*(?:,\s*\d+\s*(?:\|\s*
 
 
 def parse_token(text: str) -> Token:
-    """The token a text such as '⟨2, 3|1, 4⟩' describes; '<2, 3|1, 4>' will do as well."""
+    """Parses a token such as '⟨2, 3|1, 4⟩' or '<2, 3|1, 4>'."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise PlanError(f"'{text}' is not a route token", hint="tokens look like ⟨2, 3|1, 4⟩")

@@ -1,13 +1,13 @@
-"""The parts of aggregates that Arrow cannot merge by itself: moments, distinct values, best values, lists, histograms.
+"""Aggregate parts that Arrow cannot merge by itself: moments, distinct values, best values, lists, histograms.
 
-A part of an aggregate has one value per group, and parts of one group merge into one, in any order, with one outcome.
-*Moments* (of STDDEV and VARIANCE) are a count, a mean and a sum of squared distances from the mean; they merge by the
-formula of Chan, Golub and LeVeque (1983), which does not cancel digits. All others are lists of items: those of merged
-parts are joined and shrunk, to the distinct ones, to the best one, to the first ones, or to a count for each value.
+A part of an aggregate has one value per group, and parts of one group merge in any order to the same result. *Moments*
+(of STDDEV and VARIANCE) are a count, a mean and a sum of squared distances from the mean; they merge by the formula of
+Chan, Golub and LeVeque (1983), which does not cancel digits. All others are lists of items: merging concatenates the
+lists and reduces them to the distinct items, the best item, the first items, or a count for each value.
 
-Law: everything is ordered by values, never by arrival; equal items are interchangeable. So the outcome does not depend
-on plans, batches and slots. Lists are as long as the answer needs: COUNT(DISTINCT) and PERCENTILE keep every distinct
-value.
+Invariant: items are ordered by value, never by arrival, and equal items are interchangeable. So the result does not
+depend on plans, batches or slots. Limit: lists are as long as the answer needs; COUNT(DISTINCT) and PERCENTILE keep
+every distinct value.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def plain(floats: pa.Array) -> pa.Array:
 
 
 def raw(part: Part, arguments: Sequence[pa.Array], weights: Int64Array | None) -> pa.Array:
-    """The part of each combination, as if it were a group of its own that stands for `weights` equal ones."""
+    """Returns the part of each combination, as if it were a group of its own that represents `weights` equal ones."""
     value = arguments[0]
     length = len(value)
     match part.function:
@@ -88,7 +88,7 @@ def _struct(part: Part, **columns: pa.Array) -> pa.Array:
 
 
 def _comparable(values: pa.Array) -> pa.Array:
-    """Values in a form that Arrow orders as SQL does."""
+    """Converts values to a form that Arrow orders as SQL does."""
     if is_float(values.type):
         return order_of(values)
     if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
@@ -97,14 +97,14 @@ def _comparable(values: pa.Array) -> pa.Array:
 
 
 def _lists(present: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A list of one item for each row where it is present, else an empty one."""
+    """Returns a list of one item for each row where it is present, else an empty list."""
     mask = present.to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(mask)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), items.filter(present)).cast(kind)
 
 
 def _repeated(lists: pa.Array, weights: Int64Array) -> pa.Array:
-    """Lists whose items occur as many times as their row's weight says."""
+    """Repeats the items of each list as often as its row's weight."""
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(len(lists)), lengths)
     counts = weights[rows]
@@ -123,9 +123,9 @@ def merged(
     lengths: Int64Array,
     limits: Mapping[str, int],
 ) -> dict[str, pa.Array]:
-    """The special parts of groups: `rows` are numbers of rows, group after group, `lengths` how many each group has.
+    """Merges the special parts of groups: `rows` are row numbers, group by group, `lengths` the rows of each group.
 
-    `limits` has the most items that a part keeps, by its name.
+    `limits` holds the maximum number of items that a part keeps, by its name.
     """
     groups = np.repeat(np.arange(len(lengths)), lengths)
     found: dict[str, pa.Array] = {}
@@ -147,7 +147,7 @@ def _merged_moments(
     )
     total = np.bincount(groups, numbers, count)
     with np.errstate(invalid="ignore", over="ignore"):
-        # Groups of one part keep its numbers as they are, also where they are not finite.
+        # Groups of one part keep its numbers unchanged, even if they are not finite.
         mean = np.bincount(groups, np.where(numbers > 0, numbers * means, 0.0), count) / np.maximum(total, 1)
         apart = np.where(numbers > 0, numbers * (means - mean[groups]) ** 2, 0.0)
         several = np.bincount(groups, numbers > 0, count) > 1
@@ -191,7 +191,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _regrouped(owners: NDArray[Any], items: pa.Array, count: int, kind: pa.DataType) -> pa.Array:
-    """Items as one list for each group."""
+    """Collects items into one list per group."""
     order = np.argsort(owners, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), items.take(pa.array(order))).cast(kind)
@@ -201,7 +201,7 @@ def _regrouped(owners: NDArray[Any], items: pa.Array, count: int, kind: pa.DataT
 
 
 def value_of(aggregate: AggregateCall, parts: Mapping[str, pa.Array]) -> pa.Array:
-    """The value of an aggregate for each group; `parts` by their names without that of the aggregate."""
+    """Returns the value of an aggregate for each group; `parts` are named without the aggregate's name."""
     match aggregate.function:
         case "count_distinct":
             return pc.list_value_length(parts["items"]).cast(pa.int64())
@@ -233,7 +233,7 @@ def _values_only(lists: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _percentile(lists: pa.Array, share: float) -> pa.Array:
-    """The value at a share of the sorted values, between two of them in proportion."""
+    """Returns the value at a share of the sorted values, with linear interpolation."""
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
     items = lists.flatten()
     values, counts = (items.field(name).to_numpy(zero_copy_only=False) for name in ("value", "count"))
@@ -256,7 +256,7 @@ def _percentile(lists: pa.Array, share: float) -> pa.Array:
 
 
 def _spread(function: str, parts: Mapping[str, pa.Array]) -> pa.Array:
-    """STDDEV and VARIANCE, of a sample or of the whole."""
+    """STDDEV and VARIANCE, of a sample or of the population."""
     counts = parts["count"].to_numpy(zero_copy_only=False)
     divisor = counts - function.endswith("samp")
     with np.errstate(invalid="ignore"):

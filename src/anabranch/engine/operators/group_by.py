@@ -1,17 +1,17 @@
 """GROUP BY at slide boundaries, as mergeable parts.
 
 A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. The group state reduces
-each block of new combinations by (first boundary, last boundary, keys), spreads the result over its boundaries and
-keeps it as parts per boundary. Parts that count at very many boundaries, or for ever, are kept once and spread no
-further than the watermark. When the watermark passes a boundary, its parts are reduced once more and leave. Parts of
-several slots merge in this way too; `finish` turns merged parts into answers.
+each block of new combinations by (first boundary, last boundary, keys), expands the result over its boundaries and
+keeps it as parts per boundary. Parts that count at very many boundaries, or forever, are kept once and expanded only up
+to the watermark. When the watermark passes a boundary, its parts are reduced once more and returned. Parts of several
+slots merge in the same way; `finish` turns merged parts into answers.
 
 A part has a form that Arrow can merge exactly. AVG is a sum and a count. A sum of integers is a decimal, because
 Arrow's sums of integers wrap silently. A sum of long decimals is the sums of their two words, which would wrap as well.
-The least or greatest float is its position in SQL's order, because Arrow ignores NaN, SQL's greatest number. The least
-or greatest interval is an integer, because Arrow has no such aggregate of intervals.
+The minimum or maximum float is its position in SQL's order, because Arrow ignores NaN, SQL's greatest number. The
+minimum or maximum interval is an integer, because Arrow has no such aggregate of intervals.
 
-Law: pending parts can be recomputed from the live base rows. A grouped query therefore keeps a base row until the
+Invariant: pending parts can be recomputed from the live base rows. A grouped query therefore keeps a base row until the
 watermark has passed every boundary at which the row can count.
 """
 
@@ -45,17 +45,17 @@ from anabranch.plan.query import Grouping, Query
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
 LONG = 1 << 10
-"""Parts that count at more boundaries than this are not spread over all of them at once."""
+"""Parts that count at more boundaries than this are not expanded over all of them at once."""
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 _REPEATED = frozenset({"count", "sum", "squares"})
-"""The parts of which rows that were merged count several times."""
+"""The parts in which merged rows count several times."""
 _ROW = "row number"
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Carried:
-    """For each row of a merged input: how many rows it represents, and its parts of the aggregates over that input."""
+    """For each row of a merged input: the number of rows it represents, and its parts of the aggregates."""
 
     weight: Int64Array
     parts: Mapping[str, pa.Array]
@@ -69,9 +69,9 @@ class GroupState:
         self.grouping = grouping
         self.pending: dict[int, list[pa.Table]] = {}
         self.long: pa.Table | None = None
-        """Parts that count at many boundaries, each with its first and last boundary that is not passed yet."""
+        """Parts that count at many boundaries, each with its first and last boundary not passed yet."""
         self.passed: int | None = None
-        """The last boundary number that has been answered."""
+        """The last answered boundary number."""
         self.written = 0
         self._files: list[str] = []
 
@@ -119,7 +119,7 @@ class GroupState:
     ) -> None:
         """Counts new combinations at their boundaries."""
         first, last = boundaries(newest, deadline, self.grouping)
-        # Combinations that never leave get one common end, so that they can be merged.
+        # Combinations that never expire get one common end, so that they can be merged.
         last = np.minimum(last, FOREVER // self.grouping.slide)
         if self.passed is not None:
             first = np.maximum(first, self.passed + 1)
@@ -154,7 +154,7 @@ class GroupState:
         return self._reduced(pa.concat_tables(parts), "boundary").select(self.empty_parts().column_names)
 
     def _pass_long(self, passed: int) -> None:
-        """Spreads parts that count at many boundaries over their boundaries up to `passed`."""
+        """Expands parts that count at many boundaries, up to boundary `passed`."""
         assert self.long is not None
         first, last = _ends(self.long)
         reached = first <= passed
@@ -204,7 +204,7 @@ def boundaries(newest: Int64Array, deadline: Int64Array, grouping: Grouping) -> 
 
 
 def parts_schema(grouping: Grouping) -> pa.Schema:
-    """The columns that travel between slots: boundary number, keys, and the parts of each aggregate."""
+    """The columns exchanged between slots: boundary number, keys, and the parts of each aggregate."""
     fields = [pa.field("boundary", pa.int64())]
     fields += [pa.field(f"key{i}", key.type) for i, key in enumerate(grouping.keys)]
     fields += [pa.field(part.name, part.type) for part in _parts(grouping)]
@@ -299,7 +299,7 @@ def _joined_words(lower: pa.Array, upper: pa.Array, scale: int) -> pa.Array:
 def raw_parts(
     grouping: Grouping, parts: Sequence[Part], read: ColumnReader, length: int, carried: Sequence[Carried]
 ) -> dict[str, pa.Array]:
-    """The parts of each combination, as if it were a group of its own.
+    """Returns the parts of each combination, as if it were a group of its own.
 
     If inputs were merged, a combination represents as many combinations as the product of their weights. An aggregate
     over one merged input takes its parts from that input, repeated for every combination of the others.
@@ -383,7 +383,7 @@ def reduced(table: pa.Table, keys: list[str], parts: Sequence[Part], limits: Map
 
 
 def limits_of(grouping: Grouping) -> dict[str, int]:
-    """The most items that the parts of each aggregate keep, where there is a limit."""
+    """The maximum number of items that the parts of each aggregate keep, where there is a limit."""
     return {
         f"part{i}.items": int(str(aggregate.others[1].value))
         for i, aggregate in enumerate(grouping.aggregates)

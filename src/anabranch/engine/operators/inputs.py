@@ -1,6 +1,6 @@
-"""Operators between an input and the join that reads it, as the engine runs them: one maker for each kind of plan node.
+"""Operators between an input and the join that reads it, as the engine runs them: one factory per kind of plan node.
 
-To add a kind, write its operator in a module of its own and register it here.
+To add a kind, write its operator in a separate module and register it here.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ class InputWork(Protocol):
     """The work on the rows of one input before they enter their state."""
 
     def work(self, found: Combinations) -> Combinations:
-        """The combinations that enter the state for those that arrive."""
+        """Returns the combinations that enter the state, given those that arrive."""
 
     def compact(self, state: IntermediateState, low: int) -> None:
-        """Makes the state smaller where that pays; what expires before `low` may go. No second track shares it."""
+        """Shrinks the state if that pays; may drop what expires before `low`.
+
+        The state must not be shared by two tracks.
+        """
 
     def tell_apart(self, marks: Mapping[str, int]) -> None:
-        """Keeps rows below these numbers of their relations apart from later ones; no longer where there are none."""
+        """Keeps rows below these numbers of their relations separate from later ones; stops if there are no numbers."""
 
 
 @singledispatch
 def make_work(node: InputOperator, query: Query, bases: Mapping[str, BaseState], owns: Ownership | None) -> InputWork:
-    """The operator of a node over the base states to which row numbers lead."""
+    """Creates the operator of a node over the base states that row numbers refer to."""
     raise InvariantBroken(f"the engine has no operator for '{node}'")
 
 
 @singledispatch
 def carried_columns(plan: PhysicalPlan, query: Query) -> dict[CarriedColumn, tuple[str, int]]:
-    """The columns that combinations of a plan carry beside row numbers: numpy kind, and values per row."""
+    """The columns that combinations of a plan carry besides row numbers: numpy kind, and values per row."""
     return {name: form for child in plan.inputs for name, form in carried_columns(child, query).items()}
 
 

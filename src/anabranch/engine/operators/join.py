@@ -1,12 +1,12 @@
 """The n-way window join.
 
-Law: new rows are taken one relation after another. What they become at an input of the join probes the states of all
-the other inputs (in which the relations taken earlier already stand) and then enters its own. Of the new rows of a
-result exactly one is taken last, and that one finds all the others: each result is born once, whatever arrives
-together.
+Invariant: new rows are processed one relation after another. At an input of the join, they probe the states of all the
+other inputs (which already contain the new rows of earlier relations) and then enter the state of their own. Of the new
+rows of a result exactly one is processed last, and that one finds all the others. So each result is produced once,
+whatever arrives together.
 
-A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks on the
-way and not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
+A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks in progress
+and not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WindowJoin:
         meter: Meter,
         since: tuple[int, ...] = (),
     ) -> None:
-        """`since` gives for each input the number from which on its rows count; without it, all live ones do."""
+        """`since` gives, for each input, the first row number that counts; without it, all live rows do."""
         self.program = program
         self.inputs = inputs
         self.bases = bases
@@ -57,11 +57,11 @@ class WindowJoin:
         self.name = plain_shape(program.node)
 
     def probe(self, position: int, found: Combinations) -> Iterator[Combinations]:
-        """The results that new combinations of one input have with what the other inputs hold."""
+        """Yields the results of new combinations of one input with the states of the other inputs."""
         yield from self._probe(position, self.program.probes[position], found)
 
     def enter(self, position: int, found: Combinations) -> None:
-        """The new combinations of an inner join, an input of this one, become findable by the other inputs."""
+        """Makes new combinations of an inner join, an input of this one, findable by the other inputs."""
         started = perf_counter()
         state = self.inputs[position]
         assert isinstance(state, IntermediateState)
@@ -92,10 +92,10 @@ def look_up(
     names: tuple[str, str, str],
     since: int = 0,
 ) -> Iterator[Combinations]:
-    """One probe, in blocks: combinations extended by what the target holds, as far as they pass the probe's checks.
+    """Probes in blocks: extends combinations by rows of the target, and keeps those that pass the probe's checks.
 
-    `names` are those of the join, the origin and the target under which the meter counts; only rows of the target
-    numbered from `since` on are found.
+    The meter counts under `names`: the join, the origin and the target. Only rows of the target numbered from `since`
+    on are found.
     """
     started = perf_counter()
     codes = _looked_up(probe, found, bases)
@@ -124,9 +124,9 @@ def meeting(
     meter: Meter,
     names: tuple[str, str, str],
 ) -> Combinations:
-    """The combinations that a probe would extend, as far as codes and times tell: the others have no partner.
+    """Returns the combinations that have a match by codes and times (a semi-join).
 
-    The checks of the probe are left to the probe itself, so one that passes here may still fail there.
+    The probe's other checks are not applied here, so a combination that passes may still fail in the probe.
     """
     started = perf_counter()
     codes = _looked_up(probe, found, bases)
@@ -143,12 +143,12 @@ def meeting(
 
 
 def passing(predicate: Expr, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
-    """The combinations for which a predicate over their bound relations is true."""
+    """Returns the combinations for which a predicate over their bound relations is true."""
     return keep(found, evaluate_mask(predicate, lambda column: read_column(bases, column, found), len(found)))
 
 
 def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseState], meter: Meter) -> Combinations:
-    """The combinations that pass every check which became possible with this probe, or on leaving a shared join."""
+    """Returns the combinations that pass every check that this probe, or leaving a shared join, makes possible."""
     for check in probe.checks:
         if not len(found):
             return found
@@ -163,13 +163,13 @@ def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseS
 
 
 def _looked_up(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
-    """The codes by which combinations look up."""
+    """The codes that combinations look up."""
     several = zip(probe.index, probe.sources, strict=True)
     return combined([bases[relation].code(code, found.rows[relation]) for code, relation in several], len(found))
 
 
 def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
-    """Whether a key is equal on both sides: by its codes where they are exact, else by its values."""
+    """Whether a key is equal on both sides: by its codes if they are exact, else by its values."""
     left, right = bases[check.left], bases[check.right]
     left_rows, right_rows = found.rows[check.left], found.rows[check.right]
     if check.key.is_exact:
@@ -184,36 +184,36 @@ def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState])
 
 
 def _text(base: BaseState, side: Expr) -> TextColumn | None:
-    """The column of texts that one side of a key is, if it is one."""
+    """The text column that one side of a key is, if it is one."""
     return base.text(side.name) if isinstance(side, Column) else None
 
 
 def read_column(bases: Mapping[str, BaseState], column: Column, found: Combinations) -> pa.Array:
-    """A payload column of the combinations."""
+    """Reads a payload column of the combinations."""
     return bases[column.relation].column(column.name, found.rows[column.relation])
 
 
 def read_code(bases: Mapping[str, BaseState], name: str, relations: Set[str], found: Combinations) -> Int64Array:
-    """A code of the combinations, from the first bound one of the relations that are compared by it.
+    """Reads a code of the combinations, from the first bound relation among those compared by it.
 
-    Which those are is not to be seen from the base states: another query that shares a state may compare by the code
-    what this one does not.
+    The base states do not determine these relations: another query that shares a state may compare other relations by
+    the same code.
     """
     relation = next(bound for bound in found.rows if bound in relations)
     return bases[relation].code(name, found.rows[relation])
 
 
 def code_reader(bases: Mapping[str, BaseState], graph: JoinGraph) -> CodeReader:
-    """Reads the codes of combinations in which the key classes and bands of the graph hold."""
+    """Returns a reader of the codes of combinations for which the key classes and bands of the graph hold."""
     compared = compared_by(graph)
     return lambda name, found: read_code(bases, name, compared[name], found)
 
 
 def living(found: Combinations, bases: Mapping[str, BaseState], relations: Iterable[str] | None = None) -> Combinations:
-    """The combinations whose rows are all there, of these relations or of all.
+    """Returns the combinations whose rows are all live, in these relations or in all.
 
-    A state drops its oldest combinations only. Behind one that stays there may be some that bands over event times have
-    put out of reach; the test of newest and deadline does not know of them, and their rows may be gone.
+    A state drops only its oldest combinations. A live combination may be followed by some that bands over event times
+    have put out of reach. The test of newest and deadline does not exclude those, and their rows may be gone.
     """
     for name in found.rows if relations is None else relations:
         base = bases.get(name)

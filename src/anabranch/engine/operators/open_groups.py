@@ -1,14 +1,14 @@
-"""Combinations of a grouped query with count windows: nobody knows yet how long they will count.
+"""Combinations of a grouped query with count windows, whose deadlines are still open.
 
 A group counts a combination at every boundary from its newest row to its deadline. The deadline of a row in a count
-window is open until enough rows have come behind it. So combinations stay here, and each time the watermark advances
-the groups get the stretch of time between the watermarks in which a combination was valid. They leave once the
-watermark has passed their deadline.
+window is open until enough later rows have arrived. So combinations are kept here, and each time the watermark advances
+the groups get the time span between the watermarks in which a combination was valid. A combination is removed once the
+watermark has passed its deadline.
 
-Law: a stretch ends before the watermark, and up to there deadlines are final (`state.counts`). The combinations follow
-from the base rows, so nothing here is durable.
+Invariant: a span ends before the watermark, and deadlines before the watermark are final (`state.counts`). The
+combinations can be recomputed from the base rows, so nothing here is durable.
 
-Limit: a step that passes a boundary looks at every combination that is open.
+Limit: a step that passes a boundary scans every open combination.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class OpenCombinations:
         return len(self) * 8 * (2 + len(self.bases))
 
     def enter(self, found: Combinations) -> None:
-        """Takes combinations that the plan has finished."""
+        """Adds combinations that the plan has finished."""
         if len(found):
             self._blocks.append(found)
 
     def settle(self, watermark: int) -> Iterator[Combinations]:
-        """Yields the combinations that were valid since the last watermark, each with the stretch in which it was."""
+        """Yields the combinations that were valid since the last watermark, each with its time span."""
         if not self._blocks or (self.passed is not None and watermark <= self.passed):
             self.passed = watermark if self.passed is None else max(watermark, self.passed)
             return
@@ -78,7 +78,7 @@ class OpenCombinations:
             yield keep(stretch, counts)
 
     def layout(self) -> dict[str, Any]:
-        """Keeps the combinations in the arena and says where."""
+        """Writes the combinations to the arena and returns their location."""
         if self._file is not None:
             self.arena.release(self._file)
             self._file = None
@@ -96,7 +96,7 @@ class OpenCombinations:
         self._blocks = []
         if self._file is not None:
             kept = self.arena.open_batch(self._file)
-            # Copies: the memory of a file may only be read, and compiled code takes no such array.
+            # Copies: the memory of a file is read-only, and compiled code does not accept such arrays.
             found = {name: np.array(kept.column(name)) for name in (*self.bases, _NEWEST, _DEADLINE)}
             newest, deadline = found.pop(_NEWEST), found.pop(_DEADLINE)
             self._blocks = [Combinations(found, newest, deadline)]

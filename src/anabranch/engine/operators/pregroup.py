@@ -1,17 +1,18 @@
-"""The lower stage of a group-by in two stages: rows that cannot be told apart above are merged before they join.
+"""The lower stage of a two-stage group-by: merges rows that are indistinguishable above, before they join.
 
-Law: a merged row stands for a set of rows (or of combinations of a sub-join) that count at the same boundaries and
-agree in all that anything above reads of them; `plan.pregrouping` says what that is. So it joins as any of them would,
-and one of them, the newest, is kept in its place to be read: joins, checks and keys need not know. What it stands for
-travels beside it by value: its weight and its parts of the aggregates. Merging what is merged gives the same again.
+Invariant: a merged row represents a set of rows (or of combinations of a sub-join) that count at the same boundaries
+and agree in everything that operators above read; `plan.pregrouping` defines what that is. So it joins as any of them
+would, and the newest of them is kept in its place: joins, checks and keys are unaffected. The weight and the parts of
+the aggregates are carried along by value. Merging merged rows is idempotent.
 
-Times become boundaries: a merged row is as new as the first boundary it counts at, and its deadline is the last. A
-combination counts at a boundary iff all its rows do, so the test of newest and deadline stays exact for grouped
-queries; rows that count at no boundary are left out.
+Times become boundaries: the newest time of a merged row is the first boundary it counts at, and its deadline is the
+last. A combination counts at a boundary iff all its rows do, so the test of newest and deadline is exact for grouped
+queries. Rows that count at no boundary are dropped.
 
-The state of a merged input is derived from base rows, like any intermediate state. New rows merge among themselves as
-they arrive; `compact` merges the whole state when it has doubled, so that it stays within twice the number of distinct
-agreements at a constant cost per row. It gives rows new numbers and must not run while two plans share the state.
+The state of a merged input is derived from base rows, like any intermediate state. New rows are merged among themselves
+on arrival. `compact` merges the whole state when it has doubled, so that its size is within twice the number of
+distinct rows, at a constant cost per row. Limit: `compact` renumbers rows and must not run while two plans share the
+state.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ COMPACT_AT = 1 << 10
 
 
 class Merger:
-    """Merges the rows of one input, given the states its row numbers lead to."""
+    """Merges the rows of one input, given the states that its row numbers refer to."""
 
     def __init__(
         self,
@@ -62,11 +63,11 @@ class Merger:
         self._marks: Mapping[str, int] = {}
 
     def tell_apart(self, marks: Mapping[str, int]) -> None:
-        """While a migration runs two plans, rows before and from these numbers of their relations stay apart."""
+        """During a migration with two plans, keeps rows before these numbers separate from later ones."""
         self._marks = {name: mark for name, mark in marks.items() if name in self.agreement.relations}
 
     def work(self, found: Combinations) -> Combinations:
-        """Merges combinations; those that count at no boundary are left out."""
+        """Merges combinations; drops those that count at no boundary."""
         first, last = boundaries(found.newest, found.deadline, self.grouping)
         counts = first <= last
         if not counts.all():
@@ -83,7 +84,7 @@ class Merger:
         agreed |= {f"value{i}": evaluate(value, read, length) for i, value in enumerate(self.agreement.values)}
         agreed |= {f"old.{name}": pa.array(found.rows[name] < mark) for name, mark in self._marks.items()}
         if self.owns is not None:
-            # Slots may share rows; what different slots will own has to stay apart.
+            # Slots may share rows; rows that different slots will own must stay separate.
             agreed["group"] = pa.array(self.owns.group(found, self.bases))
             agreed["old"] = pa.array(self.owns.is_old(found, self.bases))
         below = carried_by(self.grouping, found)
@@ -104,11 +105,11 @@ class Merger:
         return Combinations(kept.rows, self.grouping.instant(first), self.grouping.instant(last), carried)
 
     def compact(self, state: IntermediateState, low: int) -> None:
-        """Merges the whole state of the input if it has grown enough to pay; what expires before `low` goes."""
+        """Merges the whole state of the input if it has grown enough to pay; drops what expires before `low`."""
         if state.ring.live < max(COMPACT_AT, 2 * state.compacted):
             return
         found = state.everything()
-        # The base rows of an overdue one that stands behind a live one may be gone.
+        # An overdue combination may follow a live one, and its base rows may be gone.
         merged = self.work(living(keep(found, found.deadline >= low), self.bases))
         state.ring.clear()
         state.insert(merged, self.codes)
@@ -129,7 +130,7 @@ def merged_columns(plan: PreGroup, query: Query) -> dict[CarriedColumn, tuple[st
 
 
 def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
-    """Return the weights and parts of each merged input of some combinations, for the group-by above."""
+    """Returns the weights and parts of each merged input of some combinations, for the group-by above."""
     types = {part.name: part.type for i, call in enumerate(grouping.aggregates) for part in parts_of(i, call)}
     merged: dict[frozenset[str], dict[CarriedColumn, Array]] = defaultdict(dict)
     for column, values in found.carried.items():
@@ -140,7 +141,7 @@ def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
 def _carried(
     relations: frozenset[str], columns: Mapping[CarriedColumn, Array], types: Mapping[str, pa.DataType]
 ) -> Carried:
-    """Return the weights and parts of the merged rows of one input."""
+    """Returns the weights and parts of the merged rows of one input."""
     parts = {
         column.part: to_arrow(values, columns.get(column._replace(is_validity=True)), types[column.part])
         for column, values in columns.items()

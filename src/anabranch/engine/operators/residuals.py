@@ -1,10 +1,10 @@
-"""Terms at work: what a query demands of a shared relation beyond what all queries do.
+"""Residual predicates (`Terms`): a query's restrictions on a shared relation beyond those of all queries.
 
-A shared relation keeps rows as long as the longest window of its queries and filters by what all of them ask for. A
-query with a shorter window, or a filter of its own, leaves out the rest here.
+A shared relation keeps rows for the longest window of its queries and applies only the filter that all of them share. A
+query with a shorter window or its own filter drops the rest here.
 
-Law: an input operator may fold several rows into one that stands for all of them, so it gets only what the query asks
-for. After it, one row would be asked in the place of the others.
+Invariant: an input operator may merge several rows into one that represents all of them, so residual predicates are
+applied before it. Afterwards, one row would be tested in place of the others.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from anabranch.plan.query_set import Terms
 
 
 def demanded(several: Iterable[Terms], found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
-    """The combinations that the terms leave, with the deadlines that they give."""
+    """Returns the combinations that pass the residual predicates, with their shortened deadlines."""
     for terms in several:
         found = passing(terms, within(terms, found, bases), bases)
     return found
 
 
 def within(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
-    """The combinations that are valid by the query's own window of a relation whose rows stay for longer."""
+    """Returns the combinations that are valid in the query's own, shorter window of a relation."""
     if not terms.is_shorter or not len(found):
         return found
     times = bases[terms.relation].times(found.rows[terms.relation])
@@ -40,7 +40,7 @@ def within(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) ->
 
 
 def passing(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
-    """The combinations that pass the query's own filter of a relation."""
+    """Returns the combinations that pass the query's own filter of a relation."""
     if terms.filter is None or not len(found):
         return found
     return keep(found, evaluate_mask(terms.filter, lambda column: read_column(bases, column, found), len(found)))
@@ -48,7 +48,7 @@ def passing(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) -
 
 @dataclass(frozen=True)
 class Demanding:
-    """An input operator that gets what the terms leave."""
+    """An input operator behind residual predicates."""
 
     inner: InputWork
     terms: tuple[Terms, ...]

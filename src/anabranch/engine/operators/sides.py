@@ -1,22 +1,21 @@
-"""Outer, semi and anti joins: what becomes of finished combinations of the core at the sides of a query.
+"""Outer, semi and anti joins: processes finished combinations of the core at the sides of a query.
 
-Each side keeps the combinations that have arrived as *waiting* (row numbers and times, indexed by the keys of the side)
-and joins them with the base states of its relations like any join: a new combination looks into these, a new row of the
-side looks for waiting combinations, and each match is found once. Matches of an outer join go on to the next side; any
-match marks its combination. A combination whose keys are NULL, or read an absent row, can meet nothing; it waits
-without an index. A full join waits with the rows of its side as well.
+Each side keeps the arrived combinations as *waiting* (row numbers and times, indexed by the keys of the side) and joins
+them with the base states of its relations like any join: a new combination probes these states, a new row of the side
+probes the waiting combinations, and each match is found once. Matches of an outer join continue to the next side; any
+match marks its combination. A combination whose keys are NULL, or read an absent row, cannot match; it waits
+without an index. In a full join the rows of the side wait as well.
 
-A combination that has met nothing goes on, with absent rows (`ABSENT`) for those of the side, once the watermark has
-passed its deadline: no row that could meet it will be admitted any more. At a side of tables it goes on at once. In a
-grouped query the answer at a boundary is
-over the rows that are inside their windows there; so a combination goes on alone at each boundary, as a combination
-that is valid at that instant only, at which no match of it counts.
+An unmatched combination continues, with absent rows (`ABSENT`) for those of the side, once the watermark has passed its
+deadline: no row that could match it will be admitted any more. At a side of tables it continues at once. In a grouped
+query, the answer at a boundary covers the rows inside their windows at that boundary. So a combination continues
+unmatched at each boundary where none of its matches counts, as a combination that is valid at that instant only.
 
-Law: what goes on depends on the rows alone. A combination goes on unmatched in the step whose watermark passes its
-deadline (or the boundary), and in no other; all is recomputed from base rows, which stay long enough for it
-(`engine.expiry`). Sides are settled in order, because what the first gives away unmatched arrives at the second.
+Invariant: the output depends only on the rows. A combination continues unmatched in the step whose watermark passes its
+deadline (or the boundary), and in no other. Everything can be recomputed from base rows, which are kept long enough
+(`engine.expiry`). Sides are settled in order, because unmatched output of the first arrives at the second.
 
-Limit: at a boundary of a grouped query all waiting combinations are looked at, as many as the windows hold.
+Limit: at a boundary of a grouped query all waiting combinations are scanned, as many as the windows hold.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 
 KNOWN = "#known"
-"""Under this name a combination carries the event time at which it became known, where its own rows are older."""
+"""The name under which a combination carries the event time at which it became known, if its own rows are older."""
 Known: TypeAlias = tuple[Combinations, Int64Array]
-"""Combinations, and the event time at which each became known: results are ordered by it."""
+"""Combinations, and the event time at which each became known, which orders results."""
 
 
 class Sides:
@@ -61,7 +60,7 @@ class Sides:
         self._place = {name: i for i, side in enumerate(query.sides) for name in side.names}
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of the base state of a side's relation that are looked into."""
+        """The indexes of the base state of a side's relation that are probed."""
         return self._works[self._place[relation]].indexes[relation]
 
     @property
@@ -77,7 +76,7 @@ class Sides:
 
     @property
     def passed(self) -> int | None:
-        """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
+        """The watermark up to which combinations have continued; in a grouped query, the last boundary."""
         return self._works[0].passed
 
     def layout(self) -> list[dict[str, Any]]:
@@ -88,17 +87,17 @@ class Sides:
             work.reopen(kept)
 
     def begin_restore(self, watermark: int) -> None:
-        """Notes, before rows are restored, that everything the watermark has passed went on in earlier steps.
+        """Records, before a restore, that everything the watermark has passed continued in earlier steps.
 
-        A row of a full join that still waits may have met what has gone on. So at a full join, which no side comes
-        before, all combinations arrive and meet once more.
+        A waiting row of a full join may have matched combinations that have already continued. So at a full join, which
+        no side precedes, all combinations arrive and match once more.
         """
         for work in self._works:
             work.answered(watermark)
             work.replays = work.waits_alone
 
     def end_restore(self) -> None:
-        """Takes out what arrived once more: it went on before."""
+        """Removes the replayed combinations: they continued earlier."""
         for work in self._works:
             if work.replays:
                 assert work.passed is not None
@@ -107,13 +106,13 @@ class Sides:
                 work.replays = False
 
     def enter(self, found: Combinations) -> Iterator[Known]:
-        """Takes finished combinations of the core; yields what is known of the results."""
+        """Accepts finished combinations of the core; yields the results known so far."""
         return self._from(0, found, found.newest)
 
     def take(self, relation: str, news: Combinations, owns: Ownership | None) -> Iterator[Known]:
-        """Takes new rows of a side, not linked yet; yields what is known of the results.
+        """Accepts new rows of a side, not linked yet; yields the results known so far.
 
-        `owns` tells which rows come out alone in this slot, where several slots have them.
+        `owns` selects the rows that this slot outputs unmatched, where several slots have them.
         """
         place = self._place[relation]
         for found, known in self._works[place].take(relation, news, owns):
@@ -140,7 +139,7 @@ class Sides:
 
 
 class SideWork:
-    """One side at work; `grouping` is that of a grouped query."""
+    """One running side; `grouping` is that of a grouped query."""
 
     def __init__(
         self,
@@ -156,9 +155,9 @@ class SideWork:
         self.arena = arena
         self.grouping = grouping
         self.passed: int | None = None
-        """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
+        """The watermark up to which combinations have continued; in a grouped query, the last boundary."""
         self.replays = False
-        """While rows are restored: whether what has gone on arrives once more."""
+        """During a restore: whether combinations that have continued arrive once more."""
         node = JoinNode((mjoin(side.before), *(Leaf(name) for name in side.names)))
         program = compile_join(node, side.graph)
         looked_into: list[dict[Index, None]] = [{} for _ in node.inputs]
@@ -170,7 +169,7 @@ class SideWork:
         prefix = f"side{number}"
         self.waiting = Waiting(arena, f"{prefix}.waiting", side.before, tuple(looked_into[0]) or ((),))
         self.unable = Waiting(arena, f"{prefix}.unable", side.before, ((),))
-        """Combinations that can meet nothing."""
+        """Combinations that cannot match."""
         self.alone = Waiting(arena, f"{prefix}.alone", side.names, ((),))
         """The rows of the side of a full join."""
         self.states = (self.waiting, self.unable, self.alone)
@@ -188,7 +187,7 @@ class SideWork:
 
     @property
     def waits_alone(self) -> bool:
-        """Whether rows of the side wait for what they meet. In a grouped query nothing counts after its deadline."""
+        """Whether rows of the side wait for matches. In a grouped query nothing counts after its deadline."""
         return self.side.kind is SideKind.FULL and self.grouping is None
 
     def answered(self, watermark: int) -> None:
@@ -198,7 +197,7 @@ class SideWork:
     # --- matches ------------------------------------------------------------------------------------------------------
 
     def enter(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
-        """Takes combinations that arrive; yields those that go on at once."""
+        """Accepts arriving combinations; yields those that continue at once."""
         open_ = self._is_open(found)
         found, known = keep(found, open_), known[open_]
         if self.side.ready is not None and len(found):
@@ -219,7 +218,7 @@ class SideWork:
             yield from self._met(block)
 
     def _known_at_once(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
-        """Yields all that becomes of combinations at a side of tables: no row of it is still to come."""
+        """Yields the full output of combinations at a side of tables, which gets no more rows."""
         kind, met = self.side.kind, np.zeros(len(found), dtype=np.bool_)
         rows = {**found.rows, NUMBER: np.arange(len(found), dtype=np.int64)}
         for block in self._join.probe(0, Combinations(rows, found.newest, found.deadline)):
@@ -235,12 +234,12 @@ class SideWork:
         yield from self._unmatched(keep(found, ~met), known[~met])
 
     def _unmatched(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
-        """Yields combinations that meet nothing, as the kind of the side has them."""
+        """Yields unmatched combinations, as the kind of the side requires."""
         if self.side.kind is not SideKind.SEMI:
             yield self._with_absent(self.side.names if self.side.kind.extends else (), (found, known))
 
     def take(self, relation: str, news: Combinations, owns: Ownership | None) -> Iterator[Known]:
-        """Takes new rows of the side; yields the combinations that go on at once."""
+        """Accepts new rows of the side; yields the combinations that continue at once."""
         if self.side.kind is SideKind.FULL:
             waits = self._is_open(news)
             self.alone.add(keep(news, waits if owns is None else waits & owns.holds(news, self.bases)), self._codes)
@@ -248,7 +247,7 @@ class SideWork:
             yield from self._met(block)
 
     def _is_open(self, found: Combinations) -> BoolArray:
-        """True for combinations that have not gone on unmatched in an earlier step."""
+        """True for combinations that have not continued unmatched in an earlier step."""
         if self.passed is None or self.replays:
             return np.ones(len(found), dtype=np.bool_)
         passed = self.passed if self.grouping is None else self.grouping.instant(self.passed + 1)
@@ -275,7 +274,7 @@ class SideWork:
             yield Combinations(rows, block.newest, block.deadline), known
 
     def _first_met(self, numbers: Int64Array, known: Int64Array) -> Known:
-        """The waiting combinations that had met nothing before."""
+        """Returns the waiting combinations that are matched for the first time."""
         first, places = np.unique(numbers, return_index=True)
         fresh = ~self.waiting.met(first)
         first = first[fresh]
@@ -292,7 +291,7 @@ class SideWork:
     # --- the watermark ------------------------------------------------------------------------------------------------
 
     def settle(self, watermark: int) -> Iterator[Known]:
-        """Yields the combinations that the watermark lets go on."""
+        """Yields the combinations that the watermark allows to continue."""
         before, own, kind = self.side.before, self.side.names, self.side.kind
         last = None if self.grouping is None else self.grouping.last_answered(watermark)
         for state in (self.waiting, self.unable):
@@ -327,6 +326,6 @@ class SideWork:
         found, known = settled
         absent = np.full(len(found), ABSENT, dtype=np.int64)
         rows = {**found.rows, **dict.fromkeys(names, absent)}
-        # In one order, whichever of the sides was met.
+        # In the same order, whichever side was matched.
         order = (*self.side.before, *self.side.names) if self.side.kind.extends else self.side.before
         return Combinations({name: rows[name] for name in order}, found.newest, found.deadline), known

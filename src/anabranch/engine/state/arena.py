@@ -1,9 +1,9 @@
-"""Where the arrays of a state live: in this process, or in memory-mapped files that all workers of a host share.
+"""Storage of a state's arrays: in this process, or in memory-mapped files that all workers of a host share.
 
-A state asks its arena for named arrays, has them lengthened (what they hold stays where it stands, the rest is
-unspecified) and gives them back; it never knows which kind it has.
-Spark's Python workers are interchangeable, so between two steps a state must be found by whoever runs the next one: a
-`MappedArena` keeps every array in a file (on tmpfs where there is one) and can be reopened by name.
+A state requests named arrays from its arena, extends them (existing contents keep their place, the rest is unspecified)
+and releases them, whatever the kind of arena. Spark's Python workers are interchangeable, so any worker must find the
+state before the next step: a `MappedArena` keeps every array in a file (on tmpfs if there is one) and can be reopened
+by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Arena(Protocol):
 
 
 class ProcessArena:
-    """Arrays in this process's own memory, mapped so that they can be lengthened without being copied."""
+    """Arrays in the memory of this process, mapped so that they can be extended without a copy."""
 
     def __init__(self) -> None:
         self._maps: dict[str, mmap] = {}
@@ -50,7 +50,7 @@ class ProcessArena:
         before = self._maps[name]
         try:
             before.resize(_size(shape, kind))
-        except (BufferError, SystemError):  # somebody reads the array, or the system cannot move a mapping
+        except (BufferError, SystemError):  # the array is in use, or the system cannot move a mapping
             array = self.allocate(name, shape, kind)
             array.reshape(-1).view(np.uint8)[: len(before)] = np.frombuffer(before, dtype=np.uint8)
             return array
@@ -85,14 +85,14 @@ class MappedArena:
         size = _size(shape, kind)
         try:
             with open(self._path(name), "r+b") as file:
-                # Without this a full tmpfs shows itself as SIGBUS in the middle of a kernel.
+                # Without this, a full tmpfs causes SIGBUS in the middle of a kernel.
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             raise self._full(error, size) from error
         return self.open(name, shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        # Not by `np.memmap`, which resolves the whole path; a step opens every array of its slot.
+        # Not `np.memmap`, which resolves the whole path; a step opens every array of its slot.
         path, size = self._path(name), _size(shape, kind)
         file = os.open(path, os.O_RDWR)
         try:
@@ -118,7 +118,10 @@ class MappedArena:
         self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        """The file of that name, which holds those of columns and queries: these may have slashes, or be very long."""
+        """Returns the file of a name.
+
+        Names contain those of columns and queries, which may have slashes or be very long.
+        """
         plain = quote(name, safe="+")
         return self.folder / (plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest())
 
@@ -135,7 +138,7 @@ def _size(shape: tuple[int, ...], kind: str) -> int:
 
 
 class PartOfArena:
-    """An arena's arrays under names with a prefix, where several owners share the arena."""
+    """An arena's arrays under a name prefix, for several owners of one arena."""
 
     def __init__(self, arena: Arena, prefix: str) -> None:
         self._arena = arena

@@ -1,8 +1,8 @@
 """The rows of one relation: event time, codes, payload; the only state that must survive a crash.
 
-Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint
-holds these alone and does not depend on the plan. `export` gives them back as a `RelationBatch`: what a snapshot
-saves is what a migration carries.
+Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint holds
+only these and does not depend on the plan. `export` returns them as a `RelationBatch`, which both snapshots and
+migrations use.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.join_graph import Band, JoinGraph
 
 ABSENT = -1
-"""The row number of a relation of which a combination has no row."""
+"""The row number for a relation that has no row in a combination."""
 WASTE = 1 << 12
-"""So many rows of a count window may have left, and more if more stay, before its state is filled anew."""
+"""The tolerated excess of expired rows of a count window; a state is rebuilt at twice its last size plus this."""
 _HASH = "hash"
 _HASH_FORM = ("<i8", 1)
 
@@ -65,23 +65,23 @@ class BaseState(Indexed):
         self._classes = {each.attribute: each.digest for each in declared.classes}
         columns |= {f"class.{digest}": ("|i1", 1) for digest in self._classes.values()}
         self.may_be_absent = False
-        """Whether combinations may have no row of this relation, because of an outer join."""
+        """Whether combinations may lack a row of this relation, because of an outer join."""
         self.leaves_early = False
-        """Whether rows may go before their deadlines have passed the floors of all others, because of bands."""
+        """Whether bands allow rows to be dropped before their deadlines have passed the floors of all others."""
         self._types = {field.name: field.type for field in declared.schema}
         texts = {field.name: field.type for field in declared.schema if is_text(field.type)}
         self.texts = TextStore(arena, relation, texts) if texts else None
         if self.texts is not None:
             columns |= self.texts.columns
         self._flat = {field.name: field for field in declared.schema if field.name in {**self._fixed, **texts}}
-        """The columns that numpy can hold, texts by their bytes."""
+        """The columns that numpy can hold, texts as bytes."""
         self._with_null: set[str] = set()
-        """Columns that have had a NULL; of the others, whether a value is there is not kept."""
+        """Columns that have had a NULL; for the others, no validity is kept."""
         self._counts = Counts(declared) if declared.window.is_counted else None
         self._counted: Counted | None = None
-        """Of rows that have been counted and are to be appended next."""
+        """The counts of the rows to be appended next."""
         self.kept_rows = 0
-        """How many rows there were when the state was last filled anew."""
+        """The number of rows when the state was last rebuilt."""
         if self._counts is not None:
             columns |= self._counts.columns
         self._span = None if declared.is_derived else self.window.span
@@ -91,22 +91,22 @@ class BaseState(Indexed):
         variable = [pa.field(f.name, f.type) for f in declared.schema if f.name not in self._flat]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
         self._fresh: tuple[int, Int64Array] | None = None
-        """The first of the rows that are not linked yet, and their event times, which no index has."""
+        """The first row that is not linked yet, and the event times of such rows, which no index has."""
 
     @property
     def is_spread(self) -> bool:
-        """True while the state keeps the hash of each row, by which rows of heavy keys are spread."""
+        """True while the state keeps the hash of each row, which spreads rows of heavy keys."""
         return _HASH in self.ring.columns
 
     def spread(self, wanted: bool) -> None:
-        """Keeps the hash of each row from now on, or no longer; all live rows must be linked."""
+        """Starts or stops keeping the hash of each row; all live rows must be linked."""
         if wanted and not self.is_spread:
             self.ring.keep_column(_HASH, _HASH_FORM, row_hashes(self.export()))
         elif self.is_spread and not wanted:
             self.ring.drop_column(_HASH)
 
     def row_hashes(self, rows: Int64Array) -> Int64Array:
-        """The hashes of the rows of those numbers; the state must keep them."""
+        """Returns the hashes of the rows with those numbers; the state must keep them."""
         return self.ring.get(_HASH, rows)
 
     def layout(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class BaseState(Indexed):
         self.ring.columns.pop(_HASH, None)
         if layout["spread"]:
             self.ring.columns[_HASH] = _HASH_FORM
-        # Classes that rows travel with since are not known of the rows so far.
+        # Classes added since are unknown for the existing rows.
         lacking = [f"class.{digest}" for digest in self._classes.values() if digest not in layout["classes"]]
         for column in lacking:
             del self.ring.columns[column]
@@ -145,24 +145,24 @@ class BaseState(Indexed):
         return self.ring.bytes + sum(variable)
 
     def count(self, batch: RelationBatch) -> None:
-        """Counts the rows that are appended next, in counting order, where the relation has a count window.
+        """Counts the rows to be appended next, in counting order, if the relation has a count window.
 
-        Rows that leave because of them have their deadlines from now on.
+        Rows that they push out have their deadlines from now on.
         """
         if self._counts is not None:
             self._counted = self._counts.count(self.ring, batch, self.column)
 
     def deadlines(self, rows: Int64Array) -> Int64Array:
-        """The deadlines, as far as they are known, of rows of a count window."""
+        """Returns the deadlines, as far as known, of rows of a count window."""
         return self.ring.get(DEADLINE, rows)
 
     @property
     def is_wasteful(self) -> bool:
-        """True when rows that left may fill the state behind others that stay: parts are not counted evenly."""
+        """True when many expired rows may follow live ones: the parts of a count window fill unevenly."""
         return self._counts is not None and bool(self._counts.indexes) and self.ring.live > 2 * self.kept_rows + WASTE
 
     def append(self, batch: RelationBatch) -> Combinations:
-        """Adds rows, readable but not yet findable, and returns them as what they are alone."""
+        """Adds rows, readable but not yet findable, and returns each as a combination of one row."""
         columns: dict[str, Array] = {f"code.{name}": batch.codes[name] for name in self.codes}
         for name, band in self.bands:
             columns[f"code.{name}"] = _band_codes(self.relation, band, batch)
@@ -179,7 +179,7 @@ class BaseState(Indexed):
             columns[f"class.{digest}"] = np.full(len(batch), UNKNOWN, np.int8) if classes is None else classes
         if self.is_spread:
             columns[_HASH] = row_hashes(batch)
-        # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
+        # Times may be in Arrow's read-only memory, or one column of several; the kernels accept neither.
         times = np.require(batch.times, requirements=["C", "W"])
         counted: Mapping[str, Array] = {}
         if self._counted is not None:
@@ -199,7 +199,7 @@ class BaseState(Indexed):
         return Combinations({self.relation: rows}, times, deadline)
 
     def _keep_nulls(self, name: str) -> None:
-        """Keeps from now on which values of a column are there; those so far all are."""
+        """Starts keeping the validity of a column; all values so far are valid."""
         self._with_null.add(name)
         self.ring.add_column(f"valid.{name}", "|u1", 1)
 
@@ -214,14 +214,14 @@ class BaseState(Indexed):
         super().retain((*indexes, *(self._counts.indexes if self._counts is not None else ())))
 
     def require(self, indexes: tuple[Index, ...]) -> None:
-        """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""
+        """Maintains these indexes from now on; a new one finds all live rows, which must be linked."""
         self.ring.require(indexes, lambda index: self._codes(self.ring.numbers, index))
 
     def _codes(self, rows: Int64Array | range, index: Index) -> Int64Array:
         return combined([self.code(name, rows) for name in index], len(rows))
 
     def everything(self) -> Combinations:
-        """All live rows, which must be linked."""
+        """Returns all live rows, which must be linked."""
         rows = self.ring.numbers
         return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
 
@@ -234,7 +234,7 @@ class BaseState(Indexed):
         return dropped
 
     def times(self, rows: Int64Array) -> Int64Array:
-        """The event times of the rows of those numbers, linked or not."""
+        """Returns the event times of the rows with those numbers, linked or not."""
         first, fresh = self._fresh or (self.ring.next, None)
         is_fresh = rows >= first
         if fresh is None or not is_fresh.any():
@@ -244,7 +244,7 @@ class BaseState(Indexed):
         return np.where(is_fresh, fresh.take(np.maximum(rows - first, 0)), self.ring.times(rows)[0])
 
     def code(self, name: str, rows: Int64Array | range) -> Int64Array:
-        """The codes of the rows of those numbers; that of an absent row is the code of its key over NULLs."""
+        """Returns the codes of the rows with those numbers; an absent row has the code of its key over NULLs."""
         if not self._has_absent(rows):
             return self.ring.get(f"code.{name}", rows)
         codes, is_here = np.full(len(rows), self._absent_code(name), dtype=np.int64), np.asarray(rows) != ABSENT
@@ -256,7 +256,7 @@ class BaseState(Indexed):
         return self.may_be_absent and not isinstance(rows, range) and len(rows) > 0 and rows.min() == ABSENT
 
     def _absent_code(self, name: str) -> int:
-        """The code of a row of NULLs: `COALESCE(b.k, 5)` has a value though there is no row of b."""
+        """Returns the code of a row of NULLs: `COALESCE(b.k, 5)` has a value even without a row of b."""
         if name not in self._absent_codes:
             nothing = pa.RecordBatch.from_pydict({field: pa.nulls(1, kind) for field, kind in self._types.items()})
             band = dict(self.bands).get(name)
@@ -270,11 +270,11 @@ class BaseState(Indexed):
         return self._absent_codes[name]
 
     def classes(self, attribute: str, rows: Int64Array | range) -> Classes:
-        """The classes of the rows of those numbers; UNKNOWN of rows that came out of a checkpoint."""
+        """Returns the classes of the rows with those numbers; UNKNOWN for rows restored from a checkpoint."""
         return self.ring.get(f"class.{self._classes[attribute]}", rows)
 
     def column(self, name: str, rows: Int64Array | range) -> pa.Array:
-        """The payload column's values of the rows of those numbers; of a range, good until the next step.
+        """Returns a payload column of the rows with those numbers; for a range, valid until the next step.
 
         The value of an absent row is NULL.
         """
@@ -294,20 +294,20 @@ class BaseState(Indexed):
         return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
 
     def plain(self, name: str, rows: Int64Array | range) -> Array | None:
-        """Like `column` without a copy, for numbers of eight bytes without a NULL; None for any other column."""
+        """Like `column` without a copy, for eight-byte numbers without NULL; None for any other column."""
         field = self._fixed.get(name)
         if field is None or field.type not in (pa.int64(), pa.float64()) or name in self._with_null:
             return None
         return self.ring.get(f"value.{name}", rows)
 
     def text(self, name: str) -> TextColumn | None:
-        """A column of texts where they stand; None for any other column, and where a text may be NULL."""
+        """Returns a text column in place; None for any other column, and if a text may be NULL."""
         if self.texts is None or name not in self.texts.types or name in self._with_null or self.may_be_absent:
             return None
         return self.texts.place(name, self.ring)
 
     def keys(self) -> RelationBatch:
-        """All live rows, which must be linked, without their payload."""
+        """Returns all live rows, which must be linked, without their payload."""
         rows = self.ring.numbers
         if not len(rows):
             return empty_batch(Schema(()), self.codes)
@@ -315,7 +315,7 @@ class BaseState(Indexed):
         return RelationBatch(self.ring.times(rows)[0], codes, pa.RecordBatch.from_pydict({}))
 
     def export(self) -> RelationBatch:
-        """All live rows, which must be linked."""
+        """Returns all live rows, which must be linked."""
         rows = self.ring.numbers
         if not len(rows):
             return empty_batch(self.schema, self.codes)
@@ -324,7 +324,7 @@ class BaseState(Indexed):
 
 
 def combined(codes: list[Int64Array], length: int) -> Int64Array:
-    """One code per row out of several; the code of no code is zero."""
+    """Combines several codes per row into one; the code of no code is zero."""
     if not codes:
         return np.zeros(length, dtype=np.int64)
     return codes[0] if len(codes) == 1 else combine_codes(codes)

@@ -1,7 +1,7 @@
 """Columns that numpy cannot hold (nested and binary values), kept as Arrow record batches in row-number order.
 
-Neighbouring batches are merged when the younger has grown to half the older, so there are O(log rows) of them and each
-row is copied O(log rows) times in its life. Batches wholly below the oldest live row are given back.
+Adjacent batches are merged when the younger has grown to half the older, so there are O(log rows) batches and each row
+is copied O(log rows) times. Batches entirely below the oldest live row are released.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class ChunkStore:
         self.chunks.append(Chunk(file, start, self.arena.keep_batch(file, merged)))
 
     def drop(self, first: int) -> None:
-        """Gives back the chunks that hold no row numbered `first` or later."""
+        """Releases the chunks that hold no row numbered `first` or later."""
         while self.chunks and self.chunks[0].stop <= first:
             self.arena.release(self.chunks.pop(0).file)
 
     def get(self, column: str, rows: Int64Array | range) -> pa.Array:
-        """The column's values of the rows of those numbers; of a range, the chunk's own memory where it is one run."""
+        """Returns the column's values of the rows with those numbers; a contiguous range may share the chunk's data."""
         if isinstance(rows, range):
             youngest = self.chunks[-1]
             if youngest.first <= rows.start:

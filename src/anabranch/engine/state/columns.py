@@ -1,4 +1,4 @@
-"""Fixed-width Arrow columns as numpy arrays and back, without per-value work.
+"""Converts fixed-width Arrow columns to numpy arrays and back, without per-value work.
 
 A boolean takes one byte, a decimal two int64 words; NULLs are a byte array beside the values. Gathering is then one
 numpy `take`, and the result becomes an Arrow array around the same memory.
@@ -28,7 +28,7 @@ def numpy_form(kind: pa.DataType) -> tuple[str, int]:
 
 
 def to_numpy(array: pa.Array) -> Array:
-    """The values of a fixed-width array; what stands where it is NULL is unspecified."""
+    """Returns the values of a fixed-width array; values at NULL positions are unspecified."""
     if pa.types.is_boolean(array.type):
         array = pc.cast(pc.fill_null(array, False), pa.uint8())
     kind, width = numpy_form(array.type) if not pa.types.is_uint8(array.type) else ("|u1", 1)
@@ -48,7 +48,7 @@ def validity(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def to_arrow(values: Array, valid: npt.NDArray[np.uint8] | None, kind: pa.DataType) -> pa.Array:
-    """An Arrow array around gathered values."""
+    """Wraps gathered values in an Arrow array."""
     length = len(values)
     bitmap = None
     if valid is not None and not valid.all():

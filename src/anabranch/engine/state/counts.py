@@ -1,13 +1,13 @@
-"""Counts the rows of a count window as they enter their base state, and closes the rows that leave because of them.
+"""Counts the rows of a count window as they enter their base state, and closes the rows that they push out.
 
-Rows enter in counting order. Where all rows are counted together, the number of a row tells its place: row i leaves
-when row i + n comes. With PARTITION BY each row has an ordinal in its part. One index finds the newest row of a part,
-and so the ordinal of the next; another finds a row by its part and ordinal. So counting costs the new rows.
+Rows enter in counting order. If all rows are counted together, the row number is the position: row i expires when row i
++ n arrives. With PARTITION BY each row has an ordinal in its part. One index finds the newest row of a part, and so the
+next ordinal; another finds a row by its part and ordinal. So the cost of counting is that of the new rows.
 
-Law: before any probe of a step, every row whose n-th successor has come has its deadline. The deadlines of the others
-are not before the watermark, up to which no more rows will be counted.
+Invariant: before any probe of a step, every row whose n-th successor has arrived has its deadline. The deadlines of the
+others are not before the watermark, below which no more rows will be counted.
 
-Limit: parts are told apart by a code of 64 bits. Two keys with one code end the query, and are never mixed.
+Limit: parts are identified by a 64-bit code. Two keys with the same code stop the query; they are never mixed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from anabranch.lang.window import BEFORE_ALL, CountWindow
 from anabranch.plan.join_graph import Relation
 
 ReadColumn = Callable[[str, Int64Array], pa.Array]
-"""Reads a column of the rows of some numbers."""
+"""Reads a column of the rows with some numbers."""
 PART, ORDINAL = "+part", "+ordinal"
-"""No key class is called so."""
+"""No key class can have these names."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Counted:
 
 
 class Counts:
-    """The counting of one relation, over the ring of its base state."""
+    """The counter of one relation, over the ring of its base state."""
 
     def __init__(self, relation: Relation) -> None:
         assert isinstance(relation.window, CountWindow)
@@ -56,7 +56,7 @@ class Counts:
         self.indexes: tuple[Index, ...] = ((PART,), (PART, ORDINAL)) if parts else ()
 
     def count(self, ring: Ring, batch: RelationBatch, read: ReadColumn) -> Counted:
-        """Counts rows that are to be appended next, and gives the rows that leave because of them their deadlines.
+        """Counts rows to be appended next, and sets the deadlines of the rows that they push out.
 
         `read` reads the columns of rows in the ring.
         """
@@ -70,12 +70,12 @@ class Counts:
         if self.relation.condition is not None:
             payload = batch.payload
             passes = evaluate_mask(self.relation.condition, lambda column: payload.column(column.name), len(batch))
-            # Counted, and part of nothing.
+            # Counted, but part of no result.
             until = np.where(passes, until, BEFORE_ALL)
         return Counted(until, columns)
 
     def _close(self, ring: Ring, times: Int64Array) -> None:
-        """The i-th new row closes the row that is as many places before it as the window has."""
+        """Closes, for each new row, the row that is one window length before it."""
         closing = times[: self.window.rows]
         rows = ring.next - self.window.rows + np.arange(len(closing))
         alive = rows >= ring.first
@@ -83,7 +83,7 @@ class Counts:
             ring.lower(DEADLINE, rows[alive], closing[alive] - 1)
 
     def _close_parts(self, ring: Ring, batch: RelationBatch, parts: Parts, read: ReadColumn) -> Int64Array:
-        """The same, part by part; returns the ordinals of the new rows."""
+        """Does the same part by part; returns the ordinals of the new rows."""
         times, order = batch.times, parts.order
         sorted_parts = parts.codes[order]
         same = sorted_parts[1:] == sorted_parts[:-1]
@@ -98,7 +98,7 @@ class Counts:
         lengths = np.diff(np.append(starts, len(order)))
         rank = np.arange(len(order)) - np.repeat(starts, lengths)
         ordinal = np.repeat(base, lengths) + rank
-        # Rows of this batch close each other by their deadlines; the first ones of a part close rows from before.
+        # Rows of this batch close each other by their deadlines; the first rows of a part close earlier ones.
         closes = (rank < self.window.rows) & (ordinal >= self.window.rows)
         if closes.any():
             wanted = combine_codes([sorted_parts[closes], ordinal[closes] - self.window.rows])
@@ -110,7 +110,7 @@ class Counts:
         return ordinals
 
     def _refuse_equal_codes(self, batch: RelationBatch, rows: Int64Array, others: Callable[[str], pa.Array]) -> None:
-        """Refuses rows that have the code of other rows, but not their values."""
+        """Raises an error for rows with the same code but different values."""
         if not len(rows):
             return
         for name in self.window.partition:

@@ -1,4 +1,4 @@
-"""The common part of base and intermediate states: numbered rows in a ring, found through indexes over it."""
+"""The common part of base and intermediate states: numbered rows in a ring, with indexes over it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from anabranch.engine.state.ring import Index, Ring
 
 
 class Indexed:
-    """A state that plans look into, each by indexes of its own."""
+    """A state that plans probe, each with its own indexes."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -16,5 +16,5 @@ class Indexed:
         return self.ring.indexes
 
     def retain(self, indexes: tuple[Index, ...]) -> None:
-        """Keeps only these of its indexes."""
+        """Keeps only these indexes."""
         self.ring.retain(indexes)

@@ -1,4 +1,4 @@
-"""The results of an inner join of the plan: row numbers into base states and combined times, not the payload."""
+"""The results of an inner join of the plan: row numbers into base states and combined times, without payload."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class IntermediateState(Indexed):
         carried: Mapping[CarriedColumn, tuple[str, int]] | None = None,
         beside: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
-        """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for.
+        """`carried` are the columns, as (numpy kind, values per row), with the weights and parts of merged rows.
 
-        `beside` are columns of a kind of state that needs more.
+        `beside` are extra columns of a subclass.
         """
         self.relations = relations
         self.compacted = 0
-        """How many rows were left when merged rows were last merged anew."""
+        """The number of rows after the last compaction of merged rows."""
         self._carried = tuple(carried or ())
         columns = {f"row.{relation}": ("<i8", 1) for relation in relations}
         columns |= {_carried(name): form for name, form in (carried or {}).items()}
@@ -59,21 +59,21 @@ class IntermediateState(Indexed):
         return self.ring.bytes
 
     def require(self, indexes: tuple[Index, ...], code: CodeReader) -> None:
-        """Keeps these indexes from now on; one that is new finds all live combinations."""
+        """Maintains these indexes from now on; a new one finds all live combinations."""
         self.ring.require(indexes, lambda index: _codes(self.everything(), code, index))
 
     def everything(self) -> Combinations:
-        """All live combinations. Base rows of those that can no longer be completed may be gone."""
+        """Returns all live combinations. Base rows of those that can no longer be completed may be gone."""
         numbers = self.ring.numbers
         if not len(numbers):
             return Combinations(dict.fromkeys(self.relations, numbers), numbers, numbers)
         return Combinations(self.bound(numbers), *self.ring.times(numbers), self.carried(numbers))
 
     def insert(self, found: Combinations, code: CodeReader, beside: Mapping[str, Array] | None = None) -> None:
-        """Adds combinations and makes them findable; where columns stand beside them, in order of deadline."""
+        """Adds combinations and makes them findable; with `beside` columns, they must be in order of deadline."""
         if not len(found):
             return
-        # In order of deadline, so that what expires together leaves together.
+        # In order of deadline, so that combinations that expire together are dropped together.
         found = found.take(np.argsort(found.deadline, kind="stable"))
         columns: dict[str, Array] = {f"row.{relation}": found.rows[relation] for relation in self.relations}
         columns |= {_carried(name): values for name, values in found.carried.items()}
@@ -84,20 +84,23 @@ class IntermediateState(Indexed):
         return self.ring.drop(low, oldest)
 
     def rows(self, relation: str, numbers: Int64Array) -> Int64Array:
-        """The relation's row numbers in the combinations of those numbers."""
+        """Returns the relation's row numbers in the combinations with those numbers."""
         return self.ring.get(f"row.{relation}", numbers)
 
     def bound(self, numbers: Int64Array) -> dict[str, Int64Array]:
-        """The row numbers of all relations in the combinations of those numbers."""
+        """Returns the row numbers of all relations in the combinations with those numbers."""
         return {relation: self.rows(relation, numbers) for relation in self.relations}
 
     def carried(self, numbers: Int64Array) -> dict[CarriedColumn, Array]:
-        """Return the weights and parts of the merged rows in the combinations with those numbers."""
+        """Returns the weights and parts of the merged rows in the combinations with those numbers."""
         return {name: self.ring.get(_carried(name), numbers) for name in self._carried}
 
 
 def _carried(name: CarriedColumn) -> str:
-    """The column of something carried, which begins with a relation's name and would else be taken for row numbers."""
+    """Returns the name of a carried column.
+
+    It begins with a relation's name, so the prefix sets it apart from row numbers.
+    """
     return f"carried.{name}"
 
 

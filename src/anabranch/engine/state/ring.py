@@ -1,12 +1,12 @@
 """A state: numbered rows in a ring, with hash indexes over them.
 
-Rows get consecutive numbers for ever; the live ones are [first, next). Row n stands at n modulo the capacity, in every
-array of the state alike. Appending makes a row readable by number; linking makes it findable through the indexes. The
-two are apart because a new row must be readable (for residual predicates and results) before it may be found (each
-result is born exactly once). Dropping moves `first`; it costs the rows dropped, never the rows kept.
+Rows get consecutive numbers that are never reused; the live ones are [first, next). Row n is at position n modulo the
+capacity, in every array of the state. Appending makes a row readable by number; linking makes it findable through the
+indexes. These are separate steps because a new row must be readable (for residual predicates and results) before it may
+be found (each result is produced exactly once). Dropping moves `first`; it costs the rows dropped, never the rows kept.
 
-Scaling: appending and linking are amortised O(1) per row, a probe costs its chain, a resize copies the live rows and
-happens when their number has doubled or shrunk to an eighth. A ring that grows stays where it is: half of its rows, on
+Scaling: appending and linking are amortised O(1) per row, a probe costs its chain. A resize copies the live rows and
+happens when their number has doubled or shrunk to an eighth. A growing ring is extended in place: half of its rows, on
 average, move into the new part.
 """
 
@@ -25,14 +25,14 @@ from anabranch.engine.state.arena import Arena, Array
 
 SMALLEST_CAPACITY = 1 << 10
 MOST_ROWS = 1 << 31
-"""Links are 32 bits wide; a ring of so many rows would take 100 GB."""
+"""Links are 32 bits wide; a ring of this many rows would take 100 GB."""
 _NOTHING = np.empty(0, dtype=np.int64)
 INDEX_BYTES = 2 * 8 + 4 + 2 * 4
 """The bytes of an index per row: code and newest time, the link to the previous row, two heads."""
 DEADLINE = "deadline"
 ANY_TIME = -(2**63)
 BLOCK = 1 << 15
-"""How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
+"""The number of matches that a probe yields at once; bounds the memory of a join for any fan-out, and fits a cache."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Matches:
 
 
 Index = tuple[str, ...]
-"""The code names that an index looks up together; none for the index of all rows."""
+"""The code names that an index looks up together; empty for the index of all rows."""
 
 
 class Ring:
@@ -79,7 +79,7 @@ class Ring:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
-        """All that is needed, beside the arrays themselves, to find this state again."""
+        """Returns what is needed, besides the arrays themselves, to reopen this state."""
         return {
             "indexes": self.indexes,
             "first": self.first,
@@ -103,7 +103,7 @@ class Ring:
 
     @property
     def numbers(self) -> Int64Array:
-        """Those of the live rows."""
+        """The numbers of the live rows."""
         return np.arange(self.first, self.next, dtype=np.int64)
 
     def live_since(self, since: int) -> int:
@@ -112,7 +112,7 @@ class Ring:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the live rows take, at the density the ring is kept at (a ring is at most half empty)."""
+        """The bytes of the live rows, at the density the ring is kept at (a ring is at most half empty)."""
         per_row = sum(np.dtype(kind).itemsize * width for kind, width in self.columns.values())
         return self.live * (per_row + len(self.indexes) * INDEX_BYTES)
 
@@ -134,19 +134,19 @@ class Ring:
         self._arrays[column][rows & (self.capacity - 1)] = value
 
     def lower(self, column: str, rows: Int64Array, values: Int64Array) -> None:
-        """Writes values into a column of live rows, each once, where they are less than those that stand there."""
+        """Lowers the values in a column of live rows, each given once, to the given ones where those are smaller."""
         places, array = rows & (self.capacity - 1), self._arrays[column]
         array[places] = np.minimum(array[places], values)
 
     def add_column(self, column: str, kind: str, value: int) -> None:
-        """Keeps one more column from now on; the rows so far have one value in it."""
+        """Adds a column; existing rows get the given value."""
         self.columns[column] = (kind, 1)
         if self.capacity:
             array = self._arrays[column] = self.arena.allocate(self._file(column), (self.capacity,), kind)
             array[:] = value
 
     def keep_column(self, name: str, form: tuple[str, int], values: Array) -> None:
-        """Keeps one more column from now on, with the values of the live rows."""
+        """Adds a column, with the values of the live rows."""
         self.columns[name] = form
         if self.capacity:
             ((_, shape, kind),) = (part for part in self._parts(self.capacity) if part[0] == name)
@@ -155,20 +155,20 @@ class Ring:
                 target[place] = values[part]
 
     def drop_column(self, name: str) -> None:
-        """Gives back the space of a column."""
+        """Releases the space of a column."""
         del self.columns[name]
         if self._arrays.pop(name, None) is not None:
             self.arena.release(self._file(name))
 
     def link(self, first: int, codes: Callable[[Index], Int64Array], newest: Int64Array) -> None:
-        """Makes the rows numbered from `first` findable under the codes that each index gives them."""
+        """Makes the rows numbered from `first` findable under their codes in each index."""
         for index in self.indexes:
             self._link(index, first, codes(index), newest)
 
     def require(self, indexes: tuple[Index, ...], codes: Callable[[Index], Int64Array]) -> None:
-        """Keeps these indexes from now on; one that is new finds the live rows, all linked, under the codes given.
+        """Maintains these indexes from now on; a new one finds the live rows, all linked, under the given codes.
 
-        The first one must be there before the first row.
+        The first index must exist before the first row.
         """
         for index in indexes:
             if index in self.indexes:
@@ -180,7 +180,7 @@ class Ring:
             self.indexes = (*self.indexes, index)
 
     def retain(self, indexes: tuple[Index, ...]) -> None:
-        """Keeps only these of its indexes and gives back the space of the others; one is left while there are rows."""
+        """Keeps only these indexes and releases the space of the others; at least one must remain if there are rows."""
         useless = [index for index in self.indexes if index not in indexes]
         self.indexes = tuple(index for index in self.indexes if index in indexes)
         assert self.indexes or not self.live
@@ -200,7 +200,7 @@ class Ring:
         kernels.link(*self._of(index), self._shift, first, codes, newest)
 
     def release(self) -> None:
-        """Gives back all space; the state ends here."""
+        """Releases all space; the state cannot be used afterwards."""
         for part in self._arrays:
             self.arena.release(self._file(part))
         self._arrays = {}
@@ -211,7 +211,7 @@ class Ring:
         self.first = self.next
 
     def drop(self, low: int, oldest: int = ANY_TIME) -> int:
-        """Drops the longest prefix of rows with a deadline before `low` or a newest time before `oldest`; how many."""
+        """Drops the longest prefix with deadline before `low` or newest time before `oldest`; returns its length."""
         if not self.live:
             return 0
         before = self.first
@@ -222,7 +222,7 @@ class Ring:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, column: str, rows: Int64Array | range) -> Array:
-        """The column's values of the rows of those numbers; of a range, the ring's own memory where it is one run."""
+        """Returns the column's values of the rows with those numbers; for a contiguous range, the ring's own memory."""
         values = self._arrays[column]
         if isinstance(rows, range):
             runs = [values[place] for _, place in self._places(rows.start, len(rows))]
@@ -233,7 +233,7 @@ class Ring:
         return taken
 
     def by_place(self, column: str) -> Array:
-        """The column as it stands: row n at n modulo its length."""
+        """Returns the raw column: row n at n modulo its length."""
         return self._arrays[column]
 
     def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -243,7 +243,7 @@ class Ring:
         return newest, newest + self.span if self.span is not None else self.get(DEADLINE, rows)
 
     def latest(self, index: Index, codes: Int64Array) -> Int64Array:
-        """The number of the newest live linked row of each code; -1 where there is none."""
+        """Returns the number of the newest live linked row of each code; -1 if there is none."""
         if not self.live:
             return np.full(len(codes), -1, dtype=np.int64)
         return kernels.latest(*self._of(index), self._shift, self.first, self.next, codes)
@@ -257,7 +257,7 @@ class Ring:
         block: int = BLOCK,
         since: int = 0,
     ) -> Iterator[Matches]:
-        """All live linked rows of equal code that fit in time and are numbered from `since` on, in blocks."""
+        """Yields all live linked rows of equal code that match in time and are numbered from `since` on, in blocks."""
         first = max(self.first, since)
         if not self.live_since(since) or not len(codes):
             return
@@ -285,7 +285,7 @@ class Ring:
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
     def ask(self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray) -> int:
-        """Notes which codes some live linked row has that fits in time; returns how many rows were visited."""
+        """Marks the codes that have a live linked row that matches in time; returns how many rows were visited."""
         if not self.live or not len(codes):
             return 0
         return kernels.ask(
@@ -309,11 +309,11 @@ class Ring:
 
     @property
     def _deadlines(self) -> Int64Array:
-        """The deadlines by place; empty where they follow from the newest times."""
+        """The deadlines by position; empty if they follow from the newest times."""
         return self._arrays[DEADLINE] if self.span is None else _NOTHING
 
     def _of(self, index: Index) -> tuple[Int64Array, LinkArray, LinkArray]:
-        """The arrays of an index, as the kernels take them."""
+        """The arrays of an index, as the kernels expect them."""
         name = index_name(index)
         return self._arrays[f"entries.{name}"], self._arrays[f"previous.{name}"], self._arrays[f"heads.{name}"]
 
@@ -327,7 +327,7 @@ class Ring:
             yield from _index_parts(index, capacity)
 
     def _places(self, start: int, count: int) -> Iterator[tuple[slice, slice]]:
-        """Where `count` rows from `start` on stand: one run, or two around the end of the ring."""
+        """Yields the positions of `count` rows from `start` on: one run, or two around the end of the ring."""
         place = start & (self.capacity - 1)
         head = min(count, self.capacity - place)
         yield slice(0, head), slice(place, place + head)
@@ -348,7 +348,7 @@ class Ring:
             kernels.relink(*self._of(index), self._shift, self.first, self.next)
 
     def _lengthen(self, capacity: int) -> None:
-        """Lengthens the arrays; rows whose place differs in the longer ring are copied into the new part."""
+        """Extends the arrays; rows whose position differs in the larger ring are copied into the new part."""
         old, self.capacity = self.capacity, capacity
         moved = [run for run in _runs(self.first, self.next, old) if run[0] & (capacity - 1) >= old]
         for part, shape, kind in self._parts(capacity):
@@ -360,7 +360,7 @@ class Ring:
                     array[target : target + stop - start] = array[source : source + stop - start]
 
     def _move(self, capacity: int) -> None:
-        """New arrays, smaller than the old ones or the first."""
+        """Allocates new arrays, smaller than the old ones or the first."""
         old, old_capacity, old_generation = self._arrays, self.capacity, self.generation
         self._arrays, self.capacity, self.generation = {}, capacity, self.generation + 1
         runs = list(_runs(self.first, self.next, min(capacity, old_capacity)))
@@ -386,7 +386,7 @@ def _index_parts(index: Index, capacity: int) -> tuple[tuple[str, tuple[int, ...
 
 
 def _runs(first: int, stop: int, capacity: int) -> Iterator[tuple[int, int]]:
-    """Row numbers cut where a ring of that capacity, or of any larger one, wraps around."""
+    """Cuts row numbers where a ring of that capacity, or of any larger one, wraps around."""
     while first < stop and capacity:
         end = min(stop, (first // capacity + 1) * capacity)
         yield first, end

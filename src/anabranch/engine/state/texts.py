@@ -1,8 +1,8 @@
 """The text columns of a state: their bytes in one ring, appended once and never moved while they live.
 
-The state's own ring has for every row and text column where its bytes start and how many they are; positions count for
-ever, and a byte stands at its position modulo the size of this ring, so a text may run around the end of it. A step
-copies the bytes of its new rows, and of the results that it finds; rows that are kept cost nothing.
+The state's own ring stores, for every row and text column, the start and the length of the bytes. Positions are never
+reused, and a byte is at its position modulo the size of this ring, so a text may wrap around the end. A step copies the
+bytes of its new rows and of its results; rows that are kept cost nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BYTES = "bytes"
 START, LENGTH = "text.start", "text.length"
 """The columns of the state's ring: one value for each text column, in the order of the store."""
 MOST_BYTES = (1 << 31) - 1
-"""What Arrow can have in one array of texts."""
+"""The maximum size of one Arrow array of texts."""
 _NO_BYTES = np.empty(0, dtype=np.uint8)
 
 TextColumn: TypeAlias = tuple[ByteArray, Array, Array, int]
-"""The bytes of a store, where the texts of all its columns start and how long they are, and which column is meant."""
+"""The bytes of a store, the starts and the lengths of the texts of all its columns, and the number of one column."""
 
 
 class TextStore:
@@ -55,7 +55,7 @@ class TextStore:
         return self._heap.live
 
     def append(self, arrays: Sequence[pa.Array]) -> dict[str, Array]:
-        """Takes the bytes of new rows, one array for each column; returns the columns of the state's ring."""
+        """Stores the bytes of new rows, one array for each column; returns the columns of the state's ring."""
         spans = []
         for array in arrays:
             offsets, data = text_buffers(array)
@@ -69,7 +69,7 @@ class TextStore:
         return {START: starts, LENGTH: lengths}
 
     def drop(self, state: Ring) -> None:
-        """Gives back the bytes that no live row of the state's ring has."""
+        """Releases the bytes that no live row of the state's ring uses."""
         low = self._heap.next
         if state.live:
             # The bytes of a batch's first column were appended first.
@@ -77,7 +77,7 @@ class TextStore:
         self._heap.first = low
 
     def get(self, column: str, state: Ring, rows: Int64Array, valid: ByteArray | None) -> pa.Array:
-        """The texts of rows of the state's ring."""
+        """Returns the texts of rows of the state's ring."""
         kind, place = self.types[column], self._places[column]
         if not len(rows):
             return pa.array([], kind)
@@ -88,7 +88,7 @@ class TextStore:
                 f"{offsets[-1]:,} bytes of texts in column '{column}' of one block of rows, more than {MOST_BYTES:,}",
                 hint="use more slots, shorter windows or smaller batches",
             )
-        # Memory of Arrow's, which keeps what it had for the last results; new memory would cost as much as the copy.
+        # Arrow's memory pool reuses memory of earlier results; new memory would cost as much as the copy.
         data = pa.allocate_buffer(int(offsets[-1]))
         if data.size:
             kernels.copy_texts(self._heap.by_place(BYTES), starts, offsets, np.frombuffer(data, dtype=np.uint8))
@@ -99,7 +99,7 @@ class TextStore:
         return pa.Array.from_buffers(kind, len(rows), buffers)
 
     def place(self, column: str, state: Ring) -> TextColumn:
-        """The texts of a column where they stand, as the kernels take them."""
+        """Returns the texts of a column in place, as the kernels expect them."""
         heap = self._heap.by_place(BYTES) if self._heap.capacity else _NO_BYTES
         return heap, self._spans(state, START), self._spans(state, LENGTH), self._places[column]
 

@@ -1,9 +1,9 @@
-"""Combinations that wait at a side for a match, or for the watermark that says that none will come.
+"""Combinations that wait at a side for a match, or for the watermark after which none can come.
 
 They are kept in runs, each in order of deadline: one run for each block that arrived. So those that a watermark has
 passed are found run by run, at the cost of what is due, although combinations do not arrive in order of deadline.
 
-For join queries a flag says whether a combination has met a row. For grouped queries the boundaries at which its
+For join queries a flag records whether a combination has been matched. For grouped queries the boundaries at which its
 matches count are kept, as *covers*, until the watermark has passed them.
 """
 
@@ -23,19 +23,19 @@ from anabranch.engine.state.ring import DEADLINE, Index
 from anabranch.plan.query import Grouping
 
 NUMBER = "#number"
-"""Under this name a match carries the number of its waiting combination; no relation can have such a name."""
+"""The name under which a match carries the number of its waiting combination; no relation can have such a name."""
 MET = "met"
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
 class Waiting(IntermediateState):
-    """Combinations of some relations that wait, by number."""
+    """Waiting combinations of some relations, by number."""
 
     def __init__(self, arena: Arena, name: str, relations: tuple[str, ...], indexes: tuple[Index, ...]) -> None:
         super().__init__(arena, name, relations, indexes, beside={MET: ("|u1", 1)})
         self.arena = arena
         self._runs: list[list[int]] = []
-        """The first and the last but one number of each run that is not due yet."""
+        """The first number and the end (exclusive) of each run that is not due yet."""
         self._covers: list[tuple[Int64Array, Int64Array, Int64Array]] = []
         """Numbers, with the first and the last boundary at which a match of each counts."""
         self._written = 0
@@ -63,7 +63,7 @@ class Waiting(IntermediateState):
             self._covers = [(number, first, last)]
 
     def bound(self, numbers: Int64Array) -> dict[str, Int64Array]:
-        """The rows of the combinations of those numbers, and the numbers."""
+        """Returns the rows of the combinations with those numbers, and the numbers."""
         return {**super().bound(numbers), NUMBER: numbers}
 
     # --- arriving and meeting -----------------------------------------------------------------------------------------
@@ -80,26 +80,26 @@ class Waiting(IntermediateState):
         return numbers
 
     def met(self, numbers: Int64Array) -> BoolArray:
-        """Whether the combinations of those numbers have met a row."""
+        """Whether the combinations with those numbers have been matched."""
         if not len(numbers):
             return np.zeros(0, dtype=np.bool_)
         return self.ring.get(MET, numbers).astype(np.bool_)
 
     def mark(self, numbers: Int64Array) -> None:
-        """Notes that the combinations have met a row."""
+        """Marks combinations as matched."""
         if len(numbers):
             self.ring.put(MET, numbers, 1)
 
     def cover(self, numbers: Int64Array, first: Int64Array, last: Int64Array) -> None:
-        """Notes the boundaries at which matches of the combinations count."""
+        """Records the boundaries at which matches of the combinations count."""
         some = first <= last
         if some.any():
             self._covers.append((numbers[some], first[some], last[some]))
 
     def find(self, relation: str, rows: Int64Array) -> tuple[Int64Array, BoolArray]:
-        """The numbers of the combinations that have these rows of a relation, and which of the rows wait at all.
+        """Returns the numbers of the combinations with these rows of a relation, and which of the rows wait at all.
 
-        Rows have arrived in order. One that has gone on may be met again after a restart.
+        Rows have arrived in order. After a restart, a row that has already continued may be matched again.
         """
         if not self.ring.live:
             return _NOTHING, np.zeros(len(rows), dtype=np.bool_)
@@ -111,7 +111,7 @@ class Waiting(IntermediateState):
     # --- the watermark ------------------------------------------------------------------------------------------------
 
     def due(self, watermark: int) -> Int64Array:
-        """The numbers of the combinations whose deadline the watermark has passed, each once."""
+        """Returns the numbers of the combinations whose deadline the watermark has passed, each once."""
         found = []
         for run in self._runs:
             start, stop = run
@@ -125,9 +125,10 @@ class Waiting(IntermediateState):
     def pass_boundaries(
         self, passed: int | None, last: int, grouping: Grouping, *, met: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """The combinations that count at a boundary behind `passed`, up to `last`, each with the boundary.
+        """Returns the combinations that count at a boundary after `passed`, up to `last`, each with the boundary.
 
-        With `met`, where some match of it counts; else, where none does. Combinations without later boundaries go.
+        With `met`, boundaries where some match counts; otherwise those where none does. Drops combinations without
+        later boundaries.
         """
         numbers = self.ring.numbers
         if not len(numbers) or (passed is not None and last <= passed):
@@ -136,7 +137,7 @@ class Waiting(IntermediateState):
         waiting = _spread(numbers, grouping.first_boundary(newest), grouping.last_boundary(deadline), passed, last)
         covers = self._joined_covers()
         covered = _spread(*covers, passed, last)
-        # Boundaries are numbered anew, so that a number and a boundary fit one integer.
+        # Boundaries are renumbered, so that a number and a boundary fit one integer.
         boundaries, codes = np.unique(np.concatenate([waiting[1], covered[1]]), return_inverse=True)
         places = np.concatenate([waiting[0], covered[0]]) * len(boundaries) + codes
         is_covered = np.isin(places[: len(waiting[0])], places[len(waiting[0]) :])
@@ -154,7 +155,7 @@ class Waiting(IntermediateState):
 def _spread(
     numbers: Int64Array, first: Int64Array, last: Int64Array, passed: int | None, until: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Each number at every boundary of its own behind `passed` and up to `until`."""
+    """Repeats each number at every boundary of its own after `passed` and up to `until`."""
     first = first if passed is None else np.maximum(first, passed + 1)
     counts = np.maximum(np.minimum(last, until) - first + 1, 0)
     rows = np.repeat(np.arange(len(numbers)), counts)

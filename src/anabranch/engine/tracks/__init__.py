@@ -1,8 +1,8 @@
-"""Tracks: the plan of one query at work, over base states that the track shares and does not own.
+"""Tracks: the running plan of one query, over base states that the track shares and does not own.
 
-`protocol` says what an engine asks of a track, `plan` runs the joins of one plan, `parallel` two plans during a
-migration, `mesh` the routes of a mesh. `make` builds a track for a plan and finds one again from its layout; it is the
-one place that knows the kinds.
+`protocol` defines the interface to the engine, `plan` runs the joins of one plan, `parallel` two plans during a
+migration, `mesh` the routes of a mesh. `make` builds a track for a plan and reopens one from its layout; only `make`
+depends on the kinds of tracks.
 
-Law: the combinations that a track yields depend on the rows alone, not on the kind of the track.
+Invariant: the combinations that a track yields depend only on the rows, not on the kind of track.
 """

@@ -1,4 +1,4 @@
-"""Builds the track of a plan, and finds a track again from its layout: the one place that knows the kinds."""
+"""Builds the track of a plan, and reopens a track from its layout; the only module that depends on the kinds."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REOPENED: dict[str, Callable[[PlanContext, Mapping[str, Any]], Track]] = {
 
 
 def make_track(ground: PlanContext, plan: Plan) -> Track:
-    """A track that begins with empty states, or with none."""
+    """Creates a track with empty states, or without states."""
     return MeshTrack(ground, plan) if isinstance(plan, Mesh) else PlanTrack(ground, plan)
 
 
 def plan_of(layout: Mapping[str, Any]) -> Plan:
-    """The plan of the track from which the layout was taken; during a migration, the new one."""
+    """Returns the plan in a layout; during a migration, the new one."""
     return plan_of(layout["new"]) if "new" in layout else parse_plan(layout["plan"])
 
 
 def reopened(ground: PlanContext, layout: Mapping[str, Any]) -> Track:
-    """The track from which the layout was taken."""
+    """Reopens the track of a layout."""
     return _REOPENED[layout["kind"]](ground, layout)

@@ -1,7 +1,7 @@
-"""The track of a mesh: new rows are classified into rusters, and the fabric brings them to their results.
+"""The track of a mesh: classifies new rows into row groups, and the fabric routes them to their results.
 
-Law: a mesh has no state of its own, so a change from or to one changes pointers at a batch boundary; rusters under way
-end on the routes they began on.
+Invariant: a mesh has no intermediate state, so a change from or to one only swaps references at a batch boundary; row
+groups in progress end on the routes they began on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.plan.mesh import Mesh, parse_mesh
 
 
 class MeshTrack(StatelessTrack):
-    """The routes of one query over its base states; the indexes that they look into are there afterwards."""
+    """The routes of one query over its base states; adds the indexes that they probe."""
 
     KIND = "mesh"
 
@@ -37,7 +37,7 @@ class MeshTrack(StatelessTrack):
             for route in several:
                 for target, index in route.indexes():
                     looked_into[target].append(index)
-        # A state that nobody looks into keeps the index of all rows, by which it knows what is overdue.
+        # A state without probes keeps the index of all rows, which determines what is overdue.
         self._indexes = {name: tuple(dict.fromkeys(several)) or ((),) for name, several in looked_into.items()}
         for name, base in bases.items():
             base.require(self._indexes[name])
@@ -49,20 +49,20 @@ class MeshTrack(StatelessTrack):
 
     @classmethod
     def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> MeshTrack:
-        """The track from which the layout was taken."""
+        """Reopens the track of a layout."""
         track = cls(ground, parse_mesh(layout["plan"]))
         track._index.lottery.reopen(layout["lottery"])
         return track
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that some route looks into."""
+        """The indexes of a base state that some route probes."""
         return self._indexes[relation]
 
     def layout(self) -> dict[str, Any]:
         return {"kind": self.KIND, "plan": str(self.plan), "lottery": self._index.lottery.layout()}
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """Sends new rows of a relation on their routes and yields the combinations that they finish, if wanted."""
+        """Sends new rows of a relation along their routes and yields the combinations that they finish, if wanted."""
         if wanted:
             yield from gathered(self._finished(relation, found))
 
@@ -75,11 +75,11 @@ class MeshTrack(StatelessTrack):
             self.ground.meter.routed(relation, ruster.route.number, len(ruster.found), done)
 
     def _rusters(self, relation: str, found: Combinations) -> list[RowGroup]:
-        """The rows, cut by route."""
+        """Divides the rows by route."""
         routes, sorting = self._routes[relation], self._sorting.get(relation)
         if sorting is None:
             return [whole_ruster(found, routes[0])]
-        # Time of this thread: what comes in between on a busy machine is not routing.
+        # CPU time of this thread: interruptions on a busy machine are not routing.
         started = thread_time()
         rusters = sorting.cut(found, routes)
         self.ground.meter.spent("classify", thread_time() - started)

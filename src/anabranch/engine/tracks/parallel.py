@@ -1,16 +1,15 @@
-"""The track of two plans side by side, while the new one takes over from the old: the parallel track strategy.
+"""The track of two plans side by side while the new one takes over: the parallel-track strategy.
 
-The plans share every state that both have; they differ inside boxes, between a box's inputs and its output. What stands
-in the inputs when the migration begins is *old*, what enters them later is *new*. Inside a box the old joins go on with
-everything, and at the box's output keep only combinations with an old part; the new joins begin with empty states and
-see only new parts (where the old plan merges inside a box, it merges old and new rows apart). So each combination of
-the output is made once, by exactly one side, and goes on from there as if nothing happened. When no input holds an old
-part any more, the old joins can make nothing and are taken away. No output is held back and no row is looked at twice
-outside the boxes.
+The plans share every state that both have; they differ inside boxes, between a box's inputs and its output. Rows in the
+inputs when the migration begins are *old*, later rows are *new*. Inside a box the old joins process everything, and at
+the box's output keep only combinations with an old part. The new joins start with empty states and see only new parts
+(where the old plan merges inside a box, it merges old and new rows separately). So each combination of the output is
+produced once, by exactly one plan. When no input holds an old part any more, the old joins can produce nothing and are
+removed. No output is delayed, and no row is processed twice outside the boxes.
 
-A part that several relations make is old exactly if all its rows are: it was complete before the migration began. The
-end comes one window after the beginning, however deep the plan: a combination carries the deadline of its first row to
-expire. (Zhu 2006, Section 12.2, keeps the newest time alone and needs two windows above height one.)
+A part that several relations form is old exactly if all its rows are: it was complete before the migration began. The
+migration ends one window after it began, however deep the plan, because a combination carries the deadline of its first
+row to expire. (Zhu 2006, Section 12.2, keeps only the newest time and needs two windows above height one.)
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from anabranch.plan.physical import JoinNode, kept, shape
 
 @dataclass(frozen=True)
 class Stage:
-    """The way from one shared state to the next: by the new plan's joins and, inside a box, by the old ones too."""
+    """The path from one shared state to the next: the new plan's joins and, inside a box, the old ones too."""
 
     new: Way
     old: Way = ()
@@ -45,7 +44,7 @@ class Stage:
 
 
 class ParallelTrack(TwoPlans):
-    """Both plans of a migration at work; `marks` are the first new row numbers of relations and box inputs."""
+    """Both running plans of a migration; `marks` are the first new row numbers of relations and box inputs."""
 
     KIND = "parallel"
 
@@ -74,7 +73,7 @@ class ParallelTrack(TwoPlans):
 
     @classmethod
     def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> ParallelTrack:
-        """The track from which the layout was taken."""
+        """Reopens the track of a layout."""
         known: dict[str, IntermediateState] = {}
         new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
         mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
@@ -82,15 +81,15 @@ class ParallelTrack(TwoPlans):
 
     @property
     def is_over(self) -> bool:
-        """No old part is left in any input of a box."""
+        """True when no input of a box holds an old part."""
         return all(state.ring.first >= self.marks[name] for name, state in self._inputs.items())
 
     def settled(self) -> Track:
-        """The track of the new plan once the migration is over."""
+        """Returns the track of the new plan once the migration is over."""
         return self.new if self.is_over else self
 
     def aborted(self) -> Track:
-        """The track of the old plan, which need not tell old rows from new any more."""
+        """Returns the track of the old plan, which no longer separates old rows from new."""
         for operator in self.old.operators.values():
             operator.tell_apart({})
         return super().aborted()
@@ -119,7 +118,7 @@ class ParallelTrack(TwoPlans):
     def _stages_of(
         self, relation: str, joins: Mapping[str, WindowJoin], old_joins: Mapping[str, WindowJoin]
     ) -> tuple[Stage, ...]:
-        """The relation's way to the root, cut where both plans have a state in common."""
+        """Cuts the relation's path to the root at the states that both plans share."""
         way, old_way = self.new.way_to_root(relation, joins), self.old.way_to_root(relation, old_joins)
         root = Content.of(self.plan.relations)
         shared = {*self.new.states.keys() & self.old.states.keys(), root}
@@ -148,7 +147,7 @@ class ParallelTrack(TwoPlans):
         yield from rise(stage.new, found, wanted=wanted)
 
     def _has_old_part(self, box: Box, found: Combinations) -> BoolArray:
-        """True where some input of the box gave a part that was there before the migration began."""
+        """True where some input of the box supplied a part from before the migration."""
         some = np.zeros(len(found), dtype=np.bool_)
         for part in box.inputs:
             every = np.ones(len(found), dtype=np.bool_)
@@ -159,7 +158,7 @@ class ParallelTrack(TwoPlans):
 
 
 def _cut(way: Way, shared: set[Content]) -> Iterator[Way]:
-    """A way cut behind everything that makes one of these."""
+    """Cuts a path after each step that produces one of these contents."""
     start = 0
     for end, here in enumerate(way, start=1):
         if here.makes in shared:

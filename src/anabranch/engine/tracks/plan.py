@@ -1,12 +1,12 @@
 """The track of one plan: its joins and intermediate states, over base states that it shares and does not own.
 
-The engine takes new rows one relation after another, always in the order of the join graph. A relation's new rows pass
-through every track, and only then become findable in their base state; so several tracks can stand on the same base
-rows, and each result is born once in each of them.
+The engine processes new rows one relation after another, in the order of the join graph. A relation's new rows pass
+through every track and only then become findable in their base state. So several tracks can use the same base rows, and
+each produces each result once.
 
-Law: what a relation's rows enter in a track lies on their way from the leaf to the root, and what they probe lies
-beside it. So nothing that a turn enters can be found in the same turn, and blocks may rise to the root one by one: a
-step holds the blocks on one way, whatever the fan-out.
+Invariant: the states that a relation's rows enter are on their path from the leaf to the root, and the states that they
+probe are off that path. So nothing that one turn inserts can be found in the same turn, and blocks can rise to the root
+one by one: a step holds the blocks of one path, whatever the fan-out.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from anabranch.stats.step import StepStatistics
 
 @dataclass(frozen=True)
 class Joining:
-    """A join on the way from a relation to the root, and the input at which combinations arrive."""
+    """A join on the path from a relation to the root, and the input at which combinations arrive."""
 
     join: WindowJoin
     position: int
     makes: Content
 
     def blocks(self, found: Combinations) -> Iterator[Combinations]:
-        """Yield the results of this stage for some combinations, in blocks."""
+        """Yields the results of this stage for some combinations, in blocks."""
         return self.join.probe(self.position, found)
 
     def enter(self, found: Combinations) -> None:
-        """Combinations that arrive become findable by the other inputs."""
+        """Makes arriving combinations findable by the other inputs."""
         self.join.enter(self.position, found)
 
 
 @dataclass(frozen=True)
 class Working:
-    """The place on that way where combinations pass an input operator, before they arrive at a join."""
+    """The step on that path where combinations pass an input operator, before they arrive at a join."""
 
     operator: InputWork
     makes: Content
@@ -74,7 +74,7 @@ class Working:
         yield self.operator.work(found)
 
     def enter(self, found: Combinations) -> None:
-        """They are kept behind the operator."""
+        """Does nothing: combinations are kept after the operator."""
 
 
 Way = tuple[Joining | Working, ...]
@@ -82,7 +82,7 @@ Way = tuple[Joining | Working, ...]
 
 
 class PlanTrack:
-    """The joins of one plan; `states` are intermediate states to be taken over, by content, the others start empty."""
+    """The joins of one plan; `states` are intermediate states to take over, by content; the others start empty."""
 
     KIND = "plan"
 
@@ -132,7 +132,7 @@ class PlanTrack:
     def reopened(
         cls, ground: PlanContext, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
     ) -> PlanTrack:
-        """The track from which the layout was taken; `known` are states, by name, that other tracks have reopened."""
+        """Reopens the track of a layout; `known` are states, by name, that other tracks have reopened."""
         known = {} if known is None else known
         plan = parse(layout["plan"])
         made = contents(plan, ground.query.graph.thetas)
@@ -153,7 +153,7 @@ class PlanTrack:
         return tuple(self.intermediates.values())
 
     def settled(self) -> Self:
-        """The track itself: no migration is under way."""
+        """Returns the track itself: no migration is running."""
         return self
 
     def aborted(self) -> Self:
@@ -163,12 +163,12 @@ class PlanTrack:
         return Departure(self)
 
     def join(self, program: JoinProgram, meter: Meter, since: tuple[int, ...] = ()) -> WindowJoin:
-        """One join of the plan over this track's states."""
+        """Creates one join of the plan over this track's states."""
         inputs = tuple(self.state(child) for child in program.node.inputs)
         return WindowJoin(program, inputs, self.bases, self.codes, meter, since)
 
     def state(self, plan: PhysicalPlan) -> State:
-        """The state of an input of some join."""
+        """Returns the state of an input of some join."""
         match plan:
             case Leaf(relation=name):
                 return self.bases[name]
@@ -182,7 +182,7 @@ class PlanTrack:
         return {self.contents[inner.shape]: self.intermediates[inner.shape] for inner in kept(self.plan)}
 
     def way_to_root(self, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
-        """Return the path of a relation's rows to the root, with these joins instead of the track's own."""
+        """Returns the path of a relation's rows to the root, with these joins instead of the track's own."""
         return tuple(self._way(self.plan, relation, joins))
 
     def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Working]:
@@ -199,7 +199,7 @@ class PlanTrack:
                 yield Joining(joins[plan.shape], position, makes)
 
     def layout(self) -> dict[str, Any]:
-        """Where the states are in the arena."""
+        """Describes where the states are in the arena."""
         return {
             "kind": self.KIND,
             "plan": str(self.plan),
@@ -207,50 +207,50 @@ class PlanTrack:
         }
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that this plan looks into; none where a shared join looks for it."""
+        """The indexes of a base state that this plan probes; none if only a shared join probes it."""
         return self.program.indexes.get(relation, ())
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """The indexes of the state of a shared join that this plan looks into."""
+        """The indexes of a shared join's state that this plan probes."""
         return self.program.indexes.get(shared.shape, ())
 
     def retain_indexes(self) -> None:
-        """Gives back every index of an intermediate state that this plan does not look into."""
+        """Releases every index of an intermediate state that this plan does not probe."""
         for name, state in self.intermediates.items():
             state.retain(self.program.indexes[name])
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """New rows of a relation enter every state on their way; yields what they finish, if that is wanted."""
+        """Inserts new rows of a relation into every state on their path; yields what they finish, if wanted."""
         yield from rise(self._ways[relation], found, wanted=wanted)
 
     def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """New combinations of a shared join enter every state on their way, as new rows of a relation do."""
+        """Inserts new combinations of a shared join into every state on their path, like new rows of a relation."""
         left = checked(self.entries[shared], found, self.bases, self.ground.meter)
         yield from rise(self._shared_ways[shared], left, wanted=wanted)
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no row still to come can complete, and compacts states that have grown."""
+        """Drops combinations that no future row can complete, and compacts states that have grown."""
         self.expire(floors)
         for name, operator in self.operators.items():
             state = self.intermediates[name]
             operator.compact(state, out_of_reach(floors, state.relations, self.ground.query.pairwise)[0])
 
     def expire(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no row still to come can complete; a second track may share the states."""
+        """Drops combinations that no future row can complete; a second track may share the states."""
         for inner in kept(self.plan):
             state = self.intermediates[inner.shape]
             lows = out_of_reach(floors, state.relations, self.ground.query.pairwise)
             self.ground.meter.dropped(plain_shape(inner), state.drop(*lows))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
-        """Statistics of joins and states since the last call."""
+        """Returns statistics of joins and states since the last call."""
         states = ((plain_shape(inner), self.intermediates[inner.shape]) for inner in kept(self.plan))
         sizes = {name: (state.ring.live, state.bytes) for name, state in states}
         return self.ground.meter.finish({**sizes, **beside})
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-    """Yield the results of combinations at the end of a path, after they have entered every state on it."""
+    """Yields the results of combinations at the end of a path, after inserting them into every state on it."""
     if not way:
         if wanted:
             yield found

@@ -1,4 +1,4 @@
-"""The track protocol: the calls of a query's engine, and the parts from which a track is built."""
+"""The track protocol: the interface to a query's engine, and the context that tracks are built from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PlanContext:
-    """The parts shared by the tracks of one query: base states, the arena of their own states, the meter."""
+    """The objects shared by the tracks of one query: base states, the arena of the tracks' states, the meter."""
 
     query: Query
     bases: Mapping[str, BaseState]
@@ -35,13 +35,13 @@ class PlanContext:
     meter: Meter = field(default_factory=Meter)
     owns: Ownership | None = None
     terms: tuple[Terms, ...] = ()
-    """What the query demands of shared relations beyond what all queries do."""
+    """The query's restrictions on shared relations beyond those of all queries."""
     shared: Mapping[Shared, SharedJoin] = field(default_factory=dict)
     """The shared joins of the whole set."""
     name: str = ""
-    """The name of the query, under which shared joins know their users."""
+    """The name of the query, by which shared joins identify their users."""
     tracks_made: int = 0
-    """Keeps the names of the arrays of different tracks apart."""
+    """Numbers the tracks, so that their arrays have different names."""
 
     def new_number(self) -> int:
         self.tracks_made += 1
@@ -50,22 +50,22 @@ class PlanContext:
 
 @dataclass(frozen=True)
 class Departure:
-    """The track of a plan that a change to another plan starts from, and the mesh that the track stands in for."""
+    """The track that a change to another plan starts from, and the mesh that the track represents."""
 
     track: PlanTrack
     mesh: Mesh | None = None
 
 
 class Track(Protocol):
-    """One plan at work, or two of them during a migration."""
+    """One running plan, or two during a migration."""
 
     @property
     def plan(self) -> Plan:
-        """The plan at work; during a migration, the new plan."""
+        """The running plan; during a migration, the new plan."""
 
     @property
     def leaving(self) -> Plan | None:
-        """The plan that a migration under way leaves; None at rest."""
+        """The old plan of the current migration; None without one."""
 
     @property
     def intermediates(self) -> Mapping[str, IntermediateState]:
@@ -73,16 +73,16 @@ class Track(Protocol):
 
     @property
     def held(self) -> Sequence[IntermediateState]:
-        """Every intermediate state that the track needs, those of a plan that is being left included."""
+        """Every intermediate state that the track needs, including those of the old plan of a migration."""
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that the track looks into."""
+        """The indexes of a base state that the track probes."""
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """The indexes of the state of a shared join that the track looks into."""
+        """The indexes of a shared join's state that the track probes."""
 
     def retain_indexes(self) -> None:
-        """Gives back every index of an intermediate state that the track does not look into."""
+        """Releases every index of an intermediate state that the track does not probe."""
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Passes new rows of a relation through the plan; yields the combinations that they finish, if wanted."""
@@ -91,24 +91,24 @@ class Track(Protocol):
         """Passes new combinations of a shared join through the plan; yields those that they finish, if wanted."""
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no row still to come can complete."""
+        """Drops combinations that no future row can complete."""
 
     def settled(self) -> Track:
-        """The track that goes on: the track itself, or the new plan's once a migration is over."""
+        """Returns the track to continue with: this one, or the new plan's once a migration is over."""
 
     def aborted(self) -> Track:
-        """The track of the plan that a migration under way leaves; a MigrationError at rest."""
+        """Returns the track of the old plan of the current migration; raises a MigrationError without one."""
 
     def departure(self) -> Departure:
-        """Where a change to another plan starts from; only at rest."""
+        """Returns the start of a change to another plan; only without a running migration."""
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
-        """Statistics since the last call; `beside` are the sizes of states that the track does not know."""
+        """Returns statistics since the last call; `beside` are the sizes of states outside the track."""
 
     def layout(self) -> dict[str, Any]:
-        """Where the states are in the arena; `kind` names the kind of the track."""
+        """Describes where the states are in the arena; `kind` names the kind of track."""
 
 
 def not_changing(plan: Plan) -> MigrationError:
-    """The refusal to abort a migration where none is under way."""
+    """The error for aborting when no migration is running."""
     return MigrationError(f"plan '{plan}' is not changing", hint="only a migration under way can be aborted")

@@ -1,22 +1,22 @@
-"""The track of a plan in force while the states of the next one are filled, some of them with every step.
+"""The track of a running plan while the states of the next one are filled, a slice in every step.
 
-The old plan goes on and makes all results. The states that only the new plan has are filled one after another, inputs
-first. What stands in the base states when a state *begins* is old, what comes later is new:
+The old plan produces all results. The states that only the new plan has are filled one after another, inputs first.
+Base rows present when a state *begins* are old, later rows are new:
 
-- New rows keep the state up from then on: what they become at an input of its join looks up the other inputs, all of
-  which are complete, whatever stands there. So every combination with a new row is found, by the last of its new rows.
-- Old rows are caught up with, a slice of one input with every step: they look up the other inputs, and of what they
-  find only combinations of old rows alone are kept. So every other combination is found, by its part in that input.
+- New rows maintain the state from then on: at an input of its join they probe the other inputs, all of which are
+  complete. So every combination with a new row is found, by the last of its new rows.
+- Old rows are backfilled, a slice of one input in every step: they probe the other inputs, and only combinations of old
+  rows alone are kept. So every other combination is found, by its part in that input.
 
 When the last slice of the last state is done, all states hold what moving state would have computed at that moment, and
-the new plan takes over with the next step. Until then an abort loses nothing. A part of an input that several relations
-make is old if all its rows are: the input was complete when the state began.
+the new plan takes over with the next step. An abort before that loses nothing. A part of an input that several
+relations form is old if all its rows are: the input was complete when the state began.
 
-How much a step catches up with is counted, not timed: a share of the rows and combinations that the step before
-brought, but at least `LEAST`. So a step takes at most about twice as long as without, and the same rows take the same
-course everywhere.
+The backfill per step is counted, not timed: a share of the rows and combinations of the previous step, but at least
+`LEAST`. So a step takes at most about twice as long as without backfill, and the same rows take the same course
+everywhere.
 
-Limit: an index that only the new plan looks into is built over base states at the beginning, at once.
+Limit: an index that only the new plan uses is built over base states at once, at the beginning.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ from anabranch.plan.mesh import Mesh, parse_mesh
 from anabranch.plan.physical import JoinNode, Leaf, kept, shape
 
 SHARE = 1 / 8
-"""Of the rows and combinations of a step, how many old ones the next catches up with: entering a state costs more than
-a result does, and the new states are kept up besides."""
+"""The backfill per row or combination of the previous step.
+
+It is below 1 because inserting into a state costs more than a result does, and the new states are maintained besides.
+"""
 LEAST = 4_096
-"""Rows and combinations that a step catches up with, at least."""
+"""The minimum backfill of a step, in rows and combinations."""
 SLICE = 1_024
-"""Rows of an input that look up the others together."""
+"""Rows of an input that probe the others together."""
 
 
 def allowance(brought: int) -> int:
-    """Rows and combinations that a step catches up with, by how many it brought."""
+    """Returns the backfill of a step, in rows and combinations, given the number that arrived."""
     return max(LEAST, round(SHARE * brought))
 
 
@@ -60,19 +62,19 @@ class Progress:
     """The state that is being filled, and how far."""
 
     at: int
-    """Its place among the states to be filled; behind the last one when all are."""
+    """Its position among the states to fill; past the last one when all are done."""
     position: int
-    """The input of its join whose old rows are gone through; -1 where the old plan's state is filtered instead."""
+    """The input of its join whose old rows are backfilled; -1 if the old plan's state is filtered instead."""
     following: int
     """The number of the next of these rows."""
     until: int
-    """The number of the first new one."""
+    """The number of the first new row."""
     marks: Mapping[str, int]
     """For each relation, the number of the first new row."""
 
 
 class SpreadTrack(TwoPlans):
-    """The old plan at work, and the new one in the making."""
+    """The running old plan, and the new one under construction."""
 
     KIND = "spread"
 
@@ -93,7 +95,7 @@ class SpreadTrack(TwoPlans):
 
     @classmethod
     def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> SpreadTrack:
-        """The track from which the layout was taken."""
+        """Reopens the track of a layout."""
         known: dict[str, IntermediateState] = {}
         new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
         mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
@@ -110,15 +112,15 @@ class SpreadTrack(TwoPlans):
 
     @property
     def is_over(self) -> bool:
-        """Every state is complete."""
+        """True when every state is complete."""
         return self._progress.at == len(self._order)
 
     def settled(self) -> Track:
-        """The track of the new plan once its states are complete."""
+        """Returns the track of the new plan once its states are complete."""
         return self.new if self.is_over else self
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """Passes new rows of a relation through the old plan, and keeps up the states of the new one."""
+        """Passes new rows of a relation through the old plan, and maintains the states of the new one."""
         before = {name: state.ring.next for name, state in self.new.intermediates.items()}
         self._brought += len(found)
         for block in rise(self._ways[relation], found, wanted=wanted):
@@ -129,7 +131,7 @@ class SpreadTrack(TwoPlans):
                 self._keep_up(node, relation, found, before)
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops what no row still to come can complete, and catches up with some old rows."""
+        """Drops what no future row can complete, and backfills some old rows."""
         super().drop(floors)
         left, self._brought = allowance(self._brought), 0
         while left > 0 and not self.is_over:
@@ -138,7 +140,7 @@ class SpreadTrack(TwoPlans):
     # --- keeping up ---------------------------------------------------------------------------------------------------
 
     def _keep_up(self, node: JoinNode, relation: str, found: Combinations, before: Mapping[str, int]) -> None:
-        """What a turn's new rows became at an input of a join enters, joined, the state that the join makes."""
+        """Joins a turn's new rows at an input of a join and inserts the results into the join's state."""
         position = next(i for i, child in enumerate(node.inputs) if relation in child.relations)
         child = node.inputs[position]
         arriving = found
@@ -153,7 +155,7 @@ class SpreadTrack(TwoPlans):
     # --- catching up --------------------------------------------------------------------------------------------------
 
     def _begun(self, at: int) -> Progress:
-        """The state at that place, of which nothing has been caught up with."""
+        """Returns the start of the backfill of the state at that position."""
         marks = {name: base.ring.next for name, base in self.new.bases.items()}
         if at == len(self._order):
             return Progress(at, 0, 0, 0, marks)
@@ -167,7 +169,7 @@ class SpreadTrack(TwoPlans):
         return Progress(at, position, ring.first, ring.next, marks)
 
     def _catch_up(self, floors: Mapping[str, int]) -> int:
-        """Fills the state at hand from one more slice of old rows; returns the rows and combinations that it took."""
+        """Fills the current state from one more slice of old rows; returns the rows and combinations processed."""
         now = self._progress
         node = self._order[now.at]
         low = out_of_reach(floors, node.relations, self.new.ground.query.pairwise)[0]
@@ -195,7 +197,7 @@ class SpreadTrack(TwoPlans):
                     driving = passing(self.old.thetas[position].predicate, driving, self.old.bases)
             blocks: Iterator[Combinations] = iter([driving] if len(driving) else [])
         else:
-            # As in `moving_state.joined`: nothing that expired before `low` is looked up.
+            # As in `moving_state.joined`: the probe skips what expired before `low`.
             raised = replace(driving, newest=np.maximum(driving.newest, low))
             blocks = self._uncounted(node.shape).probe(now.position, raised)
         for block in blocks:
@@ -205,13 +207,13 @@ class SpreadTrack(TwoPlans):
             yield keep(block, is_old)
 
     def _uncounted(self, name: str) -> WindowJoin:
-        """The join, without counting: old rows that are caught up with tell nothing of the streams."""
+        """Returns the join without counting: backfilled rows say nothing about the streams."""
         join = self._joins[name]
         return WindowJoin(join.program, join.inputs, join.bases, join.codes, Meter())
 
 
 def _numbered(state: BaseState | IntermediateState, numbers: Int64Array) -> Combinations:
-    """The combinations, or rows, of those numbers, all of them live and linked."""
+    """Returns the combinations, or rows, with those numbers, all of them live and linked."""
     if isinstance(state, BaseState):
         times = state.ring.times(numbers) if len(numbers) else (numbers, numbers)
         return Combinations({state.relation: numbers}, *times)

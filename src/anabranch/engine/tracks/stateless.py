@@ -1,4 +1,4 @@
-"""The common part of tracks without intermediate states: nothing to drop, to keep or to wait for."""
+"""The common part of tracks without intermediate states: nothing to drop, keep or wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.stats.step import StepStatistics
 
 
 class StatelessTrack:
-    """A track over base states alone; `take`, `indexes` and `layout` are left to its kinds."""
+    """A track over base states alone; subclasses define `take`, `indexes` and `layout`."""
 
     def __init__(self, ground: PlanContext, plan: Mesh) -> None:
         self.ground = ground
@@ -28,27 +28,27 @@ class StatelessTrack:
         self.held: Sequence[IntermediateState] = ()
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """Looks into no shared join."""
+        """None: uses no shared join."""
         return ()
 
     def retain_indexes(self) -> None:
-        """Keeps no intermediate state, and so no index."""
+        """Does nothing: there is no intermediate state, and so no index."""
 
     def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         raise InvariantBroken(f"'{self.plan}' has no shared join", detail=f"combinations of '{shared}' came")
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Keeps nothing beside the base states."""
+        """Does nothing: there are only base states."""
 
     def settled(self) -> Self:
-        """The track itself: no migration is under way."""
+        """Returns the track itself: no migration is running."""
         return self
 
     def aborted(self) -> Self:
         raise not_changing(self.plan)
 
     def departure(self) -> Departure:
-        """The mjoin keeps no state beside the base states either: from there it is a change like any other."""
+        """Starts from the mjoin, which keeps no intermediate state either; from there it is an ordinary change."""
         return Departure(PlanTrack(self.ground, mjoin(self.ground.query.graph.names)), self.plan)
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:

@@ -1,7 +1,7 @@
-"""What the tracks of a migration have in common: an old and a new plan over the same base states.
+"""The common part of the tracks of a migration: an old and a new plan over the same base states.
 
-The states that mean the same to both plans are shared; those that only the old plan has *retire*. In statistics, joins
-and states that retire have names of their own.
+The plans share the states that have the same content in both; those that only the old plan has *retire*. In statistics,
+retiring joins and states have separate names.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from anabranch.plan.physical import Shared
 from anabranch.stats.step import StepStatistics, labelled, merge
 
 RETIRING = "old "
-"""Put before the names of the old plan's joins and states in statistics."""
+"""The prefix of the old plan's joins and states in statistics."""
 
 
 class TwoPlans:
     """The old and the new plan of a migration.
 
-    `mesh` is the plan that an abort returns to where a mesh is being left, for which the old track stands in.
+    `mesh` is the plan that an abort returns to if the migration leaves a mesh, which the old track represents.
     """
 
     def __init__(self, old: PlanTrack, new: PlanTrack, mesh: Mesh | None) -> None:
@@ -54,19 +54,19 @@ class TwoPlans:
         return (*self.new.held, *self.retiring.values())
 
     def aborted(self) -> Track:
-        """The track of the old plan."""
+        """Returns the track of the old plan."""
         return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that one of the plans looks into."""
+        """The indexes of a base state that either plan probes."""
         return (*self.old.indexes(relation), *self.new.indexes(relation))
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """Looks into no shared join."""
+        """None: uses no shared join."""
         return ()
 
     def retain_indexes(self) -> None:
-        """Keeps every index: both plans are at work."""
+        """Keeps every index: both plans are running."""
 
     def departure(self) -> Departure:
         raise InvariantBroken("a migration starts while another is under way", detail=f"towards '{self.plan}'")
@@ -75,19 +75,19 @@ class TwoPlans:
         raise InvariantBroken("plans run side by side that share a join", detail=f"combinations of '{shared}' came")
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no row still to come can complete."""
+        """Drops combinations that no future row can complete."""
         windows = self.new.ground.query.pairwise
         self.new.expire(floors)
         for name, state in self.retiring.items():
             self._old_meter.dropped(name, state.drop(*out_of_reach(floors, state.relations, windows)))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
-        """Statistics of both plans since the last call; joins and states that retire have names of their own."""
+        """Returns statistics of both plans since the last call; retiring joins and states have separate names."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.retiring.items()}
         return merge([self.new.finish(beside), labelled(self._old_meter.finish(sizes), RETIRING)])
 
     def _old_joins(self) -> dict[str, WindowJoin]:
-        """The joins of the old plan, which count under names of their own."""
+        """The joins of the old plan, which are counted under separate names."""
         return {join.node.shape: self.old.join(join, self._old_meter) for join in self.old.program.joins}
 
 

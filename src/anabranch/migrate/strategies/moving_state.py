@@ -1,6 +1,6 @@
-"""The moving state strategy: states that both plans have are handed over, the others are computed at once.
+"""The moving-state strategy: hands over the states that both plans have and computes the others at once.
 
-It serves every change, and pauses the query for as long as it computes. (`engine.moving_state` has the computation.)
+It supports every change, and pauses the query while it computes. (`engine.moving_state` has the computation.)
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class MovingState:
-    """Computes the states that only the new plan has: all live parts of the smallest input look up the others."""
+    """Computes the states that only the new plan has: all live rows of the smallest input probe the others."""
 
     name = "moving-state"
 
     def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
-        """Serves every change."""
+        """Accepts every change."""
 
     def price(self, difference: Difference) -> Price | None:
         if difference.matching.is_trivial:

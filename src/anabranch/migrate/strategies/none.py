@@ -1,4 +1,4 @@
-"""The strategy 'none': both plans keep the same states, so pointers are all that changes."""
+"""The strategy 'none': both plans keep the same states, so only references change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NoStrategy:
-    """Refuses every change that needs a state to be computed or filtered."""
+    """Refuses every change that requires computing or filtering a state."""
 
     name = "none"
 

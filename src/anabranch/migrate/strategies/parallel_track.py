@@ -1,7 +1,7 @@
-"""The parallel track strategy: both plans run side by side until no old row is left in any box's input.
+"""The parallel-track strategy: both plans run side by side until no old row is left in any box's input.
 
-It never pauses the query, and costs the new joins beside the old ones for one window. (`engine.tracks.parallel` has the
-argument for its exactness.)
+It never pauses the query, and costs the new joins in addition to the old ones for one window. (`engine.tracks.parallel`
+explains why it is exact.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InParallel:
-    """Runs both plans; where nothing has to be joined again, the change is made at once."""
+    """Runs both plans; if nothing has to be joined again, changes at once."""
 
     name = "parallel-track"
 

@@ -1,12 +1,11 @@
 """Quantities that migration strategies price with: the work between two plans, in the engine's unit costs.
 
-*Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
-once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs
-only in what was checked is copied through the checks, and new indexes are built over states that stay. *Parallel track*
-runs the new joins of the boxes in which the plans differ beside the old ones until the last old row has left its
-window. Where no state is lacking there is
-nothing to compute and nothing to wait for. (Zhu 2006, section 12.3, prices both for nested loops; the shape of the
-formulas is kept, the operations are those of the engine.)
+*Moving state* computes the states that only the new plan has: all live rows of the smallest input probe the others
+once, and the matches enter the state. Rows of a merged input are grouped, a state that differs only in its checks is
+copied through the checks, and new indexes are built over states that are kept. *Parallel track* runs the new joins of
+the boxes in which the plans differ in addition to the old ones, until the last old row has left its window. If no state
+is missing, there is nothing to compute and nothing to wait for. (Zhu 2006, section 12.3, prices both for nested loops;
+the form of the formulas is kept, the operations are those of the engine.)
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from anabranch.plan.physical import InputOperator, JoinNode, PhysicalPlan, kept,
 
 
 class Difference:
-    """Two plans of a query, and what it takes to get from the old one to the new one."""
+    """Two plans of a query, and the work to get from the old one to the new one."""
 
     def __init__(self, graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> None:
         self.graph = graph
@@ -35,7 +34,7 @@ class Difference:
 
     @cached_property
     def indexing(self) -> float:
-        """Seconds of one core to build the indexes that only the new plan looks into, over states that both have."""
+        """Seconds of one core to build the indexes that only the new plan uses, over states that both have."""
         return _indexing(self.graph, self.old, self.new, self._model)
 
     @cached_property
@@ -59,18 +58,18 @@ class Difference:
 
     @cached_property
     def joining(self) -> float:
-        """Cores that the joins of the new plan take beside those of the old one: only in boxes do both run."""
+        """Cores for the joins of the new plan in addition to those of the old one: only in boxes do both run."""
         model, new = self._model, with_default_orders(self.new, self.graph)
         if not model.shares:
             twice = {node.shape for box in boxes(self.old, self.new, self.graph.thetas) for node in box.new}
             return sum(model.join_cpu(node) for node in nodes(new) if node.shape in twice)
         joining = model.price(new).cpu - model.base.cpu
-        # While the old joins make the results too, merging saves nothing on them.
+        # While the old joins also produce the results, merging saves nothing on them.
         return joining + model.emitting if model.shares else joining
 
     @cached_property
     def running(self) -> float:
-        """Cores that the old plan takes."""
+        """Cores that the old plan uses."""
         return self._before.price(with_default_orders(self.old, self.graph)).cpu
 
     @property
@@ -85,7 +84,7 @@ class Difference:
 
 
 def _computing(state: JoinNode | InputOperator, model: ResourceModel) -> float:
-    """Seconds of one core to fill the state of a join, or of a merged input, from what is there."""
+    """Seconds of one core to fill the state of a join, or of a merged input, from existing states."""
     units, mask = model.units, model.estimates.mask(state.relations)
     entering = model.held(mask) * model.share(mask) * (units.insert + units.insert_joined + units.link)
     if isinstance(state, JoinNode):
@@ -112,21 +111,21 @@ def _joining(node: JoinNode, model: ResourceModel) -> float:
 def _filtering(
     state: JoinNode | InputOperator, source: FilteredState, before: ResourceModel, model: ResourceModel
 ) -> float:
-    """Seconds of one core to check what a state of the old plan holds, and to keep what passes for the new one."""
+    """Seconds of one core to check a state of the old plan and to keep what passes for the new one."""
     mask, units = model.estimates.mask(state.relations), model.units
     checking = before.held(mask) * units.check * len(source.predicates)
     return checking + model.held(mask) * (units.insert + units.insert_joined + units.link)
 
 
 def _indexing(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> float:
-    """Seconds of one core to build the indexes that only the new plan looks into, over states that both have."""
+    """Seconds of one core to build the indexes that only the new plan uses, over states that both have."""
     before, after = _indexes(graph, old, model), _indexes(graph, new, model)
     there = {mask for mask, _ in before} | {1 << position for position in range(len(graph.names))}
     return sum(model.held(mask) * model.units.link for mask, index in after - before if mask in there)
 
 
 def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[tuple[int, int]]:
-    """The indexes of a plan, each as the set of relations it stands over and the number of what it looks up by."""
+    """Returns the indexes of a plan, each as its set of relations and the number of its lookup key."""
     found = set()
     for node in nodes(with_default_orders(plan, graph)):
         blocks = [model.estimates.mask(child.relations) for child in node.inputs]
@@ -140,7 +139,7 @@ def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[
 
 
 def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
-    """The ways from the old plan to the new one that can serve, the cheapest first."""
+    """Returns the prices of all strategies that support the change, the cheapest first."""
     difference = Difference(graph, old, new, model)
     found = []
     for strategy in strategies():

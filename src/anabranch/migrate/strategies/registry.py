@@ -1,6 +1,6 @@
-"""Every migration strategy, by name. Workers load this module, so it must not bring the rooms of costs along.
+"""All migration strategies, by name. Workers load this module, so it must not import the cost packages.
 
-Law: a name that is not here is refused wherever a user can write it, and by one message.
+Invariant: an unknown name is refused wherever a user can enter it, with the same message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STRATEGIES: dict[str, Strategy] = {
 
 
 def register(strategy: Strategy) -> None:
-    """Adds a strategy, or replaces the one of its name; every process that runs engines has to do so."""
+    """Adds a strategy, or replaces the one with its name; every process that runs engines must do so."""
     _STRATEGIES[strategy.name] = strategy
 
 
@@ -51,6 +51,6 @@ def strategy_named(name: str) -> Strategy:
 def check_migration(
     old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strategy: str, grouping: Grouping | None = None
 ) -> None:
-    """Refuses a change that the strategy cannot serve, or a plan of another query."""
+    """Refuses a change that the strategy does not support, or a plan of another query."""
     validate(new, graph, grouping)
     strategy_named(strategy).check(old, new, graph)

@@ -1,7 +1,7 @@
-"""The spread strategy: the states of the new plan are filled over several steps, while the old plan stays in force.
+"""The spread strategy: fills the states of the new plan over several steps, while the old plan keeps running.
 
-It computes what moving state computes, and keeps the new states up meanwhile, but no step waits for all of it. An abort
-on the way loses nothing. (`engine.tracks.spread` has the argument for its exactness.)
+It computes what moving state computes and maintains the new states meanwhile, but no step waits for all of it. An abort
+before the end loses nothing. (`engine.tracks.spread` explains why it is exact.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Spread:
-    """Fills new states with every step, as much as the step itself brings."""
+    """Fills new states in every step, in proportion to the rows of the step."""
 
     name = "spread"
 
@@ -36,7 +36,8 @@ class Spread:
             any(input_operators(plan)) for plan in (difference.old, difference.new)
         ):
             return None
-        # Steps bring as much as they catch up with, so it lasts about as long as the old plan takes for so much work.
+        # A step backfills about as much as arrives, so the change lasts about as long as the old plan takes for that
+        # work.
         computing = difference.indexing + difference.computing
         seconds = computing / max(difference.running, 1e-9)
         return Price(self.name, computing + seconds * difference.joining, difference.memory, seconds)

@@ -1,7 +1,7 @@
-"""A migration strategy: whether it can serve a change of plan, what that costs, and how it begins.
+"""A migration strategy: whether it supports a change of plan, what that costs, and how it begins.
 
-A strategy decides and builds nothing itself: the engine hands it a `Change`, through which it asks for the track that
-is at work from then on.
+A strategy builds nothing itself: the engine passes it a `Change`, from which it requests the track that runs from then
+on.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ TrackOfEngine = TypeVar("TrackOfEngine", covariant=True)
 
 @dataclass(frozen=True)
 class Price:
-    """The cost of one way of migrating beyond the running of the query."""
+    """The cost of one migration, beyond that of running the query."""
 
     strategy: str
     cpu: float
-    """Seconds of one core in all."""
+    """Seconds of one core in total."""
     memory: float
-    """Bytes held beside the states while it lasts."""
+    """Bytes held in addition to the states during the migration."""
     seconds: float
-    """Event time from its beginning to its end."""
+    """Event time from beginning to end."""
     steps: int = 1
-    """Boxes that change one after another; 1 where all change at once."""
+    """Boxes that change one after another; 1 if all change at once."""
     pause: float = 0.0
     """Seconds of one core for which steps have to wait."""
 
 
 class Change(Protocol[TrackOfEngine]):
-    """A change of plan in the making (`engine.migration`): the tracks that a strategy can ask for."""
+    """A change of plan in progress (`engine.migration`): the tracks that a strategy can request."""
 
     @property
     def plan(self) -> PhysicalPlan:
@@ -47,33 +47,33 @@ class Change(Protocol[TrackOfEngine]):
 
     @property
     def matching(self) -> StateMatching:
-        """Which states of the old plan serve the new one."""
+        """Which states of the old plan the new one can use."""
 
     def moved(self, matching: StateMatching | None = None) -> TrackOfEngine:
-        """A complete track of the new plan: states that match are handed over, the others are computed."""
+        """Creates a complete track of the new plan: hands matching states over and computes the others."""
 
     def spread(self) -> TrackOfEngine:
-        """A track of the old plan that fills the states of the new one step by step."""
+        """Creates a track of the old plan that fills the states of the new one step by step."""
 
     def side_by_side(self) -> TrackOfEngine:
-        """A track of both plans; they share the states that mean the same to both."""
+        """Creates a track of both plans; they share the states that have the same content."""
 
 
 class Strategy(Protocol):
-    """One way from one plan to another; the engine calls `check` and `begin`."""
+    """One way to change plans; the engine calls `check` and `begin`."""
 
     @property
     def name(self) -> str:
-        """The name by which specs, calls and records know the strategy."""
+        """The name of the strategy in specs, calls and records."""
 
     def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
-        """Refuses, by a MigrationError, a change between two plans of a query that the strategy cannot serve."""
+        """Raises a MigrationError for a change between two plans of a query that the strategy does not support."""
 
     def price(self, difference: Difference) -> Price | None:
-        """The cost of a change that the strategy can serve; None where another strategy does the same at least as well.
+        """Returns the cost of a supported change; None if another strategy does the same at least as well.
 
         `auto` takes the strategy with the lowest price.
         """
 
     def begin(self, change: Change[Track]) -> Track:
-        """The track that is at work from now on."""
+        """Returns the track that runs from now on."""
