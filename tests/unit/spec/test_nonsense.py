@@ -61,8 +61,12 @@ FULL: dict[str, Any] = yaml.safe_load(
 FULL["stats"]["costs"] = ENGINE.by_name()
 OTHERS: tuple[Any, ...] = (False, True, 0, -1, 1.5, "", " ", "nonsense", [], [[]], {}, {"nonsense": 1})
 """Values of which each entry takes few."""
-FREE = ("streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters")
-FREE = (*FREE, "selectivities", "bytes", "groups", "costs", "predicates")
+FREE = {"streams", "tables", "functions", "options", "conf", "select", "rates", "rows", "filters", "selectivities"} | {
+    "bytes",
+    "groups",
+    "costs",
+    "predicates",
+}
 """Groups whose names are the user's own."""
 ALSO_TAKEN: Mapping[str, tuple[object, ...]] = {
     "adapt": (False, True, {}),
