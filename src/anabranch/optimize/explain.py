@@ -40,11 +40,8 @@ def explanation(choice: Choice) -> str:
     if assumed := sum(used.provenance == "assumed" for used in choice.estimates.used):
         total = len(choice.estimates.used)
         share = f"all {total}" if assumed == total else f"{assumed} of {total}"
-        advice = (
-            "no source has a sample of them; write 'stats'"
-            if choice.is_sampled
-            else "use a sample (--sample) or 'stats'"
-        )
+        unsampled = "no source has a sample of them; write 'stats'"
+        advice = unsampled if choice.is_sampled else "use a sample (--sample) or 'stats'"
         lines.append(f"  {share} are guesses; {advice}")
     lines += [f"  unit costs {_units_text(choice)}", "", f"objective {choice.objective}"]
     lines.append(f"budget {_budget_text(choice.budget)}")
