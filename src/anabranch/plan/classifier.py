@@ -1,22 +1,22 @@
 """Classifiers: decision trees over the attributes of a row that assign the row its route, as immutable values.
 
 `mesh` learns a tree, the plan carries it, and `classify` evaluates it. Every row gets a route: each test names the
-branch that a NULL takes (a NaN counts as NULL), and a category that no test lists takes the second branch. The route of
-a row changes the cost of its results, never the results.
+branch for NULL (NaN counts as NULL), and a category that no test lists takes the second branch. The route of a row
+changes the cost of its results, never the results.
 
     0                                            every row takes route 0
     (price <= 3.5 ? 0 : 1)                       rows up to 3.5 take route 0; the others, and NULLs, route 1
     (sector in {'food', 'it'} or null ? 2 : 0)   listed categories and NULLs take route 2
-    (hour(at) <= 11.5 ? 0 : 1)                   rows of the first half of the day, by UTC, take route 0
+    (hour(at) <= 11.5 ? 0 : 1)                   rows of the first half of the day, in UTC, take route 0
 
-The grammar of this text, which `parse_classifier` reads back:
+The grammar, which `parse_classifier` reads:
 
     tree := route | '(' test ['or' 'null'] '?' tree ':' tree ')'
     test := number_of '<=' number | name 'in' '{' [string (',' string)*] '}'
     number_of := name | 'hour' '(' name ')'
 
 A name that is not a plain word is in backquotes, a string in quotes; both are doubled inside. Booleans are 0 and 1,
-dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
+dates are days and timestamps are microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ _HOUR = re.compile(r"hour\((.+)\)", re.S)
 
 
 def hour_attribute(column: str) -> str:
-    """Return the attribute that is the hour of day, by UTC, of a column of timestamps."""
+    """Return the attribute that is the UTC hour of day of a timestamp column."""
     return f"hour({column})"
 
 
 def hour_of(attribute: str) -> str | None:
-    """Return the column whose hour of day an attribute is; None of any other attribute."""
+    """Return the column whose hour of day an attribute is; None for any other attribute."""
     found = _HOUR.fullmatch(attribute)
     return None if found is None else found[1]
 
@@ -215,7 +215,7 @@ def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) ->
 
 
 def _condition(test: Test, kind: pa.DataType) -> str:
-    """A condition that is never NULL."""
+    """Returns a condition that is never NULL."""
     require_kind(test, kind)
     name = "`" + test.attribute.replace("`", "``") + "`"
     missing = "true" if test.null_first else "false"
@@ -247,7 +247,7 @@ def _sql_double(value: float) -> str:
 
 
 def _sql_string(value: str) -> str:
-    """Return a string literal with one meaning whether or not the session reads escapes."""
+    """Return a string literal that means the same whether or not the session parses escapes."""
     parts = [part for part in re.split(r"(['\\])", value) if part]
     texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
     return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"

@@ -1,6 +1,6 @@
 """Descriptions of the joins of a physical plan: the predicates they check and the probe orders of their inputs.
 
-Texts and pictures of plans both use these functions, so they cannot disagree.
+Both the text and the graphical form of plans use these functions, so they agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.plan.physical import (
 from anabranch.plan.selections import checked_in, deferred_thetas
 
 LONGEST_MESH = 90
-"""The most letters of a mesh text that is shown in one line."""
+"""The maximum length of a mesh text that is shown on one line."""
 
 
 def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:

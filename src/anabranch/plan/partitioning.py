@@ -1,16 +1,15 @@
 """The partitioning of a query over slots: a grid of partition groups and a table from groups to slots.
 
-Every key class is a possible dimension of the grid; a relation that is in no class gets a dimension of its own, along
-which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is
-needed in every group that agrees with those: a *hypercube* when there are several classes (Shares: Afrati & Ullman
-2010), a grid when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot,
-not once per group; a finished combination has all coordinates and belongs to the one slot that holds its group.
+Every key class is a possible dimension of the grid; a relation that is in no class gets its own dimension, along which
+its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is needed in
+every group that agrees with those: a *hypercube* if there are several classes (Shares: Afrati & Ullman 2010), a grid if
+there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot, not once per group.
 
-The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it. Groups of
-*heavy keys* (`plan.heavy`) follow those of the grid.
+Invariant: a finished combination has all coordinates and belongs to the one slot that holds its group.
 
-Rows are looked up by their *cell*: a number per relation, first of the cells of the grid, then of those of each heavy
-key that the relation has.
+The table is immutable. Moving a group to another slot creates a new table, which determines the slots that need a row.
+The groups of *heavy keys* (`plan.heavy`) follow those of the grid. Rows are looked up by their *cell*: a number per
+relation, first of the cells of the grid, then of those of each heavy key that the relation has.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Partitioning:
     slots: int
     table: tuple[int, ...]
     leaving: tuple[int, ...] | None = None
-    """While groups move on parallel tracks: the table of combinations with a row before the mark."""
+    """While groups move on parallel tracks: the old table, which owns combinations with a row before the mark."""
     mark: int | None = None
-    """The event time from which rows are new to such a move; None while there is none."""
+    """The event time from which rows belong to the new table of such a move; None if no move is under way."""
     heavy: tuple[HeavyKey, ...] = ()
-    """Keys whose rows are spread over groups of their own; these follow the groups of the grid."""
+    """Keys whose rows are spread over their own groups; these follow the groups of the grid."""
 
     def __post_init__(self) -> None:
         _require_slots(self.slots)
@@ -82,7 +81,7 @@ class Partitioning:
 
     @property
     def grid(self) -> tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]:
-        """All but the slots of groups: tables over one grid differ in moves of groups only."""
+        """Everything but the slots of groups; tables with the same grid differ only in where groups are."""
         return self.dimensions, self.heavy
 
     def dimension(self, code: str) -> Dimension:
@@ -99,11 +98,11 @@ class Partitioning:
 
     @cached_property
     def working(self) -> tuple[int, ...]:
-        """The slots that have groups, or still have combinations of groups that leave."""
+        """The slots that have groups, or still have combinations of groups that are moving away."""
         return tuple(sorted({*self.table, *(self.leaving or ())}))
 
     def beside(self, target: Partitioning, mark: int) -> Partitioning:
-        """The table of a move to a target on parallel tracks: combinations with a row before the mark stay here."""
+        """Returns the table of a move on parallel tracks: combinations with a row before the mark stay here."""
         return replace(target, leaving=self.table, mark=mark)
 
     @property
@@ -117,16 +116,16 @@ class Partitioning:
         return self if self.leaving is None else replace(self, table=self.leaving, leaving=None, mark=None)
 
     def is_on_track(self, slot: int) -> bool:
-        """True for a slot that gives or takes groups on parallel tracks."""
+        """True for a slot that gives or receives groups on parallel tracks."""
         pairs = zip(self.table, self.leaving or self.table, strict=True)
         return any(new != old and slot in (new, old) for new, old in pairs)
 
     def with_table(self, table: Iterable[int]) -> Partitioning:
-        """The grid with another table from groups to slots."""
+        """Returns the grid with another table from groups to slots."""
         return replace(self, table=tuple(table))
 
     def moved(self, groups: Iterable[int], to: int) -> Partitioning:
-        """The table after some groups have moved to a slot."""
+        """Returns the table after some groups have moved to a slot."""
         chosen = frozenset(groups)
         if unknown := sorted(group for group in chosen if not 0 <= group < self.groups):
             raise PlanError(
@@ -136,11 +135,11 @@ class Partitioning:
         return self.with_table(to if group in chosen else slot for group, slot in enumerate(self.table))
 
     def groups_of(self, slot: int) -> tuple[int, ...]:
-        """The groups that a slot has."""
+        """Returns the groups of a slot."""
         return tuple(group for group, at in enumerate(self.table) if at == slot)
 
     def require_slots(self, *slots: int) -> None:
-        """Refuses slots that do not exist."""
+        """Raises PlanError for slots that do not exist."""
         for slot in slots:
             if not 0 <= slot < self.slots:
                 raise PlanError(f"slot {slot} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
@@ -155,7 +154,7 @@ class Partitioning:
         return self.slots == 1 or all(self._has_one_home(name) for name in self.relations)
 
     def finds_once(self, relations: Iterable[str]) -> bool:
-        """True if only one slot can find each combination: no second slot has rows of all the relations.
+        """True if only one slot can find each combination, because no other slot has rows of all the relations.
 
         The slot that owns a combination always has its rows.
         """
@@ -192,7 +191,7 @@ class Partitioning:
         return rest * means[None] + sum(share * means[number] for number, share in heavy.items())
 
     def sent(self, traffic: Mapping[str, float]) -> float:
-        """Return what is sent to slots over what is read, for an amount of rows or bytes per relation."""
+        """Return the ratio of data sent to slots to data read, for an amount of rows or bytes per relation."""
         read = sum(traffic.values())
         return sum(amount * self.copies([name]) for name, amount in traffic.items()) / read if read else 1.0
 
@@ -289,10 +288,10 @@ class Partitioning:
         frequency: float = 0.0,
         uncut: frozenset[str] = frozenset(),
     ) -> Partitioning:
-        """The table in which the rows of one value of a key are spread over some slots; rows of `uncut` are copied.
+        """Returns the table in which the rows of one key value are spread over some slots; rows of `uncut` are copied.
 
-        `traffic` has for each relation how much of it goes to the region: of relations that have the key the rows with
-        the value, of others all rows. Without it, relations count the same.
+        `traffic` has for each relation the amount that goes to the region: for relations with the key the rows with the
+        value, for others all rows. Without it, all relations count the same.
         """
         dimension = self.dimension(code)
         if code.startswith(ROW):
@@ -325,7 +324,7 @@ class Partitioning:
         return replace(self, table=(*self.table, *(over[place] for place in places)), heavy=(*self.heavy, key))
 
     def united(self, code: str, value: int) -> Partitioning:
-        """The table in which the rows of a heavy key are back in the grid."""
+        """Returns the table in which the rows of a heavy key are back in the grid."""
         for number, key in enumerate(self.heavy):
             if (key.code, key.value) == (code, value):
                 table = (*self.table[: self.region(number)], *self.table[self.region(number + 1) :])
@@ -338,7 +337,7 @@ class Partitioning:
 
     @property
     def without_heavy(self) -> Partitioning:
-        """The grid alone, where no group is on its way."""
+        """Returns the grid without heavy keys and moves."""
         return replace(self.settled, table=self.table[: self.region(0)], heavy=())
 
     def to_json(self) -> dict[str, Any]:
@@ -389,12 +388,12 @@ def choose_partitioning(
     traffic: Mapping[str, float] | None = None,
     spread: Iterable[str] | None = None,
 ) -> Partitioning:
-    """Choose the grid that sends the least, and an even table over it.
+    """Choose the grid that sends the least data, and an even table over it.
 
-    `traffic` has for each relation how much of it is read in some time, in rows or bytes; without it, relations count
-    as equally large. First the slots are factored over the dimensions so that the sum over relations of traffic x
-    (slots a row is sent to) is least: the optimum of Shares in whole numbers. Then every dimension that is cut is cut
-    finer until there are enough groups to balance with.
+    `traffic` has for each relation the amount read per unit of time, in rows or bytes; without it, relations count as
+    equally large. First the slots are factored over the dimensions to minimise the sum over relations of traffic x
+    (slots a row is sent to): the optimum of Shares in integers. Then every dimension that is cut is cut finer until
+    there are enough groups for balancing.
 
     Relations in no class are spread by their rows; if `spread` is given, only those that it names. A grid without any
     axis has one group.
@@ -415,7 +414,7 @@ def choose_partitioning(
         return amount, max(factors), tuple(-factor for factor in factors)
 
     factors = min(factorings(slots, len(axes)), key=sent)
-    # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would replicate rows needlessly.
+    # Cut only dimensions that are cut anyway: a longer axis elsewhere would replicate rows needlessly.
     cut = [i for i, factor in enumerate(factors) if factor > 1] or [0]
     finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
     shares = tuple(factor * finer if i in cut else 1 for i, factor in enumerate(factors))
@@ -426,8 +425,8 @@ def choose_partitioning(
 def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple[str, frozenset[str]]]:
     """Return the possible dimensions of a grid: a code each, and the relations with that code.
 
-    A slot counts the rows of a count window itself, so it needs all of them, or all of some parts: only a column of its
-    PARTITION BY may spread them.
+    A slot counts the rows of a count window itself, so it needs all rows of the window or of some partitions. Only a
+    column of its PARTITION BY may spread them.
     """
     axes = [
         (key.name, frozenset(name for name in key.relations if _may_spread(graph, key, name))) for key in graph.keys
@@ -444,7 +443,7 @@ def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
 
 
 def agrees_in_parts(member: Expr, window: CountWindow) -> bool:
-    """Whether an expression has one value in each part that a count window counts."""
+    """Whether an expression has a single value in each partition of a count window."""
     read = {column.name for column in columns(member)}
     return bool(read) and read <= set(window.partition)
 

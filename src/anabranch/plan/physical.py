@@ -1,8 +1,8 @@
-"""Physical plans: small immutable values that say how the join graph of a query runs.
+"""Physical plans: small immutable values that describe how the join graph of a query runs.
 
 A plan is a tree of n-way window joins over relations. A join of all relations is an *mjoin* (no intermediate state), a
 tree of two-way joins keeps every intermediate result, and anything between is a *jtree*. Each input of a join has a
-probe order over the other inputs; an empty order leaves the choice to `probe_order`, which follows the join graph.
+probe order over the other inputs; for an empty order, `probe_order` chooses one that follows the join graph.
 
     (a b c)              one three-way join
     ((a b) c)            a tree
@@ -12,8 +12,8 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     ((a b) c #0)         the first theta of the join graph is deferred to the upper join
     ({a b} c)            the inner join is shared: all queries of a set with that part in their plans compute it once
 
-Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages; `plan.pregrouping` defines
-the contents of a merged row.
+Merging is for grouped queries: a `PreGroup` is the lower stage of a two-stage group-by; `plan.pregrouping` defines the
+contents of a merged row.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class JoinNode:
 
     @cached_property
     def parts(self) -> tuple[PhysicalPlan, ...]:
-        """The join and all plans below it, inputs first; those that weigh plans walk through them again and again."""
+        """The join and all plans below it, inputs first; cached, because plan selection traverses them often."""
         return (*(part for child in self.inputs for part in subplans(child)), self)
 
     @cached_property
@@ -137,7 +137,7 @@ class JoinNode:
 
     @cached_property
     def _text(self) -> str:
-        """Plans are told apart by their texts wherever several are weighed."""
+        """The plan text; cached, because plan selection identifies plans by their texts."""
         body = " ".join([*(str(child) for child in self.inputs), *self._checks])
         orders = ", ".join(
             ">".join(shape(self.inputs[step]) for step in (position, *order))
@@ -151,8 +151,8 @@ class JoinNode:
 class InputOperator:
     """An operator between an input and the join that reads it; the join keeps its results as an intermediate state.
 
-    A kind of it needs a text form (`shape`, `__str__`, `plan.text`) and an operator of the engine
-    (`engine.operators.inputs`). Cost models take a kind that they do not know to be free and to leave all rows.
+    A new kind needs a text form (`shape`, `__str__`, `plan.text`) and an operator of the engine
+    (`engine.operators.inputs`). Cost models assume that an unknown kind is free and keeps all rows.
     """
 
     input: PhysicalPlan
@@ -201,7 +201,7 @@ class PreGroup(InputOperator):
 
     @property
     def content(self) -> Content:
-        """The rows are merged again, whatever was merged further below."""
+        """The content after merging; earlier merges below are subsumed."""
         relations = frozenset(self.relations)
         return Content(relations, frozenset({Applied(self.kind, relations)}))
 
@@ -211,9 +211,9 @@ class PreGroup(InputOperator):
 
 @dataclass(frozen=True)
 class Shared:
-    """A join that queries of a set compute once for all of them; `plan.sharing` says what it finds.
+    """A join that queries of a set compute once for all of them; `plan.sharing` defines its results.
 
-    To the plan that names it, it is a source of combinations like the base state of a relation: it has no inputs.
+    For the plan that names it, it is a source of combinations like the base state of a relation: it has no inputs.
     """
 
     join: JoinNode
@@ -259,7 +259,7 @@ def shape(plan: PhysicalPlan) -> str:
 
 
 def plain_shape(plan: PhysicalPlan) -> str:
-    """The shape with shared joins as if the plan computed them itself; statistics name joins and states by it."""
+    """Returns the shape with shared joins expanded; statistics identify joins and states by it."""
     return shape(plan).translate(_PLAIN)
 
 
@@ -277,7 +277,7 @@ def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
 
 
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
-    """Return the plans whose rows are kept as intermediate state: all inputs of joins that the plan itself makes."""
+    """Return the plans whose rows are kept as intermediate state: all inputs of joins that the plan itself computes."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf | Shared))
 
 
@@ -304,7 +304,7 @@ def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
 
 
 def leaves(plan: PhysicalPlan) -> tuple[str, ...]:
-    """Return the relations whose rows the plan itself joins; those of shared joins are left out."""
+    """Return the relations whose rows the plan itself joins, without those of shared joins."""
     return tuple(below.relation for below in subplans(plan) if isinstance(below, Leaf))
 
 

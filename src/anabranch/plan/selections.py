@@ -1,13 +1,13 @@
 """Where a physical plan checks the thetas of a query: as early as possible, or deferred to a join above.
 
 A theta that the plan does not name is checked by the first probe that binds all its relations; a deferred filter by the
-first probe of its relation. A join that names a theta (`#0`) checks it on its results, after the last of its probes.
-The states below, down to the first possible join, hold combinations that the theta will reject.
+first probe of its relation. A join that names a theta (`#0`) checks it on its results, after its last probe. The states
+below, down to the first possible join, hold combinations that the theta will reject.
 
-Law: a state of relations S in which the thetas A were checked holds every valid combination of S that passes all
-thetas, and none that fails one of A. Joins above rely on both halves and on nothing else: they find every combination
-that can become a result, and need not check A again. Of the combinations that pass A and fail a theta checked above, a
-state may hold all, some or none. (A band, for example, is probed by bucket even if its check is deferred.)
+Invariant: a state of relations S in which the thetas A were checked holds every valid combination of S that passes all
+thetas, and none that fails one of A. Joins above rely only on this: they find every combination that can become a
+result, and need not check A again. A state may hold all, some or none of the combinations that pass A and fail a theta
+checked above. (A band, for example, is probed by bucket even if its check is deferred.)
 """
 
 from __future__ import annotations
