@@ -54,7 +54,7 @@ _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
 _MOST_DIGITS = 1000
 _MOST_DEEP = 120
-"""The most operators in a row, as in `a + b + c + …`; every walk makes up to four calls for each."""
+"""The maximum length of a chain of operators, as in `a + b + c + …`; every walk makes up to four calls per operator."""
 _SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHERE, or join the stream in FROM"
 
 
@@ -207,7 +207,7 @@ def _signed(cursor: Cursor) -> Expression:
 
 
 def _part(cursor: Cursor) -> Expression:
-    """A primary expression, or a field or an element of one."""
+    """Parses a primary expression, or a field or element of one."""
     start = cursor.peek().span.start
     found = _primary(cursor)
     while True:
@@ -293,7 +293,7 @@ def _call(cursor: Cursor) -> Expression:
 
 
 def _extract(cursor: Cursor, name: Identifier) -> Expression:
-    """`EXTRACT(YEAR FROM ts)`, the call of the function that the part names."""
+    """Parses `EXTRACT(YEAR FROM ts)` as a call of the function with the name of the part."""
     part = cursor.identifier("a part of a time, such as YEAR")
     cursor.expect_word("FROM")
     value = expression(cursor)
@@ -378,7 +378,7 @@ def _interval(cursor: Cursor) -> Expression:
 
 
 def _interval_text(cursor: Cursor, text: Token) -> int:
-    """`'5' SECOND`, or a whole duration inside the quotes."""
+    """Parses `'5' SECOND`, or a whole duration inside the quotes."""
     if len(text.value.split()) == 1:
         return _units(cursor, text)
     try:
@@ -425,4 +425,4 @@ _WORDED: dict[str, Callable[[Cursor], Expression]] = {
 """Reserved words that begin an expression."""
 
 _TYPED: dict[str, Callable[[Cursor], Expression]] = {"INTERVAL": _interval, "DATE": _date, "TIMESTAMP": _timestamp}
-"""Words that begin a constant only when a text or number follows; otherwise they are names."""
+"""Words that begin a constant only if a text or number follows; otherwise they are names."""

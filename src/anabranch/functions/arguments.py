@@ -1,4 +1,4 @@
-"""Helpers of the type rules: coerce arguments to one type, and word the error if they do not fit."""
+"""Helpers for type rules: coerce arguments to one type, and build the error if they do not fit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The types of CQL: families, names, common types and coercion.
 
-Law: see `anabranch.functions`; coercion widens, it never narrows.
+Invariant: see `anabranch.functions`; coercion widens, it never narrows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TYPES: dict[str, pa.DataType] = {
 
 
 def kind_of(type_: pa.DataType) -> str:
-    """The family of a type: integer, float, decimal, text, boolean, date, timestamp, interval, null, or other."""
+    """Returns the type family: integer, float, decimal, text, boolean, date, timestamp, interval, null, or other."""
     families = (
         (is_integer, "integer"),
         (is_float, "float"),
@@ -105,7 +105,7 @@ def coerce(expr: Expr, type_: pa.DataType) -> Expr:
 
 
 def without_widening(expr: Expr) -> Expr:
-    """Strip casts that keep every value distinct, such as int to bigint or date to timestamp."""
+    """Strips casts that keep distinct values distinct, such as int to bigint or date to timestamp."""
     while isinstance(expr, Cast) and _is_lossless(expr.argument.type, expr.type):
         expr = expr.argument
     return expr
@@ -161,18 +161,18 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def quotient_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of a quotient of decimals, as in Spark: at least six digits after the point, and at most 38 in all."""
+    """Returns the type of a quotient of decimals, as in Spark: at least six fractional digits, at most 38 in all."""
     scale = max(6, one.scale + other.precision + 1)
     return _within_digits(one.precision - one.scale + other.scale + scale, scale)
 
 
 def average_type(kind: pa.DataType) -> pa.DataType:
-    """The type of an average of decimals, as in Spark: four more digits before and after the point."""
+    """Returns the type of an average of decimals, as in Spark: four more digits before and after the point."""
     return pa.decimal128(min(MAX_DIGITS, kind.precision + 4), min(MAX_DIGITS, kind.scale + 4))
 
 
 def _within_digits(precision: int, scale: int) -> pa.DataType:
-    """Gives up digits after the point, down to six, where there are more than 38 in all."""
+    """Drops fractional digits, down to six, if there are more than 38 digits in all."""
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
     whole = precision - scale
@@ -180,7 +180,7 @@ def _within_digits(precision: int, scale: int) -> pa.DataType:
 
 
 def not_computable(type_: pa.DataType) -> ValueError:
-    """Return the error for a value that can only pass through a query."""
+    """Returns the error for a type that can only pass through a query."""
     if is_nested(type_) or kind_of(type_) == OTHER:
         return ValueError(
             f"a value of type {type_name(type_)} cannot be used in an expression",
@@ -191,7 +191,7 @@ def not_computable(type_: pa.DataType) -> ValueError:
 
 def scaled(value: decimal.Decimal, scale: int) -> decimal.Decimal:
     """Round the value to this many digits after the point."""
-    # The default context of 28 digits would refuse longer decimals, which are legal up to 38.
+    # The default context of 28 digits would reject longer decimals, which are valid up to 38.
     return value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=2 * MAX_DIGITS))
 
 

@@ -1,4 +1,4 @@
-"""Turn conditions above a join into join predicates: for inner joins WHERE and ON are equivalent."""
+"""Turns conditions above a join into join predicates: for inner joins WHERE and ON are equivalent."""
 
 from __future__ import annotations
 
