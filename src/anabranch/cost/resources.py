@@ -337,8 +337,7 @@ class ResourceModel:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def state_bytes(self, mask: int) -> float:
-        """Returns the bytes of a state's rows: payload and codes of base rows, row numbers and deadline of joined rows.
-        """
+        """Returns the bytes of a state: payload and codes of base rows, row numbers and deadline of joined rows."""
         found = self._bytes.get(mask)
         if found is None:
             found = self._bytes[mask] = self._state_bytes(mask)

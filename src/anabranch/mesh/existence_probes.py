@@ -33,7 +33,9 @@ from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 MOST_ROWS, MOST_SETS = 400, 1 << 19
 """The most rows used to choose existence probes, and the most rows times sets of operators."""
 CLEARLY = 0.9
-"""A classifier is preferred below this fraction of the cost of existence probes: it fits only while the data is stable.
+"""A classifier is preferred below this fraction of the cost of existence probes.
+
+It fits only as long as the distribution of rows does not change.
 """
 
 
@@ -86,8 +88,7 @@ def ask_first(
 def preferred(
     asking: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
 ) -> MeshProposal:
-    """Returns the route with existence probes, unless the routes of a classifier are clearly cheaper on held-out rows.
-    """
+    """Returns the existence probes, unless the routes of a classifier are clearly cheaper, by the certain gains."""
     asks, routes = (
         price(each.ways, sample, matrix, costs) * max(1.0, (1 + each.gain) / (1 + _certain_gain(each)))
         for each in (asking, routed)
@@ -187,8 +188,7 @@ def _held_out(
     costs: MeshCosts,
     parts: int,
 ) -> HeldOut:
-    """Chooses existence probes on two thirds of the rows and prices both routes on the other third, for `parts` folds.
-    """
+    """Chooses existence probes on all folds but one and prices both routes on that fold, for `parts` folds."""
     paid = np.zeros((2, matrix.rows))
     call = costs.route / len(matrix.operators)
     for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:

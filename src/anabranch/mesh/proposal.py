@@ -81,10 +81,10 @@ def find_mesh(
     current: RelationRoutes | None = None,
     condensed: Condensed | None = None,
 ) -> MeshProposal:
-    """Returns the best mesh for the rows of one relation, or its best single route; starts from the current mesh if
-    given.
+    """Returns the best mesh for the rows of one relation, or its best single route.
 
-    `condensed` is the sample condensed to the size of the setting, if already computed.
+    The search starts from the current mesh if given. `condensed` is the sample condensed to the size of the setting, if
+    already computed.
     """
     setting = setting or SearchSetting()
     if matrix.rows != sample.rows:
@@ -235,9 +235,7 @@ def resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
 
 
 def _averages(matrix: OperatorMatrix, weights: Doubles) -> tuple[OperatorMatrix, Doubles]:
-    """Returns the mean statistics of some rows under each of several weightings, and the total weight of the rows in
-    each.
-    """
+    """Returns the mean statistics of some rows under each of several weightings, and the total weight in each."""
     total: Doubles = weights.sum(axis=1)
     # A trace of weight keeps the mean of rows without weight finite.
     share = weights / (total + TRACE)[:, None]

@@ -1,5 +1,4 @@
-"""Finds the best route for a subset of rows: the order of the operators, its cost, and steps whose order hardly
-matters.
+"""Finds the best route for a subset of rows: the order of operators, its cost, and steps whose order hardly matters.
 
 The cost of an order on a subset is summed row by row: each row pays for an operator as many times as it has offspring
 after the preceding operators, Σ w c_i Π σ_j. Averages would hide that operators drop the same rows. Up to twelve

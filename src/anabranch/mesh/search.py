@@ -50,8 +50,7 @@ class MeshCosts:
     """Seconds per row for each distinct route."""
 
     def in_turns(self, rows: int, call: float) -> MeshCosts:
-        """Returns the costs if `rows` rows are processed together, and each route has a fixed cost of `call` seconds.
-        """
+        """Returns the costs for `rows` rows processed together, with a fixed cost of `call` seconds per route."""
         return replace(self, route=call / rows)
 
 

@@ -178,8 +178,7 @@ def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integer
 BINS = 8
 """The number of parts of a number's range that are compared with each other."""
 TELLING, CHANCES = 0.02, 4.0
-"""An attribute is informative if it explains this fraction of the variance, and this multiple of what chance explains.
-"""
+"""An attribute is informative if it explains this fraction of the variance, and this multiple of what chance does."""
 
 
 # --- condensing ------------------------------------------------------------------------------------------------------

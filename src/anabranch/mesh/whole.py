@@ -69,14 +69,13 @@ def find_query_mesh(
     is_worth: Callable[[Mapping[str, float]], bool] | None = None,
     orders: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> QueryMesh:
-    """Returns the best mesh for all relations of a query, each searched separately; starts from the current mesh if
-    given.
+    """Returns the best mesh for all relations of a query, each searched separately.
 
-    Existence probes need no search: a relation uses them if they save. `is_worth` decides whether a search is useful,
-    given the lower bound of the seconds per row of each relation. If it is not, or if existence probes leave little to
-    gain, a relation without existence probes gets its best single route. `orders` are probe orders chosen elsewhere; a
-    relation with a single route keeps its own unless the sample clearly contradicts it: a thousand rows do not show a
-    key that is rare in one stream and frequent in all others.
+    The search starts from the current mesh if given. Existence probes need no search: a relation uses them if they
+    save. `is_worth` decides whether a search is useful, given the lower bound of the seconds per row of each relation.
+    If it is not, or if existence probes leave little to gain, a relation without existence probes gets its best single
+    route. `orders` are probe orders chosen elsewhere; a relation with a single route keeps its own unless the sample
+    clearly contradicts it: a thousand rows do not show a key that is rare in one stream and frequent in all others.
     """
     samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
     asking = {each.relation: each.ask(rng) for each in samples}
@@ -143,9 +142,7 @@ class _Sample:
         return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
 
     def best(self, rng: np.random.Generator, asking: MeshProposal | None, least: float) -> MeshProposal:
-        """Returns the cheapest routes, with a classifier or with existence probes; `least` is the bound for any
-        classifier.
-        """
+        """Returns the cheapest routes, with a classifier or existence probes; no classifier costs less than `least`."""
         if asking is not None and least > BEYOND * asking.cost:
             return asking
         condensed = self._condensed if self.setting.early_out else None
