@@ -20,5 +20,5 @@ __all__ = ["bind", "bind_expression", "compile_query", "declared_results", "pars
 def compile_query(
     text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
 ) -> Query:
-    """Compile a query text to its normal form: bind and rewrite it; `late_filters` names the deferred filters."""
+    """Compiles a query text to its normal form: binds and rewrites it; `late_filters` names the deferred filters."""
     return compile_plan(text, bind(text, catalog, allow_unbounded=allow_unbounded), catalog, late_filters)

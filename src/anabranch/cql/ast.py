@@ -212,21 +212,21 @@ def children(expression: Expression) -> tuple[Expression, ...]:
 
 
 def _expressions(query: Statement) -> tuple[Expression, ...]:
-    """Return the expressions of a subquery."""
+    """Returns the expressions of a subquery."""
     found: list[Expression | None] = [item.expression for item in query.items if isinstance(item, SelectItem)]
     found += [*(source.condition for source in query.sources), query.where, *query.group_by, query.having]
     return tuple(each for each in found if each is not None)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and all its descendants, parents first."""
+    """Yields the expression and all its descendants, parents first."""
     yield expression
     for child in children(expression):
         yield from walk(child)
 
 
 def depth(expression: Expression) -> int:
-    """Return the largest nesting depth of the expression."""
+    """Returns the largest nesting depth of the expression."""
     level, count = [expression], 0
     while level:
         level, count = [child for parent in level for child in children(parent)], count + 1

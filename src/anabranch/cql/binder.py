@@ -51,12 +51,12 @@ _BindItem: TypeAlias = Callable[[Expression], Expr]
 
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
-    """Bind a query text to the streams of a catalog and return its logical plan."""
+    """Binds a query text to the streams of a catalog and returns its logical plan."""
     return _bind(parse(text, catalog.functions), catalog, allow_unbounded=allow_unbounded)
 
 
 def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
-    """Bind the text of one expression over the columns of one relation."""
+    """Binds the text of one expression over the columns of one relation."""
     cursor = Cursor(text)
     written = expression(cursor)
     if cursor.peek().kind is not Kind.END:

@@ -59,7 +59,7 @@ _SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHER
 
 
 def expression(cursor: Cursor) -> Expression:
-    """Parse any expression; the binder checks that conditions are boolean."""
+    """Parses any expression; the binder checks that conditions are boolean."""
     start = cursor.peek().span.start
     with cursor.nested():
         parts = [_conjunction(cursor)]
@@ -77,7 +77,7 @@ def expression(cursor: Cursor) -> Expression:
 
 
 def duration(cursor: Cursor, expected: str) -> Duration:
-    """Parse `(number unit)+` with an optional sign; the binder rejects durations that are not positive."""
+    """Parses `(number unit)+` with an optional sign; the binder rejects durations that are not positive."""
     start = cursor.peek().span.start
     sign = -1 if cursor.take_symbol("-") else 1
     if cursor.peek().kind is not Kind.NUMBER:
@@ -93,7 +93,7 @@ def duration(cursor: Cursor, expected: str) -> Duration:
 
 
 def _units(cursor: Cursor, number: Token) -> int:
-    """Return the microseconds of a number and the unit that follows it."""
+    """Returns the microseconds of a number and the unit that follows it."""
     name, size = cursor.peek().value, _unit(cursor)
     try:
         return scaled(number.value, name, size)
@@ -173,7 +173,7 @@ def _in(cursor: Cursor, value: Expression, start: int) -> Expression:
 
 
 def _subquery(cursor: Cursor) -> Statement:
-    """Parse a SELECT and the bracket that closes it."""
+    """Parses a SELECT and the bracket that closes it."""
     assert cursor.subquery is not None
     with cursor.nested():
         found = cursor.subquery(cursor)

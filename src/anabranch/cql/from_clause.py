@@ -214,7 +214,7 @@ class _Tree:
         self.around: list[tuple[SideKind, LogicalPlan, tuple[Expr, ...]]] = []
 
     def of(self, items: Sequence[tuple[FromItem, Source]]) -> LogicalPlan:
-        """Return the plan of all items."""
+        """Returns the plan of all items."""
         visible: list[Source] = []
         for position, (item, source) in enumerate(items):
             on: tuple[Expr, ...] = ()

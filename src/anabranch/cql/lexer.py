@@ -61,7 +61,7 @@ _PATTERN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """Split a query text into tokens; the last has kind END."""
+    """Splits a query text into tokens; the last has kind END."""
     found: list[Token] = []
     at = 0
     while at < len(text):

@@ -89,7 +89,7 @@ def _what_may_follow(statement: Statement) -> str:
 
 
 def subquery(cursor: Cursor) -> Statement:
-    """Parse a SELECT inside an expression, up to its closing bracket."""
+    """Parses a SELECT inside an expression, up to its closing bracket."""
     return _select(cursor, None)
 
 

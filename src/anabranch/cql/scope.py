@@ -47,7 +47,7 @@ class Scope:
     """The relations of the outer query; those of the subquery take precedence."""
 
     def expression(self, node: Expression) -> Expr:
-        """Return the typed expression of a syntax node."""
+        """Returns the typed expression of a syntax node."""
         match node:
             case ColumnName():
                 return self._field(node) if self._is_field(node) else self.column(node)
@@ -73,7 +73,7 @@ class Scope:
                     raise self.error(error, node.span) from None
 
     def condition(self, node: Expression) -> Expr:
-        """Return the typed expression; raise BindError if it is not boolean."""
+        """Returns the typed expression; raises BindError if it is not boolean."""
         expr = self.expression(node)
         if kind_of(expr.type) == "null":
             return Literal(None, pa.bool_())
@@ -293,12 +293,12 @@ class Scope:
 
 
 def aggregate_column(position: int, aggregate: AggregateCall) -> Column:
-    """Return the column of GROUPED that holds an aggregate."""
+    """Returns the column of GROUPED that holds an aggregate."""
     return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=not aggregate.function.startswith("count"))
 
 
 def closest_first(name: str, names: Iterable[str]) -> list[str]:
-    """Sort names by their similarity to a mistyped one, most similar first."""
+    """Sorts names by their similarity to a mistyped one, most similar first."""
     return sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other.lower()).ratio())
 
 

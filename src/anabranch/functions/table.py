@@ -34,7 +34,7 @@ from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, type_name
 
 
 def bind_call(name: str, arguments: Arguments) -> Expr:
-    """Bind a function, given by canonical name or by any spelling, to its arguments."""
+    """Binds a function, given by canonical name or by any spelling, to its arguments."""
     lowered = name.lower()
     canonical = lowered if lowered in FUNCTIONS or lowered in _SUGAR else SPELLINGS.get(lowered, "")
     rule = FUNCTIONS.get(canonical) or _SUGAR.get(canonical)

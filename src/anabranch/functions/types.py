@@ -59,7 +59,7 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the type in which two values are compared.
+    """Returns the type in which two values are compared.
 
     >>> str(common_type(pa.int32(), pa.float32()))
     'double'
@@ -85,7 +85,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def coerce(expr: Expr, type_: pa.DataType) -> Expr:
-    """Coerce an expression to a wider type; literals are converted at once."""
+    """Coerces an expression to a wider type; literals are converted at once."""
     if expr.type == type_:
         return expr
     if isinstance(expr, Literal):
@@ -112,7 +112,7 @@ def without_widening(expr: Expr) -> Expr:
 
 
 def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
-    """Return the type for an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
+    """Returns the type for an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
     lowered = name.lower()
     if lowered in {"decimal", "numeric", "dec"}:
         precision, scale = (*parameters, *(10, 0)[len(parameters) :])[:2]
@@ -129,7 +129,7 @@ def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which kernels compute values of this type."""
+    """Returns the type in which kernels compute values of this type."""
     match kind_of(type_):
         case "integer":
             return BIGINT
@@ -146,12 +146,12 @@ def canonical(type_: pa.DataType) -> pa.DataType:
 
 
 def as_decimal(type_: pa.DataType) -> pa.DataType:
-    """Return the decimal type that holds every value of an integer or decimal type."""
+    """Returns the decimal type that holds every value of an integer or decimal type."""
     return type_ if is_decimal(type_) else pa.decimal128(_DIGITS_OF_INTEGER.get(str(type_), 20), 0)
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """Return a decimal type; raise ValueError if it has too many digits."""
+    """Returns a decimal type; raises ValueError if it has too many digits."""
     if precision > MAX_DIGITS:
         raise ValueError(
             f"the result would need decimal({precision},{scale}), more than {MAX_DIGITS} digits",
@@ -190,7 +190,7 @@ def not_computable(type_: pa.DataType) -> ValueError:
 
 
 def scaled(value: decimal.Decimal, scale: int) -> decimal.Decimal:
-    """Round the value to this many digits after the point."""
+    """Rounds the value to this many digits after the point."""
     # The default context of 28 digits would reject longer decimals, which are valid up to 38.
     return value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=2 * MAX_DIGITS))
 

@@ -153,14 +153,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Yield the expression and all its descendants, parents first."""
+    """Yields the expression and all its descendants, parents first."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Apply `change` to every node, leaves first."""
+    """Applies `change` to every node, leaves first."""
     match expr:
         case Call(arguments=arguments):
             expr = replace(expr, arguments=tuple(transform(argument, change) for argument in arguments))
@@ -172,12 +172,12 @@ def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def columns(expr: Expr) -> tuple[Column, ...]:
-    """Return the distinct columns of an expression, in order of first appearance."""
+    """Returns the distinct columns of an expression, in order of first appearance."""
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Column)))
 
 
 def relations(expr: Expr) -> frozenset[str]:
-    """Return the relations whose columns an expression reads."""
+    """Returns the relations whose columns an expression reads."""
     return frozenset(column.relation for column in columns(expr))
 
 
@@ -225,7 +225,7 @@ def _is_counted(expr: Expr) -> bool:
 
 
 def own_functions(expr: Expr) -> tuple[OwnFunction, ...]:
-    """Return the distinct user-defined functions that an expression calls."""
+    """Returns the distinct user-defined functions that an expression calls."""
     return tuple(dict.fromkeys(node.own for node in walk(expr) if isinstance(node, Call) and node.own is not None))
 
 
@@ -240,7 +240,7 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
-    """Join the parts with AND; return None if there is none."""
+    """Joins the parts with AND; returns None if there is none."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else Call("and", parts, pa.bool_())

@@ -50,12 +50,12 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """Return the field with that name, case-insensitively, or None."""
+        """Returns the field with that name, case-insensitively, or None."""
         lowered = name.lower()
         return next((field for field in self.fields if field.name.lower() == lowered), None)
 
     def only(self, names: frozenset[str]) -> Schema:
-        """Return the fields with those names, in this schema's order."""
+        """Returns the fields with those names, in this schema's order."""
         return Schema(tuple(field for field in self.fields if field.name in names))
 
     def to_arrow(self) -> pa.Schema:

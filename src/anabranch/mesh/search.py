@@ -136,7 +136,7 @@ def canonical(subsets: Integers) -> Integers:
 
 
 def bell(size: int) -> int:
-    """The number of partitions of a set (Equation 1).
+    """Returns the number of partitions of a set (Equation 1).
 
     >>> [bell(n) for n in range(6)]
     [1, 1, 2, 5, 15, 52]

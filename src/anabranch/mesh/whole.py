@@ -51,7 +51,7 @@ class QueryMesh:
         return single / cost - 1 if cost > 0 else 0.0
 
     def improvement(self) -> float:
-        """The gain over the running mesh, or over the single best routes if none runs."""
+        """Returns the gain over the running mesh, or over the single best routes if none runs."""
         now = 0.0
         for proposal in self.proposals.values():
             running = [seen.cost for seen in proposal.considered if seen.name == CURRENT]

@@ -96,7 +96,7 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
 
 
 def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
-    """Raise PlanError if a deferred predicate may guard another one against failing."""
+    """Raises PlanError if a deferred predicate may guard another one against failing."""
     name = selection_name(position)
     others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
     if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:

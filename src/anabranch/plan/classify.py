@@ -136,7 +136,7 @@ class _Categories:
         boxes += found.astype(np.uint16) * np.uint16(stride)
 
     def _looked_up(self, texts: pa.Array) -> Integers:
-        """The bucket of each text."""
+        """Returns the bucket of each text."""
         require_kind(self.tests[0], texts.type)
         known = pa.array([*self.listed, None], texts.type)
         return np.asarray(pc.index_in(texts, known).fill_null(len(known)))
@@ -151,7 +151,7 @@ class Table:
     """The route of each box; buckets of the first column are contiguous."""
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row; see `assign_routes`."""
+        """Returns the route number of each row; see `assign_routes`."""
         boxes = np.zeros(rows, dtype=np.uint16)
         stride = 1
         for axis in self.axes:
@@ -170,7 +170,7 @@ class Tables:
     second: Table | Tables
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row; see `assign_routes`."""
+        """Returns the route number of each row; see `assign_routes`."""
         test, first, second = (part.assign(columns, rows) for part in (self.test, self.first, self.second))
         return np.where(test == 0, first, second)
 

@@ -101,7 +101,7 @@ def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] =
 
 
 def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[Box, ...]:
-    """Return the boxes of two plans over the same relations, inner ones first.
+    """Returns the boxes of two plans over the same relations, inner ones first.
 
     >>> from anabranch.plan.text import parse
     >>> [(sorted(box.output.relations), [sorted(part.relations) for part in box.inputs]) for box in boxes(
@@ -124,7 +124,7 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
 
 
 def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:
-    """Return the content of every part of a plan, by its shape; the root has all relations, merged or not."""
+    """Returns the content of every part of a plan, by its shape; the root has all relations, merged or not."""
     deferred = deferred_thetas(plan)
     made = {
         shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, deferred))
@@ -141,7 +141,7 @@ def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinN
 
 
 def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
-    """Return the highest contents at or below a plan that two plans share."""
+    """Returns the highest contents at or below a plan that two plans share."""
     if isinstance(plan, Leaf | Shared) or made[shape(plan)] in common:
         yield made[shape(plan)]
     else:
@@ -150,7 +150,7 @@ def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Conten
 
 
 def _between(plan: JoinNode | InputOperator, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
-    """Return the joins from the inputs up to the plan, the topmost last."""
+    """Returns the joins from the inputs up to the plan, the topmost last."""
     parts = list(inputs)
     return tuple(
         inner for inner in nodes(plan) if not any(frozenset(inner.relations) <= part.relations for part in parts)

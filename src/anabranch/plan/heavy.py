@@ -114,7 +114,7 @@ def choose_cuts(
 
 
 def factorings(number: int, parts: int) -> list[tuple[int, ...]]:
-    """Return all ways to write a number as an ordered product.
+    """Returns all ways to write a number as an ordered product.
 
     >>> factorings(4, 2)
     [(1, 4), (2, 2), (4, 1)]

@@ -160,7 +160,7 @@ class JoinGraph:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """Return the streams of the relations, each once, in FROM order."""
+        """The streams of the relations, each once, in FROM order."""
         return tuple(dict.fromkeys(relation.stream for relation in self.streamed))
 
     @cached_property
@@ -185,7 +185,7 @@ class JoinGraph:
         raise PlanError(f"no relation '{name}' in the join graph", detail=f"it has {', '.join(self.names)}")
 
     def keys_of(self, relations: Iterable[str]) -> tuple[KeyClass, ...]:
-        """Return the classes with a member in any of the relations."""
+        """Returns the classes with a member in any of the relations."""
         wanted = frozenset(relations)
         return tuple(key for key in self.keys if key.relations & wanted)
 
@@ -195,16 +195,16 @@ class JoinGraph:
         return {name: tuple(key.name for key in self.keys_of([name])) for name in self.names}
 
     def keys_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[KeyClass, ...]:
-        """Return the classes by which one side can probe the other."""
+        """Returns the classes by which one side can probe the other."""
         one, other = frozenset(left), frozenset(right)
         return tuple(key for key in self.keys if key.relations & one and key.relations & other)
 
     def thetas_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[Theta, ...]:
-        """Return the thetas that become checkable when two sides join."""
+        """Returns the thetas that become checkable when two sides join."""
         return tuple(self.thetas[position] for position in self.checkable(left, right))
 
     def checkable(self, left: Iterable[str], right: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of the thetas that become checkable when two sides join.
+        """Returns the positions of the thetas that become checkable when two sides join.
 
         A deferred filter becomes checkable at the first join of its relation.
         """
@@ -237,12 +237,12 @@ class JoinGraph:
 
 
 def selection_name(position: int) -> str:
-    """Return the name of the theta at a position, as plans and meshes write it."""
+    """Returns the name of the theta at a position, as plans and meshes write it."""
     return f"#{position}"
 
 
 def position_of(name: str) -> int:
-    """Return the position of the theta with that name."""
+    """Returns the position of the theta with that name."""
     return int(name[1:])
 
 
@@ -313,7 +313,7 @@ def _agree(key: KeyClass, other: KeyClass) -> bool:
 
 
 def render(graph: JoinGraph) -> str:
-    """Return the graph as text: relations, then keys and thetas."""
+    """Returns the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
         where = relation.condition if relation.window.is_counted else relation.filter

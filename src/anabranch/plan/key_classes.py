@@ -26,7 +26,7 @@ class EqualExpressions:
 
 
 def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
-    """Return the sides of an equality between two relations, or None for any other predicate."""
+    """Returns the sides of an equality between two relations, or None for any other predicate."""
     match predicate:
         case Call(function="equal", arguments=(left, right)):
             one, other = relations(left), relations(right)
@@ -36,7 +36,7 @@ def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
 
 
 def equal_expressions(predicates: Iterable[Expr]) -> tuple[EqualExpressions, ...]:
-    """Return the classes that the equalities form; other predicates are ignored."""
+    """Returns the classes that the equalities form; other predicates are ignored."""
     classes: list[EqualExpressions] = []
     for predicate in predicates:
         sides = key_sides(predicate)

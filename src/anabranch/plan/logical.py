@@ -185,12 +185,12 @@ LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | OuterJoin | 
 
 
 def result_schema(outputs: Iterable[Output]) -> Schema:
-    """Return the columns of the results of a query, as other queries read them."""
+    """Returns the columns of the results of a query, as other queries read them."""
     return Schema(tuple(Field(each.name, each.expression.type, is_nullable(each.expression)) for each in outputs))
 
 
 def with_sources(plan: LogicalPlan, change: Callable[[Source], Source]) -> LogicalPlan:
-    """Return the plan with every source changed."""
+    """Returns the plan with every source changed."""
     match plan:
         case Source():
             return change(plan)
@@ -215,14 +215,14 @@ def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
 
 
 def relation_names(plan: LogicalPlan) -> tuple[str, ...]:
-    """Return the aliases below a plan, left to right."""
+    """Returns the aliases below a plan, left to right."""
     if isinstance(plan, Source):
         return (plan.relation,)
     return tuple(name for child in inputs(plan) for name in relation_names(child))
 
 
 def render(plan: LogicalPlan, indent: str = "") -> str:
-    """Return the plan as indented text, one node per line."""
+    """Returns the plan as indented text, one node per line."""
     deeper = indent + "  "
     below = "".join("\n" + render(child, deeper) for child in inputs(plan))
     match plan:

@@ -147,7 +147,7 @@ def operators(graph: JoinGraph) -> tuple[str, ...]:
 
 
 def question(relation: str) -> str:
-    """Return the existence probe of a relation: the operator that drops rows without a match in it."""
+    """Returns the existence probe of a relation: the operator that drops rows without a match in it."""
     return f"{relation}?"
 
 
@@ -157,7 +157,7 @@ def is_question(operator: str) -> bool:
 
 
 def asked(operator: str) -> str:
-    """Return the relation that an existence probe checks."""
+    """Returns the relation that an existence probe checks."""
     return operator[:-1]
 
 
@@ -167,17 +167,17 @@ def is_probe(operator: str) -> bool:
 
 
 def selected(operator: str, graph: JoinGraph) -> Theta:
-    """Return the predicate that a selection checks."""
+    """Returns the predicate that a selection checks."""
     return graph.thetas[position_of(operator)]
 
 
 def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
-    """Return the relations that must be joined before the operator; none for a probe."""
+    """Returns the relations that must be joined before the operator; none for a probe."""
     return selected(operator, graph).relations if is_selection(operator) else frozenset()
 
 
 def attributes_of(graph: JoinGraph, relation: str) -> Schema:
-    """Return the columns that a classifier of the relation may test.
+    """Returns the columns that a classifier of the relation may test.
 
     These are the columns that the engine has: those that the query needs after its joins, key columns whose code is the
     value itself, columns whose classes travel (`plan.classes`), and the hour of day of all timestamps.
@@ -192,7 +192,7 @@ def attributes_of(graph: JoinGraph, relation: str) -> Schema:
 
 
 def timed_columns(relation: Relation) -> tuple[str, ...]:
-    """Return the timestamp columns that the engine has: the event time and the carried ones."""
+    """Returns the timestamp columns that the engine has: the event time and the carried ones."""
     carried = (each.name for each in relation.schema if each.type == TIMESTAMP)
     has_times = not (relation.is_table or relation.is_derived or relation.is_result)
     own = (relation.event_time,) if has_times else ()
@@ -200,7 +200,7 @@ def timed_columns(relation: Relation) -> tuple[str, ...]:
 
 
 def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
-    """Return the relation's columns that are keys and whose code is the value, with the class of each."""
+    """Returns the relation's columns that are keys and whose code is the value, with the class of each."""
     return {
         member.name: key
         for key in graph.keys_of([relation])
@@ -209,7 +209,7 @@ def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
 
 
 def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
-    """Return the mesh with one route per relation: the given probe order, or the default one."""
+    """Returns the mesh with one route per relation: the given probe order, or the default one."""
     every = mjoin(graph.names)
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(graph.names, ())
     if isinstance(every, JoinNode):
@@ -222,7 +222,7 @@ def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = N
 
 
 def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
-    """Return the probe orders of an mjoin, by relation; empty for any other plan."""
+    """Returns the probe orders of an mjoin, by relation; empty for any other plan."""
     if not isinstance(plan, JoinNode) or not all(isinstance(child, Leaf) for child in plan.inputs):
         return {}
     names = [child.relations[0] for child in plan.inputs]
@@ -230,12 +230,12 @@ def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]
 
 
 def certain(order: tuple[str, ...]) -> Route:
-    """Return the route that applies these operators in order."""
+    """Returns the route that applies these operators in order."""
     return Route(tuple((operator,) for operator in order))
 
 
 def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
-    """Return the mesh if every route computes the query; raise PlanError otherwise."""
+    """Returns the mesh if every route computes the query; raises PlanError otherwise."""
     known = set(operators(graph))
     if unknown := sorted(set(mesh.relations) - set(graph.names)):
         raise PlanError(
@@ -257,7 +257,7 @@ def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
 
 
 def check_plan(plan: Plan, graph: JoinGraph, grouping: Grouping | None = None) -> Plan:
-    """Return the plan if it computes the query of the graph; raise PlanError otherwise."""
+    """Returns the plan if it computes the query of the graph; raises PlanError otherwise."""
     return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph, grouping)
 
 
@@ -293,7 +293,7 @@ _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
 
 
 def parse_plan(text: str) -> Plan:
-    """Parse a plan or mesh; raise PlanError with the position of a mistake."""
+    """Parses a plan or mesh; raises PlanError with the position of a mistake."""
     return parse_mesh(text) if is_mesh_text(text) else parse(text)
 
 
@@ -303,7 +303,7 @@ def is_mesh_text(text: str) -> bool:
 
 
 def parse_mesh(text: str) -> Mesh:
-    """Parse a mesh; raise PlanError with the position of a mistake."""
+    """Parses a mesh; raises PlanError with the position of a mistake."""
     reader = _Reader(text)
     try:
         mesh, at = reader.mesh()
@@ -367,7 +367,7 @@ class _Reader(TextReader):
         return tuple(step), at
 
     def classifier(self, at: int) -> tuple[Classifier, int]:
-        """Parse the classifier from the text up to the next token outside parentheses."""
+        """Parses the classifier from the text up to the next token outside parentheses."""
         end, depth = at, 0
         while end < len(self.tokens) and (depth or end == at):
             depth += {"(": 1, ")": -1}.get(self.peek(end), 0)

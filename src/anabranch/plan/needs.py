@@ -45,7 +45,7 @@ def places_of_both(before: Partitioning, after: Partitioning, relation: str) -> 
 
 
 def _cells(table: Partitioning, relation: str, had: dict[str, int | None], coordinate: dict[str, int]) -> range:
-    """The cells of rows with those heavy values and coordinates."""
+    """Returns the cells of rows with those heavy values and coordinates."""
     members = table.members(relation)
     for number, key in enumerate(table.heavy):
         share = key.share(relation)

@@ -41,7 +41,7 @@ from anabranch.plan.sides import Comparisons, compared, make_side
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
-    """Return the query of a rewritten plan; raise PlanError if rewriting has not finished.
+    """Returns the query of a rewritten plan; raises PlanError if rewriting has not finished.
 
     `late_filters` names the deferred filters: a relation for all its conjuncts, or the text of one conjunct. They
     become thetas, numbered after all others. Conditions that remove NULL keys cannot be deferred.
@@ -102,7 +102,7 @@ class _Around:
 
 
 def _peeled(plan: LogicalPlan) -> tuple[LogicalPlan, list[OuterJoin], Expr | None]:
-    """Return the core, the outer joins around it from the inside out, and the condition above them."""
+    """Returns the core, the outer joins around it from the inside out, and the condition above them."""
     condition: Expr | None = None
     match plan:
         case Filter(input=OuterJoin() as joined, predicate=predicate):
@@ -132,7 +132,7 @@ def _around(arms: list[_Arm], outer: list[OuterJoin], classes: tuple[EqualExpres
 
 
 def _arms(plan: LogicalPlan) -> tuple[list[_Arm], tuple[Expr, ...]]:
-    """Return the inputs of an inner join and its predicates."""
+    """Returns the inputs of an inner join and its predicates."""
     match plan:
         case Join(inputs=inputs, predicates=predicates):
             return [_arm(child) for child in inputs], predicates
@@ -141,7 +141,7 @@ def _arms(plan: LogicalPlan) -> tuple[list[_Arm], tuple[Expr, ...]]:
 
 
 def _verified(keys: Iterable[KeyClass]) -> list[Expr]:
-    """Return the members of keys whose matches must be verified on values."""
+    """Returns the members of keys whose matches must be verified on values."""
     return [expression for key in keys if not key.is_exact for _, expression in key.members]
 
 
@@ -152,7 +152,7 @@ class _Arm:
 
 
 def _deferred(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
-    """Return the conditions to defer, each once."""
+    """Returns the conditions to defer, each once."""
     can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_deferred(each)] for arm in arms}
     found: dict[Expr, None] = {}
     for name in named:
@@ -165,7 +165,7 @@ def _deferred(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
 
 
 def _without(arm: _Arm, deferred: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
-    """Remove the deferred conditions from an arm; if one of them excluded NULL keys, add a condition that does."""
+    """Removes the deferred conditions from an arm; if one of them excluded NULL keys, adds a condition that does."""
     early = [each for each in arm.conditions if each not in deferred]
     tested = {column for each in arm.conditions if each in deferred for column in columns(each)}
     for key in keys:
@@ -181,7 +181,7 @@ def _can_be_deferred(condition: Expr) -> bool:
 
 
 def _refuse_guards(deferred: Iterable[Expr], ahead: Sequence[Expr]) -> None:
-    """Raise SpecError if a deferred condition may guard an expression that is evaluated before it."""
+    """Raises SpecError if a deferred condition may guard an expression that is evaluated before it."""
     for condition in deferred:
         if (guarded := guarded_by(condition, ahead)) is not None:
             raise SpecError(
@@ -232,7 +232,7 @@ def _arm(plan: LogicalPlan) -> _Arm:
 
 
 def _keys(predicates: Iterable[Expr]) -> tuple[tuple[KeyClass, ...], dict[str, list[Expr]]]:
-    """Return the key classes, and a filter for each second member of one relation."""
+    """Returns the key classes, and a filter for each second member of one relation."""
     keys: list[KeyClass] = []
     filters: dict[str, list[Expr]] = {}
     for position, known in enumerate(equal_expressions(predicates)):

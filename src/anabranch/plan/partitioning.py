@@ -75,7 +75,7 @@ class Partitioning:
         return self.region(len(self.heavy))
 
     def region(self, number: int) -> int:
-        """Return the first group of the region of a heavy key; the grid comes before all regions."""
+        """Returns the first group of the region of a heavy key; the grid comes before all regions."""
         whole = math.prod(dimension.share for dimension in self.dimensions)
         return whole + sum(whole // self.dimension(k.code).share * k.parts for k in self.heavy[:number])
 
@@ -85,7 +85,7 @@ class Partitioning:
         return self.dimensions, self.heavy
 
     def dimension(self, code: str) -> Dimension:
-        """Return the dimension of a code."""
+        """Returns the dimension of a code."""
         found = next((dimension for dimension in self.dimensions if dimension.code == code), None)
         if found is None:
             raise PlanError(f"the grid has no dimension '{code}'", hint=f"it has {', '.join(self.shares)}")
@@ -145,7 +145,7 @@ class Partitioning:
                 raise PlanError(f"slot {slot} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
 
     def members(self, relation: str) -> tuple[Dimension, ...]:
-        """Return the dimensions in which a relation's rows have a coordinate."""
+        """Returns the dimensions in which a relation's rows have a coordinate."""
         return tuple(dimension for dimension in self.dimensions if relation in dimension.relations)
 
     @cached_property
@@ -168,7 +168,7 @@ class Partitioning:
         return all(len(slots) == 1 for slots in self.slots_of(relation))
 
     def copies(self, relations: Iterable[str]) -> float:
-        """Return the mean number of slots that hold a row of the relation, or a combination of the relations.
+        """Returns the mean number of slots that hold a row of the relation, or a combination of the relations.
 
         Rows of heavy keys count by the frequency that the keys had when they were split.
         """
@@ -191,12 +191,12 @@ class Partitioning:
         return rest * means[None] + sum(share * means[number] for number, share in heavy.items())
 
     def sent(self, traffic: Mapping[str, float]) -> float:
-        """Return the ratio of data sent to slots to data read, for an amount of rows or bytes per relation."""
+        """Returns the ratio of data sent to slots to data read, for an amount of rows or bytes per relation."""
         read = sum(traffic.values())
         return sum(amount * self.copies([name]) for name, amount in traffic.items()) / read if read else 1.0
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
-        """Return the slots of a row for every cell of the relation."""
+        """Returns the slots of a row for every cell of the relation."""
         needed: list[set[int]] = [set() for _ in range(self.cells(relation))]
         for group, cells in enumerate(self.cells_of_groups(relation)):
             for cell in cells:
@@ -204,15 +204,15 @@ class Partitioning:
         return tuple(tuple(sorted(slots)) for slots in needed)
 
     def _slots_at(self, group: int) -> set[int]:
-        """Return the slot of a group; while the group moves on parallel tracks, both slots."""
+        """Returns the slot of a group; while the group moves on parallel tracks, both slots."""
         return {self.table[group]} if self.leaving is None else {self.table[group], self.leaving[group]}
 
     def cells(self, relation: str) -> int:
-        """Return how many cells the relation has."""
+        """Returns how many cells the relation has."""
         return self.first_cell(relation, len(self.heavy))
 
     def first_cell(self, relation: str, number: int) -> int:
-        """Return the first cell of the relation's rows with the value of a heavy key."""
+        """Returns the first cell of the relation's rows with the value of a heavy key."""
         members = self.members(relation)
         whole = math.prod(d.share for d in members)
         return whole + sum(
@@ -222,7 +222,7 @@ class Partitioning:
         )
 
     def cells_of_groups(self, relation: str) -> list[tuple[int, ...]]:
-        """Return for each group the cells of the relation whose rows it needs."""
+        """Returns for each group the cells of the relation whose rows it needs."""
         whole = [range(d.share) for d in self.dimensions]
         own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
         found: list[tuple[int, ...]] = [(self._mixed(place, own),) for place in itertools.product(*whole)]
@@ -239,13 +239,13 @@ class Partitioning:
         return found
 
     def coordinates_of_groups(self, code: str) -> list[int]:
-        """Return the coordinate of each group along a dimension; -1 for the groups of its heavy keys."""
+        """Returns the coordinate of each group along a dimension; -1 for the groups of its heavy keys."""
         position = list(self.shares).index(code)
         found = [place[position] for place in itertools.product(*(range(d.share) for d in self.dimensions))]
         return found + [place[position] for n in range(len(self.heavy)) for _, place, _ in self._region_groups(n)]
 
     def _later_cells(self, relation: str, number: int, place: tuple[int, ...], own: list[int]) -> list[int]:
-        """Return the cells of rows with the value of a later heavy key that a group of a region needs as well."""
+        """Returns the cells of rows with the value of a later heavy key that a group of a region needs as well."""
         cells: list[int] = []
         for later in range(number + 1, len(self.heavy)):
             key = self.heavy[later]
@@ -259,7 +259,7 @@ class Partitioning:
         return cells
 
     def _region_groups(self, number: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, int]]]:
-        """Return the groups of a region: number, coordinates (-1 along the key's own dimension), parts by relation."""
+        """Returns the groups of a region: number, coordinates (-1 along the key's own dimension), parts by relation."""
         key = self.heavy[number]
         ranges = [range(-1, 0) if d.code == key.code else range(d.share) for d in self.dimensions]
         names = [name for name, _ in key.shares]
@@ -271,7 +271,7 @@ class Partitioning:
                 group += 1
 
     def _mixed(self, place: tuple[int, ...], own: Iterable[int]) -> int:
-        """Return coordinates along some dimensions as one number in mixed radix."""
+        """Returns coordinates along some dimensions as one number in mixed radix."""
         cell = 0
         for position in own:
             cell = cell * self.dimensions[position].share + place[position]
@@ -332,7 +332,7 @@ class Partitioning:
         raise PlanError("the key is not split", hint="only a key that was split can be united")
 
     def slots_of_heavy(self, number: int) -> tuple[int, ...]:
-        """Return the slots over which a heavy key is split."""
+        """Returns the slots over which a heavy key is split."""
         return tuple(sorted(set(self.table[self.region(number) : self.region(number + 1)])))
 
     @property
@@ -377,7 +377,7 @@ def _finds_once(partitioning: Partitioning, relations: frozenset[str]) -> bool:
 
 
 def row_code(relation: str) -> str:
-    """Return the name of the code that partitions the rows of a relation without a key."""
+    """Returns the name of the code that partitions the rows of a relation without a key."""
     return f"{ROW}{relation}"
 
 
@@ -388,7 +388,7 @@ def choose_partitioning(
     traffic: Mapping[str, float] | None = None,
     spread: Iterable[str] | None = None,
 ) -> Partitioning:
-    """Choose the grid that sends the least data, and an even table over it.
+    """Chooses the grid that sends the least data, and an even table over it.
 
     `traffic` has for each relation the amount read per unit of time, in rows or bytes; without it, relations count as
     equally large. First the slots are factored over the dimensions to minimise the sum over relations of traffic x
@@ -423,7 +423,7 @@ def choose_partitioning(
 
 
 def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple[str, frozenset[str]]]:
-    """Return the possible dimensions of a grid: a code each, and the relations with that code.
+    """Returns the possible dimensions of a grid: a code each, and the relations with that code.
 
     A slot counts the rows of a count window itself, so it needs all rows of the window or of some partitions. Only a
     column of its PARTITION BY may spread them.
@@ -449,7 +449,7 @@ def agrees_in_parts(member: Expr, window: CountWindow) -> bool:
 
 
 def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...]:
-    """Return a table of contiguous blocks: each dimension is cut into as many pieces as its factor says."""
+    """Returns a table of contiguous blocks: each dimension is cut into as many pieces as its factor says."""
     table = []
     for coordinates in itertools.product(*(range(share) for share in shares)):
         slot = 0

@@ -125,7 +125,7 @@ class JoinNode:
         )
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> JoinNode:
-        """Return the join over other inputs."""
+        """Returns the join over other inputs."""
         return replace(self, inputs=inputs)
 
     @property
@@ -180,7 +180,7 @@ class InputOperator:
         return replace(below, applied=below.applied | {Applied(self.kind, below.relations)})
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Self:
-        """Return the operator over another input."""
+        """Returns the operator over another input."""
         (below,) = inputs
         return replace(self, input=below)
 
@@ -254,7 +254,7 @@ PhysicalPlan: TypeAlias = Leaf | Shared | JoinNode | InputOperator
 
 
 def shape(plan: PhysicalPlan) -> str:
-    """The plan text without probe orders."""
+    """Returns the plan text without probe orders."""
     return plan.shape
 
 
@@ -267,7 +267,7 @@ _PLAIN = str.maketrans("{}", "()")
 
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """Yield a plan and all plans below it, inputs first."""
+    """Yields a plan and all plans below it, inputs first."""
     if isinstance(plan, JoinNode):
         yield from plan.parts
         return
@@ -277,12 +277,12 @@ def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
 
 
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
-    """Return the plans whose rows are kept as intermediate state: all inputs of joins that the plan itself computes."""
+    """Returns the plans whose rows are kept as intermediate state: all inputs of the plan's own joins."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf | Shared))
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
-    """Yield the joins of a plan, inputs first."""
+    """Yields the joins of a plan, inputs first."""
     if isinstance(plan, JoinNode):
         return iter(plan.joins)
     return (below for below in subplans(plan) if isinstance(below, JoinNode))
@@ -294,27 +294,27 @@ def is_plain(plan: PhysicalPlan) -> bool:
 
 
 def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:
-    """Yield the operators between inputs and joins, inner ones first."""
+    """Yields the operators between inputs and joins, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, InputOperator))
 
 
 def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
-    """Yield the merged inputs of a plan, inner ones first."""
+    """Yields the merged inputs of a plan, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, PreGroup))
 
 
 def leaves(plan: PhysicalPlan) -> tuple[str, ...]:
-    """Return the relations whose rows the plan itself joins, without those of shared joins."""
+    """Returns the relations whose rows the plan itself joins, without those of shared joins."""
     return tuple(below.relation for below in subplans(plan) if isinstance(below, Leaf))
 
 
 def shared_parts(plan: PhysicalPlan) -> tuple[Shared, ...]:
-    """Return the shared joins of a plan."""
+    """Returns the shared joins of a plan."""
     return tuple(below for below in subplans(plan) if isinstance(below, Shared))
 
 
 def unshared(plan: PhysicalPlan) -> PhysicalPlan:
-    """Return the plan that computes its shared joins itself.
+    """Returns the plan that computes its shared joins itself.
 
     >>> str(unshared(JoinNode((Shared(JoinNode((Leaf("a"), Leaf("b")))), Leaf("c")))))
     '((a b) c)'
@@ -325,25 +325,25 @@ def unshared(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
-    """Return the plan without its merging."""
+    """Returns the plan without its merging."""
     if isinstance(plan, PreGroup):
         return ungrouped(plan.input)
     return plan.with_inputs(tuple(ungrouped(child) for child in plan.inputs))
 
 
 def height(plan: PhysicalPlan) -> int:
-    """Return the number of joins on the longest path from a relation to the root."""
+    """Returns the number of joins on the longest path from a relation to the root."""
     return int(isinstance(plan, JoinNode)) + max((height(child) for child in plan.inputs), default=0)
 
 
 def mjoin(relations: tuple[str, ...]) -> PhysicalPlan:
-    """Return one join of all relations; a single relation is its own plan."""
+    """Returns one join of all relations; a single relation is its own plan."""
     leaves = tuple(Leaf(name) for name in relations)
     return leaves[0] if len(leaves) == 1 else JoinNode(leaves)
 
 
 def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
-    """Return a left-deep tree of two-way joins, in that order."""
+    """Returns a left-deep tree of two-way joins, in that order."""
     plan: PhysicalPlan = Leaf(relations[0])
     for name in relations[1:]:
         plan = JoinNode((plan, Leaf(name)))
@@ -351,7 +351,7 @@ def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
 
 
 def probe_order(node: JoinNode, position: int, graph: JoinGraph) -> tuple[int, ...]:
-    """Return the order in which rows of one input probe the others: the given one, or connected inputs first.
+    """Returns the order in which rows of one input probe the others: the given one, or connected inputs first.
 
     The default repeatedly takes the first input that shares a key class with the inputs so far, else one that shares
     any predicate, else the first remaining, so that no cross product is formed while an index can be used. It starts

@@ -51,7 +51,7 @@ class Part:
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
-    """Return the parts of an aggregate of a grouping, by position: AVG is a sum and a count, most others have one."""
+    """Returns the parts of an aggregate of a grouping, by position: AVG is a sum and a count, most others have one."""
     name = f"part{position}"
     match aggregate.function:
         case "avg" if is_decimal(aggregate.type):
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Agreement:
-    """Return how the rows of these relations, one input of a join of a grouped query, may be merged."""
+    """Returns how the rows of these relations, one input of a join of a grouped query, may be merged."""
     inside = frozenset(merged)
     reaching = [key for key in graph.keys_of(inside) if not key.relations <= inside]
     values: dict[Expr, None] = {}

@@ -143,7 +143,7 @@ class Query:
         return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
 
     def result_columns(self, relation: str) -> tuple[str, ...]:
-        """Return the relation's columns that a result needs, in schema order."""
+        """Returns the relation's columns that a result needs, in schema order."""
         if self.grouping is None:
             expressions = [output.expression for output in self.outputs]
         else:
@@ -159,12 +159,12 @@ class Query:
 
 
 def late_filters(graph: JoinGraph) -> tuple[str, ...]:
-    """Return the deferred filters of a graph, as texts."""
+    """Returns the deferred filters of a graph, as texts."""
     return tuple(str(theta) for theta in graph.thetas if len(theta.relations) == 1)
 
 
 def render_query(query: Query) -> str:
-    """Return the join graph of a query and its sides, as text."""
+    """Returns the join graph of a query and its sides, as text."""
     lines = [render(query.graph)]
     for side in query.sides:
         lines += [f"side {line}" for line in render(JoinGraph(side.own)).splitlines()]

@@ -20,14 +20,14 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
 
 def deferred_thetas(plan: PhysicalPlan) -> dict[int, frozenset[str]]:
-    """Return the deferred thetas of a plan, by position, with the relations of the join that checks each."""
+    """Returns the deferred thetas of a plan, by position, with the relations of the join that checks each."""
     return {position: frozenset(node.relations) for node in nodes(plan) for position in node.checks}
 
 
 def still_unchecked(
     plan: PhysicalPlan, thetas: Sequence[Theta], deferred: Mapping[int, frozenset[str]]
 ) -> frozenset[int]:
-    """Return the thetas over relations of a part of a plan that its combinations have not passed yet."""
+    """Returns the thetas over relations of a part of a plan that its combinations have not passed yet."""
     relations = frozenset(plan.relations)
     if isinstance(plan, Leaf):
         return frozenset(position for position, theta in enumerate(thetas) if theta.relations == relations)
@@ -37,7 +37,7 @@ def still_unchecked(
 
 
 def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
-    """Return the first expression that the condition may guard: it can fail and reads a column of the condition."""
+    """Returns the first expression that the condition may guard: it can fail and reads a column of the condition."""
     read = set(columns(condition))
     return next((other for other in others if can_fail(other) and read & set(columns(other))), None)
 
@@ -49,13 +49,13 @@ def checked_by_probe(
     graph: JoinGraph,
     deferred: Mapping[int, frozenset[str]],
 ) -> tuple[int, ...]:
-    """Return the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
+    """Returns the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
     early = tuple(position for position in graph.checkable(bound, target) if position not in deferred)
     return (*early, *node.checks) if bound | target == frozenset(node.relations) else early
 
 
 def checked_in(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> tuple[int, ...]:
-    """Return all thetas that a join checks, by position."""
+    """Returns all thetas that a join checks, by position."""
     sides = [frozenset(child.relations) for child in node.inputs]
     here = frozenset(node.relations)
 

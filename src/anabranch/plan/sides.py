@@ -163,7 +163,7 @@ def _is_there(value: Expr) -> Expr:
 
 
 def _across(predicate: Expr, before: frozenset[str], here: frozenset[str]) -> tuple[Expr, Expr] | None:
-    """The sides of an equality between a combination and the side, in that order."""
+    """Returns the sides of an equality between a combination and the side, in that order."""
     sides = key_sides(predicate)
     if sides is None:
         return None

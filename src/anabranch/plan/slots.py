@@ -86,6 +86,6 @@ class Orders:
 
 
 def most_frequent(plans: Sequence[SlotPlan]) -> Plan:
-    """Return the plan that most slots run."""
+    """Returns the plan that most slots run."""
     several = [each.plan for each in plans]
     return max(several, key=several.count)

@@ -403,7 +403,7 @@ def proposal(choice: Choice) -> Proposal:
 
 
 def first_plan(choice: Choice) -> Plan:
-    """Return the first plan of the query: the mesh if it is taken, else the chosen plan."""
+    """Returns the first plan of the query: the mesh if it is taken, else the chosen plan."""
     found = choice.written or proposal(choice).plan
     offer = choice.mesh
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found

@@ -86,7 +86,7 @@ class Explanation:
         }
 
     def text(self, stage: str, choose: Callable[[], Choice]) -> str:
-        """Return one stage as text; `choose` is called only for stages that need a plan."""
+        """Returns one stage as text; `choose` is called only for stages that need a plan."""
         match stage:
             case "logical":
                 return logical.render(self._bound())
@@ -103,7 +103,7 @@ class Explanation:
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:
-        """Describe the mesh that was considered, if any."""
+        """Describes the mesh that was considered, if any."""
         offer = choice.mesh
         if offer is None:
             return []
@@ -153,7 +153,7 @@ def explain_queries(
 
 
 def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
-    """Return the queries and all that they read, in the order of their names."""
+    """Returns the queries and all that they read, in the order of their names."""
     found = dict(queries)
     waiting = list(queries.values())
     while waiting:
@@ -253,7 +253,7 @@ def _cost_text(cost: Resources) -> str:
 
 
 def plan_notes(choice: Choice) -> dict[str, str]:
-    """Return the model's estimates for each part of the chosen plan: rows per second, rows and bytes of its state."""
+    """Returns the model's estimates for each part of the chosen plan: rows per second, rows and bytes of its state."""
     plan, cost = _plan(choice), choice.answer.cost
     model = choice.model.of_plan(plan)
     sizes = model.state_sizes(plan)
@@ -288,7 +288,7 @@ def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
 
 
 def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[Dot]:
-    """Add the dot of a mesh; if the mesh is taken, it is the chosen one."""
+    """Adds the dot of a mesh; if the mesh is taken, it is the chosen one."""
     story = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
     mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", story)
     rivals = [replace(dot, standing="lost") if offer.is_taken and dot.standing == "chosen" else dot for dot in dots]

@@ -37,7 +37,7 @@ _EXACT = int | datetime.datetime | datetime.timedelta
 
 
 def fold_constants(plan: LogicalPlan) -> LogicalPlan | None:
-    """Fold the constant parts of the predicates of a Filter, Join or OuterJoin; drop TRUE."""
+    """Folds the constant parts of the predicates of a Filter, Join or OuterJoin; drops TRUE."""
     match plan:
         case Filter(input=below, predicate=predicate):
             parts = _folded(conjuncts(predicate))

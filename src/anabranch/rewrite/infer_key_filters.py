@@ -10,7 +10,7 @@ from anabranch.rewrite.arms import conditions, passes_nothing
 
 
 def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
-    """Copy a filter `key = literal` from one input of a Join to the inputs joined on that key."""
+    """Copies a filter `key = literal` from one input of a Join to the inputs joined on that key."""
     if not isinstance(plan, Join):
         return None
     fixed: dict[tuple[str, Expr], Literal] = {}

@@ -15,7 +15,7 @@ _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "gre
 
 
 def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
-    """Add a filter to each input of a Join, and to the side of an OuterJoin, that drops rows whose key is NULL."""
+    """Adds a filter to each input of a Join, and to the side of an OuterJoin, that drops rows whose key is NULL."""
     if isinstance(plan, OuterJoin) and plan.kind is not SideKind.FULL:
         return _of_side(plan)
     if not isinstance(plan, Join):

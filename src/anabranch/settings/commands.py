@@ -34,7 +34,7 @@ def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argp
 
 
 def examples(lines: str) -> str:
-    """Format a text block as the end of a help text."""
+    """Formats a text block as the end of a help text."""
     return "examples:\n" + indent(dedent(lines).strip(), "  ")
 
 

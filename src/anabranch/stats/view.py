@@ -83,7 +83,7 @@ class StatisticsView(Protocol):
         ...
 
     def unit_costs(self) -> KnownCosts | None:
-        """The costs of the engine's elementary operations."""
+        """Returns the costs of the engine's elementary operations."""
         ...
 
     def function_cost(self, name: str) -> Known | None:
