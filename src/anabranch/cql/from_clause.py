@@ -171,7 +171,7 @@ def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: Bind
 
 
 def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:
-    """Rejects joins that preserve a table: a table has no watermark, so its unmatched rows could never be emitted."""
+    """Rejects queries that emit rows of a table without a row of a stream, because a table has no watermark."""
     right = next((number for number, (item, _) in enumerate(items) if item.kind is JoinKind.RIGHT), None)
     core = items[right:] if right is not None else items
     core = [(item, source) for item, source in core if item.kind in (*_INNER, JoinKind.RIGHT)]

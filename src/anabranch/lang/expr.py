@@ -199,8 +199,8 @@ def can_fail(expr: Expr) -> bool:
 def compares_exactly(expr: Expr) -> bool:
     """True for a comparison of several relations by sums of their integers, timestamps or intervals.
 
-    Such a comparison must not overflow. If it bounds a distance, a plan may look up matches by bucket and never compute
-    the sums of pairs that are far apart. Another plan, which computes them, must not fail on them.
+    Such a comparison cannot overflow for any values. If it bounds a distance, a plan may look up matches by bucket and
+    never compute the sums of pairs that are far apart. Another plan, which computes them, must not fail on them.
     """
     return (
         isinstance(expr, Call)

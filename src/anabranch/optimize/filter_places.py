@@ -1,4 +1,4 @@
-"""Decides whether costly filters of single relations are checked before sending rows or by joins (`late_filters`).
+"""Decides if costly filters of single relations are checked before rows are sent or by joins (`late_filters: auto`).
 
 An early filter is checked on every arriving row, and removes rows before states and joins. A late filter is checked
 only on the combinations that reach it, but rows that it rejects are sent and kept. Both are priced:

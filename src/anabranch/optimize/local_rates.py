@@ -1,9 +1,9 @@
 """Local rate maximization and local time minimization: builds trees bottom-up, with each join evaluated by itself.
 
-Both are heuristics of Viglas and Naughton 2002 (Section 4.2) that a user may select instead of the full search. A set
-of relations that keeps up emits its current births at half of the requested time; a join that needs more cores than
-available emits proportionally less. For each set the split with the highest output is kept, so the search takes 3^n
-steps instead of examining every tree.
+Both are heuristics of Viglas and Naughton 2002 (Section 4.2) that a user may select instead of the full search. The
+output of a set of relations that keeps up is its birth rate at half of the requested time; a join that needs more cores
+than available emits proportionally less. For each set the split with the highest output is kept, so the search takes
+3^n steps instead of examining every tree.
 
 Local rate fixes the time (`rate@t`), local time the number of results (`first@n`): the time is then the one at which
 plans that keep up have emitted n results. The top join finishes last, so the tree whose slowest part finishes first is
