@@ -1,12 +1,12 @@
-"""Prices the plan that runs by what was counted of it, in the units of the cost model.
+"""Prices the running plan from its operation counts, in the units of the cost model.
 
-The model says what a plan should cost, from rates and selectivities that it takes as independent. The counts of the
-engine say what it did: probes, candidates, matches, checks, rows that entered states. Priced at the same unit costs,
-the two are comparable, and a plan that runs is never charged as another plan. Meshes are priced alike: their probes are
-counted as those of any plan.
+The model estimates the cost of a plan from rates and selectivities that it assumes independent. The engine counts the
+operations that the plan performed: probes, candidates, matches, checks, rows that entered states. Both use the same
+unit costs, so they are comparable, and measurements are always attributed to the plan that ran. Meshes are priced in
+the same way, because their probes are counted like those of any plan.
 
-Limit: the counts of a mesh do not tell how many relations each match had; half of them on average are assumed. Merged
-inputs are priced by the model alone, because merging has no counts.
+Limit: the counts of a mesh do not include the number of relations of each match; half of them on average are assumed.
+Merged inputs are priced by the model alone, because merging has no counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def counted_cpu(
     model: ResourceModel,
     graph: JoinGraph,
 ) -> float:
-    """Cores that a plan took in some batches, which are added up in `step` and cover so much event time."""
+    """Returns the cores that a plan used in some batches, whose counts are summed in `step` and cover `seconds`."""
     units = model.units
     base = sum(step.rows_in.values()) * (units.insert + units.delete) + step.rows_out * units.emit
     return base / seconds + counted_joins(plan, step, batches, seconds, model, graph)
@@ -41,7 +41,7 @@ def counted_joins(
     model: ResourceModel,
     graph: JoinGraph,
 ) -> float:
-    """Cores that the joins of a plan took: without base states and results, which every plan has."""
+    """Returns the cores that the joins of a plan used, without base states and results, which every plan has."""
     units = model.units
     probing = sum(probe.probes * units.probe + probe.visited * units.compare for probe in step.probes)
     found = _of_mesh(plan, step, model, graph) if isinstance(plan, Mesh) else _of_plan(plan, step, model, graph)
@@ -54,7 +54,7 @@ def counted_joins(
 
 
 def _of_plan(plan: PhysicalPlan, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> tuple[float, int]:
-    """The cost of the matches of a plan, and the calls of a batch."""
+    """Returns the cost of the matches of a plan, and the calls per batch."""
     units, thetas, deferred = model.units, model.estimates.thetas, deferred_thetas(plan)
     joins = {node.shape: node for node in nodes(plan)}
     total = 0.0
@@ -77,7 +77,7 @@ def _of_mesh(mesh: Mesh, step: StepStatistics, model: ResourceModel, graph: Join
 
 
 def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) -> dict[str, int]:
-    """How many indexes a plan keeps over each state, by the name of the state."""
+    """Returns how many indexes a plan keeps over each state, by the name of the state."""
     if not isinstance(plan, Mesh):
         found: dict[str, int] = {}
         for node in nodes(plan):
@@ -101,7 +101,7 @@ def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) ->
 
 
 def _met(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> tuple[frozenset[str], frozenset[str]]:
-    """The relations bound before a lookup of a join, and those of its target."""
+    """Returns the relations bound before a lookup of a join, and those of its target."""
     shapes = [shape(child) for child in node.inputs]
     start, end = shapes.index(origin), shapes.index(target)
     order = probe_order(node, start, graph)

@@ -1,13 +1,13 @@
-"""What the host needs around a plan: Spark's own work for triggers, sources, rows and results, and its workers' memory.
+"""The resources of the host around a plan: Spark's work for triggers, sources, rows and results, and worker memory.
 
-The host's part is the same for all plans of a query. So it decides nothing between them; it counts for limits, which
-hold for the whole query. A `Budget` takes it off what a slot may use, and optimizers see only what is left.
+The host's part is the same for all plans of a query, so it does not affect the choice between them. It counts for
+limits, which apply to the whole query: a `Budget` subtracts it from the limits of a slot.
 
-    cpu     (trigger + sources x source + slots x slot) / batch     however few the rows
+    cpu     (trigger + sources x source + slots x slot) / batch     independent of the number of rows
             + rows read x read + copies sent x (row + bytes x byte) + results x result
     memory  of a slot: worker + its rows of one batch x batch_bytes; and for each byte of state `room` bytes of memory
 
-The driver's own memory is measured and shown, but is not part of a slot. A run in process has no host's part.
+The driver's own memory is measured and shown, but is not part of a slot. An in-process run has no host part.
 
 Limit: results of a grouped query are few and are not counted. A sink other than files may cost more than `result`.
 """
@@ -27,7 +27,7 @@ from anabranch.plan.query import Query
 from anabranch.stats.view import Provenance, StatisticsView
 
 Length: TypeAlias = Literal["trigger", "measured", "assumed"]
-"""Where the time between batches is known from."""
+"""The source of the batch interval."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,27 @@ class HostCosts:
     """The unit costs of a host: seconds of one core, over all of its processes, and bytes."""
 
     trigger: float
-    """A trigger, whatever it reads."""
+    """Per trigger."""
     source: float
-    """A trigger, for each source."""
+    """Per trigger and source."""
     slot: float
-    """A trigger, for each slot."""
+    """Per trigger and slot."""
     read: float
-    """A row is read, and passes or fails its filter."""
+    """Per row read and filtered."""
     row: float
-    """A row that passes is sent to a slot, and kept in the checkpoint."""
+    """Per row that passes the filter, is sent to a slot, and is kept in the checkpoint."""
     byte: float
-    """A byte of such a row."""
+    """Per byte of such a row."""
     result: float
-    """A result is written to its sink."""
+    """Per result written to its sink."""
     worker_bytes: float
-    """A worker before it has rows: resident memory without the state."""
+    """Resident memory of a worker without rows and state."""
     batch_bytes: float
-    """Resident bytes of a worker for each byte of its rows of a batch."""
+    """Resident bytes of a worker per byte of its rows of a batch."""
     driver_bytes: float = 0.0
-    """The driver: Java and Python together; shown, not counted."""
+    """The driver, Java and Python together; shown, not counted."""
     room: float = 2.0
-    """Bytes of memory for each byte of live state, at most: arrays grow by doubling. Follows from the layout."""
+    """Maximum bytes of memory per byte of live state, because arrays grow by doubling. Follows from the layout."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -64,7 +64,7 @@ class HostCosts:
 
     @classmethod
     def from_names(cls, costs: Mapping[str, float]) -> HostCosts:
-        """The costs that some numbers stand for; what another release measured beside them is left out."""
+        """Returns the costs with these names; ignores names from other releases."""
         names = {item.name for item in fields(cls)}
         return cls(**{name: float(value) for name, value in costs.items() if name in names})
 
@@ -83,30 +83,30 @@ SPARK = HostCosts(
 )
 """A local session of Spark 4.3 on two cores, as `spark_costs` measured it with the engine's built-in unit costs.
 
-A result costs no more than the error of that measurement: most of its cost is in the engine's units.
+The cost of a result is within the error of that measurement: most of it is in the engine's units.
 """
 
 
 @dataclass(frozen=True)
 class Host:
-    """The host of a query: its costs, and how it runs the query."""
+    """The host of a query: its unit costs, and how it runs the query."""
 
     costs: HostCosts
     provenance: Provenance = "assumed"
     length: Length = "assumed"
-    """Where the time between batches is known from."""
+    """The source of the batch interval."""
     share: float = 1.0
-    """The part of a trigger that is counted for the query: queries that run together share it."""
+    """The fraction of a trigger that is charged to the query; queries that run together share it."""
 
     def of_one_slot(self, slots: int) -> Host:
-        """The host as one of so many slots sees it, which looks at its own rows alone."""
+        """Returns the host as seen by one of `slots` slots, which measures only its own rows."""
         costs = replace(self.costs, trigger=self.costs.trigger / slots, source=self.costs.source / slots)
         return replace(self, costs=costs)
 
 
 @dataclass(frozen=True)
 class RelationNeed:
-    """The rows of one relation, by the second."""
+    """Rates of the rows of one relation, per second."""
 
     relation: Relation
     read: float
@@ -117,24 +117,24 @@ class RelationNeed:
 
 @dataclass(frozen=True)
 class HostNeed:
-    """What the host needs for a query in each slot, in parts."""
+    """The resources of the host for a query in each slot, by part."""
 
     triggers: float
-    """Cores, as all below."""
+    """In cores, as are the following."""
     rows: float
     results: float
     worker: float
-    """Bytes, as all below."""
+    """In bytes, as are the following."""
     batch_rows: float
     room: float
-    """Bytes of memory for each byte of state."""
+    """Bytes of memory per byte of state."""
     host: Host
     batch: float
     """Seconds between batches."""
     slots: int
     relations: tuple[RelationNeed, ...]
     rate: float
-    """Results per second that are written, in all slots."""
+    """Results written per second, over all slots."""
 
     @property
     def resources(self) -> Resources:
@@ -142,7 +142,7 @@ class HostNeed:
 
 
 def host_need(query: Query, seen: StatisticsView, model: ResourceModel, host: Host, slots: int) -> HostNeed:
-    """What the host needs in each slot while it runs a query; `model` has the grid, the results and the batch."""
+    """Returns the host's resources per slot while it runs a query; `model` has the grid, the results and the batch."""
     estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries, pairwise=query.pairwise)
     needs = [
         RelationNeed(
@@ -160,7 +160,7 @@ def host_need(query: Query, seen: StatisticsView, model: ResourceModel, host: Ho
 
 
 def need_of(needs: Iterable[RelationNeed], rate: float, host: Host, slots: int, batch: float) -> HostNeed:
-    """What the host needs in each slot for the rows of some relations, and for `rate` results per second."""
+    """Returns the host's resources per slot for the rows of some relations, and for `rate` results per second."""
     costs, several = host.costs, tuple(needs)
     read: dict[str, float] = {}
     for each in several:
@@ -186,7 +186,7 @@ def need_of(needs: Iterable[RelationNeed], rate: float, host: Host, slots: int, 
 
 
 def need_together(several: Sequence[HostNeed]) -> HostNeed:
-    """What the host needs for queries that run together: rows that any of them wants travel once."""
+    """Returns the host's resources for queries that run together: shared rows are sent once."""
     relations: dict[str, RelationNeed] = {}
     for each in (relation for need in several for relation in need.relations):
         other = relations.get(each.relation.name)

@@ -1,16 +1,16 @@
-"""Prices the lookups of a join by the turns that its inputs take within a batch.
+"""Prices the lookups of a join by the order in which its inputs are processed within a batch.
 
-The model takes rows one by one: each finds the partners that are older than itself. An engine takes a batch input by
-input. What goes first finds the rows of earlier batches only, what goes last finds those of its own batch too, younger
-ones included. Where windows last for many batches that is half a batch more or less; where they are as short as a
-batch, the last input finds nearly everything, and a probe order that looks dear to the model costs nothing.
+The model processes rows one by one: each finds the matches that are older than itself. The engine processes a batch
+input by input. The first input finds only rows of earlier batches; the last one also finds rows of its own batch,
+including younger ones. If windows last for many batches, the difference is half a batch. If they are as short as a
+batch, the last input finds nearly all matches, and a probe order that is costly in the model may cost nothing.
 
-Law: turns shift lookups between the inputs of a join. Rows, states and results stay what the model says, so prices
-differ from the model's by the lookups alone.
+Invariant: the intra-batch order only shifts lookups between the inputs of a join. Rows, states and results are those of
+the model, so prices differ from the model's by the lookups alone.
 
-Limit: searches for plans do not know of turns; they are for the plans that a search has listed, and their orders. Plans
-that defer a predicate or merge rows keep the model's price. Where three relations meet, those near to both others are
-fewer than the turns of each pair let expect, so prices are up to a third too high, alike for all plans.
+Limit: plan searches ignore the intra-batch order; it is applied to the plans that a search has returned, and to their
+probe orders. Plans that defer a predicate or merge rows keep the model's price. For three relations the estimate is up
+to a third too high, equally for all plans, because the orders of pairs are treated as independent.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from anabranch.plan.physical import JoinNode, PhysicalPlan, is_plain, nodes
 from anabranch.stats.measured import met_for
 
 MANY = 4
-"""Batches from which on a window is long: turns then shift an eighth of the lookups at most."""
+"""The number of batches from which a window counts as long: the order then shifts at most an eighth of the lookups."""
 MOST_INPUTS = 5
-"""Inputs of a join up to which all probe orders are tried."""
+"""The maximum inputs of a join for which all probe orders are tried."""
 
 
 def takes_turns(model: ResourceModel) -> bool:
-    """Whether turns matter: whether some window is short."""
+    """Whether the intra-batch order matters: some window is short."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 
 def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
-    """The price of a plan whose inputs take turns; the model's own where windows are long."""
+    """Returns the price of a plan with intra-batch order; the model's own if windows are long."""
     cost = model.price(plan)
     if not takes_turns(model) or not is_plain(plan):
         return cost
@@ -42,7 +42,7 @@ def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
 
 
 def in_turns(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
-    """The plan with the probe orders that are best where inputs take turns."""
+    """Returns the plan with the best probe orders under intra-batch order."""
     if not is_plain(plan):
         return plan
     inputs = tuple(in_turns(child, model) for child in plan.inputs)
@@ -53,7 +53,7 @@ def in_turns(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
 
 
 def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
-    """CPU of the new rows of one input of a join, by the places of the inputs; without the calls."""
+    """Returns the CPU of the new rows of one input of a join, by input positions, without the calls."""
     bound, reached, total = blocks[start], 1.0, 0.0
     for place in order:
         probing, matching, met = _lookup(model, bound, blocks[place], place < start)
@@ -76,7 +76,7 @@ def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, 
 
 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:
-    """What probing costs, what finding partners would cost row by row, and the share of them that a batch finds."""
+    """Returns the cost of probing, the cost of matches row by row, and the fraction of these that a batch finds."""
     key = "lookup", bound, block, is_ahead
     found: tuple[float, float, float] | None = model.turns.get(key)
     if found is None:
@@ -89,7 +89,7 @@ def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tup
 
 
 def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
-    """What the turns of its inputs add to the CPU of a join, or take off."""
+    """Returns the CPU that the intra-batch order adds to a join; may be negative."""
     key = "shifted", blocks, orders
     found: float | None = model.turns.get(key)
     if found is None:

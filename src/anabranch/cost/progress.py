@@ -1,10 +1,10 @@
 """Results over time of a plan on a given number of cores, for objectives such as rate@30 and first@1000.
 
-From the start of a query its windows fill up, so the work per second of stream time grows until the longest window is
-full. A plan that needs more CPU than there is falls behind: it takes max(1, need / cores) seconds for each
-second of the streams. Plans that keep up emit the same results at the same time; plans that fall behind differ in how
-far they get. This extends the rate-based view of Viglas and Naughton 2002 from saturated binary joins to saturated
-plans of any shape.
+After the start of a query its windows fill, so the work per second of stream time grows until the longest window is
+full. A plan that needs more CPU than available falls behind: it takes max(1, need / cores) seconds for each second of
+the streams. Plans that keep up emit the same results at the same time; plans that fall behind differ in their progress.
+This extends the rate-based model of Viglas and Naughton 2002 from saturated binary joins to saturated plans of any
+shape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRID = 25
 
 @dataclass(frozen=True)
 class Progress:
-    """Seconds since the start and results by then, while the windows fill; afterwards both grow evenly."""
+    """Seconds since the start and cumulative results, while the windows fill; afterwards both grow linearly."""
 
     seconds: NDArray[np.float64]
     results: NDArray[np.float64]
@@ -43,9 +43,9 @@ class Progress:
 
 
 def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress:
-    """The progress of a plan with explicit orders, from an empty start."""
+    """Returns the progress of a plan with explicit orders, from an empty start."""
     longest = model.estimates.longest_window
-    # Denser at the start, where results grow with a power of time.
+    # Denser at the start, where results grow polynomially with time.
     moments = longest * np.linspace(0.0, 1.0, GRID) ** 2
     rates, pace = np.zeros(GRID), np.ones(GRID)
     for position, moment in enumerate(moments[1:], start=1):
@@ -59,6 +59,6 @@ def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress
 
 
 def at(model: ResourceModel, moment: float) -> ResourceModel:
-    """The model some seconds after the start, when no window holds more than these seconds; tables are whole."""
+    """Returns the model some seconds after the start: windows hold at most these seconds, and tables are complete."""
     windows = tuple(window if window >= EVER else min(window, moment) for window in model.estimates.windows)
     return replace(model, estimates=replace(model.estimates, windows=windows))

@@ -5,19 +5,18 @@ With every stream in its steady state, a set S of relations joined inside the wi
     rows(S)     = selectivity(S) x product of rate x window        combinations alive at any moment
     turnover(S) = sum of 1 / window                                 so rows(S) x turnover(S) are born per second
 
-and both follow from the window contract exactly: each relation of S in turn holds the newest row. New rows of one input
-X of a join probe the other inputs one after another; with T the set bound so far and B the next input, one step costs
+Both follow exactly from the window semantics: each relation of S in turn holds the newest row. New rows of one input X
+of a join probe the other inputs one after another; with T the set bound so far and B the next input, one step costs
 
     turnover(X) x rows(T) x (probe + compare x candidates + match x partners)
 
-per second, where partners are the rows of B that agree in keys and time and candidates those a lookup passes to find
-them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree of
-three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter. An
-engine adds what the papers leave out: a fixed cost per batch and lookup, the checking of further predicates, indexes,
-and joined rows that linger because a state drops only its oldest. Where a grid sends rows to several slots, each slot
-keeps them and probes with them, so the terms of a set count as often as there are slots that hold its combinations
-(`copies`). A deferred theta rejects nothing below the join that
-checks it, and is checked on the combinations that arrive there.
+per second, where partners are the rows of B that agree in keys and time, and candidates those that a lookup examines to
+find them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree
+of three streams this is exactly Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006). The model
+adds what the papers omit: a fixed cost per batch and lookup, the checking of further predicates, indexes, and joined
+rows that stay longer because a state drops only its oldest. If a grid sends rows to several slots, each slot keeps them
+and probes with them, so the terms of a set are multiplied by the number of slots that hold its combinations (`copies`).
+A deferred theta rejects nothing below the join that checks it, and is checked on the combinations that arrive there.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ Orders: TypeAlias = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Share:
-    """The share of the rows of a merged set of relations that merging leaves."""
+    """The fraction of the rows of a merged set of relations that remains after merging."""
 
     mask: int
     inside: float
-    """The share of the set's rows that inputs merged inside the set leave."""
+    """The fraction of the set's rows that remains after merging inputs inside the set."""
     arriving: float
-    """The share that is left of arriving rows: the rows of one batch are merged with each other."""
+    """The fraction of arriving rows that remains: the rows of one batch are merged with each other."""
     held: float
-    """The share that is left in the state, which is merged as a whole whenever it has doubled."""
+    """The fraction that remains in the state, which is merged as a whole whenever it has doubled."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +76,20 @@ class ResourceModel:
     estimates: Estimates
     units: UnitCosts
     keyed: bool = True
-    """Whether a join looks rows up by key, or looks at all of them."""
+    """Whether a join looks up rows by key, or scans all of them."""
     batch: float = 0.0
-    """Seconds between batches; 0 where rows are taken one by one."""
+    """Seconds between batches; 0 if rows are processed one by one."""
     shares: tuple[Share, ...] = ()
-    """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
+    """For each set of relations that a plan merges, the fraction of its rows that remains; see `merging`."""
     deferred: tuple[tuple[int, int], ...] = ()
     """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
     partitioning: Partitioning | None = None
-    """How rows are spread over slots; None where every row has one slot."""
+    """How rows are spread over slots; None if every row has one slot."""
     beside: Resources = NOTHING
-    """What the query needs beside its plan: its outer joins."""
+    """The resources of the query outside its plan: its outer joins."""
 
     def copies(self, mask: int) -> float:
-        """The number of slots that hold a combination of the set."""
+        """Returns the number of slots that hold a combination of the set."""
         if self.partitioning is None:
             return 1.0
         found = self._copies.get(mask)
@@ -113,12 +112,12 @@ class ResourceModel:
 
     @cached_property
     def _steps(self) -> dict[tuple[int, int], float]:
-        """Plans of one query consist of the same few lookups, so a decision prices each once."""
+        """Cached: plans of one query consist of the same few lookups."""
         return {}
 
     @cached_property
     def _joins(self) -> dict[tuple[Blocks, Orders], float]:
-        """Many plans have the same joins, too."""
+        """Cached: many plans have the same joins."""
         return {}
 
     @cached_property
@@ -131,7 +130,7 @@ class ResourceModel:
 
     @cached_property
     def turns(self) -> dict[object, Any]:
-        """What `cost.turns` has worked out by this model."""
+        """A cache for `cost.intra_batch_order`."""
         return {}
 
     @cached_property
@@ -146,7 +145,7 @@ class ResourceModel:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, mask: int) -> float:
-        """Combinations of the set that are alive at any moment."""
+        """Returns the combinations of the set that are alive at any moment."""
         found = self._rows.get(mask)
         if found is None and self.deferred:
             found = self._rows[mask] = self._without_waiting(mask).rows(mask)
@@ -159,7 +158,7 @@ class ResourceModel:
         return found
 
     def _without_waiting(self, mask: int) -> ResourceModel:
-        """The model in which deferred thetas reject no combination of a set below the join that checks them.
+        """Returns the model in which deferred thetas reject no combination of a set below the join that checks them.
 
         If a band is looked up by bucket, the lookup itself rejects most of the pairs that the check would reject.
         """
@@ -174,7 +173,7 @@ class ResourceModel:
         return replace(self, deferred=(), estimates=replace(self.estimates, thetas=tuple(thetas)))
 
     def turnover(self, mask: int) -> float:
-        """Births per second for each living combination."""
+        """Returns the births per second for each live combination."""
         found = self._turnovers.get(mask)
         if found is None:
             windows = self.estimates.windows
@@ -183,14 +182,14 @@ class ResourceModel:
         return found
 
     def births(self, mask: int) -> float:
-        """Combinations of the set born per second."""
+        """Returns the combinations of the set that are born per second."""
         return self.rows(mask) * self.turnover(mask)
 
     def held(self, mask: int) -> float:
-        """Rows in the state of a set.
+        """Returns the rows in the state of a set.
 
-        Base rows stay for their window and the batch in which it ends. Joined rows that leave in the order they came
-        stay for the shortest window, however soon they expire; of the oldest batch about half are left.
+        Base rows are kept for their window and the batch in which it ends. Joined rows that leave in order of arrival
+        are kept for the shortest window, even if they expire sooner; of the oldest batch about half remain.
         """
         if mask.bit_count() == 1:
             window = self.estimates.windows[mask.bit_length() - 1]
@@ -198,19 +197,19 @@ class ResourceModel:
         if not self.units.lingers:
             return self.rows(mask)
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
-        # Combinations of tables never leave.
+        # Combinations of tables never expire.
         return self.rows(mask) if shortest >= EVER else self.births(mask) * (shortest + self.batch / 2)
 
     def share(self, mask: int) -> float:
-        """The share of the combinations of a set that is left in states after its merged inputs were merged."""
+        """Returns the fraction of the combinations of a set that remains in states after its inputs were merged."""
         return prod(share.held for share in self.shares if share.mask & mask == share.mask) if self.shares else 1.0
 
     def freshness(self, block: int) -> float:
-        """New rows of an input per row that its share leaves in the state; 1 for an input that is not merged."""
+        """Returns the new rows of an input per row that its share leaves in the state; 1 if it is not merged."""
         return next((share.arriving / share.held for share in self.shares if share.mask == block), 1.0)
 
     def groups(self, mask: int) -> float:
-        """How many different rows merging a set leaves at a boundary: the known number, else one for each key."""
+        """Returns the number of distinct rows of a set at a boundary: the known number, else one for each key."""
         known = next((count for merged, count in self.estimates.groups if merged == mask), None)
         if known is not None:
             return known
@@ -221,13 +220,13 @@ class ResourceModel:
         )
 
     def counting(self, mask: int) -> float:
-        """Rows of a set that come between two boundaries and count at the second."""
+        """Returns the rows of a set that arrive between two boundaries and count at the second."""
         windows = self.estimates.windows
         shortest = min(window for position, window in enumerate(windows) if mask >> position & 1)
         return self.births(mask) * min(self.estimates.slide, shortest)
 
     def of_plan(self, plan: PhysicalPlan) -> ResourceModel:
-        """The model for a plan with deferred predicates or merged inputs."""
+        """Returns the model for a plan with deferred predicates or merged inputs."""
         deferred = tuple(
             (position, self.estimates.mask(tuple(above))) for position, above in deferred_thetas(plan).items()
         )
@@ -235,23 +234,23 @@ class ResourceModel:
         return model.merging(plan) if any(pre_groups(plan)) else model
 
     def merging(self, plan: PhysicalPlan) -> ResourceModel:
-        """The model for a plan that merges inputs.
+        """Returns the model for a plan that merges inputs.
 
-        Of n rows, each of one of d groups, d (1 - (1 - 1/d)^n) different ones are left.
+        Of n rows in d groups, d (1 - (1 - 1/d)^n) distinct rows remain.
         """
         shares: list[Share] = []
         for merged in pre_groups(plan):
             mask = self.estimates.mask(merged.relations)
-            # Inner ones come first.
+            # Inner sets come first.
             inside = prod(share.held for share in shares if share.mask & mask == share.mask)
             groups, rows, births = self.groups(mask), self.counting(mask) * inside, self.births(mask) * inside
             arriving = share_left(groups, min(rows, births * self.batch) if self.batch else 1.0)
-            # A state holds between one and two times the rows that merging the whole leaves.
+            # A state holds between one and two times the rows that remain after merging the whole.
             shares.append(Share(mask, inside, arriving, min(arriving, 1.5 * share_left(groups, rows))))
         return replace(self, shares=tuple(shares))
 
     def key_selectivity(self, left: int, right: int) -> float:
-        """The share of pairs of two disjoint sets that agree in all keys."""
+        """Returns the fraction of pairs of two disjoint sets that agree in all keys."""
         share = 1.0
         for members, rising in self.key_members:
             if members & left and members & right:
@@ -261,7 +260,7 @@ class ResourceModel:
         return share
 
     def thetas_between(self, left: int, right: int) -> list[ThetaEstimate]:
-        """The thetas that become checkable when two disjoint sets meet, deferred filters included."""
+        """Returns the thetas that become checkable when two disjoint sets are joined, including deferred filters."""
         return [self.estimates.thetas[position] for position in self._checkable(left, right)]
 
     def _checkable(self, left: int, right: int) -> list[int]:
@@ -278,18 +277,18 @@ class ResourceModel:
         ]
 
     def _checks(self, bound: int, block: int) -> float:
-        """The weight of the thetas that are checked when a probe of `block` succeeds."""
+        """Returns the weight of the thetas that are checked when a probe of `block` succeeds."""
         later, thetas = dict(self.deferred), self.estimates.thetas
         early = [position for position in self._checkable(bound, block) if position not in later]
         now = [position for position, above in later.items() if above == bound | block]
         return sum(thetas[position].weight for position in (*early, *now))
 
     def selectivity(self, left: int, right: int) -> float:
-        """The share of pairs of two disjoint sets that pass every predicate between them."""
+        """Returns the fraction of pairs of two disjoint sets that pass every predicate between them."""
         return self.key_selectivity(left, right) * prod(t.selectivity for t in self.thetas_between(left, right))
 
     def connected(self, left: int, right: int) -> bool:
-        """True when some predicate reaches from one set to the other."""
+        """True if some predicate connects the two sets."""
         if any(members & left and members & right for members, _ in self.key_members):
             return True
         return any(theta.relations & left and theta.relations & right for theta in self.estimates.thetas)
@@ -297,7 +296,7 @@ class ResourceModel:
     # --- CPU ----------------------------------------------------------------------------------------------------------
 
     def step(self, bound: int, block: int) -> float:
-        """Cost of letting each living combination of `bound` probe the state of `block` once."""
+        """Returns the cost if each live combination of `bound` probes the state of `block` once."""
         found = self._steps.get((bound, block))
         if found is None:
             found = self._steps[bound, block] = self._step(bound, block)
@@ -309,7 +308,7 @@ class ResourceModel:
         checks = self._checks(bound, block) if self.deferred else sum(theta.weight for theta in thetas)
         share = self.key_selectivity(bound, block) if self.keyed else 1.0
         if self.keyed and self.index(bound, block) < 0:
-            # Two neighbouring buckets of a band's width hold twice the partners.
+            # Two adjacent buckets of a band's width hold twice the matches.
             share *= min(1.0, 2 * next(theta.selectivity for theta in thetas if theta.is_band))
         match = units.match + units.match_relation * (bound | block).bit_count() + units.check * checks
         found = share * self.share(block)
@@ -318,7 +317,7 @@ class ResourceModel:
         return self.rows(bound) * self.share(bound) * costs
 
     def chain(self, start: int, order: list[int]) -> float:
-        """CPU of the new rows of one input, which enter its state and probe the other inputs in that order."""
+        """Returns the CPU of new rows of one input, which enter its state and probe the other inputs in that order."""
         total, bound = 0.0, start
         for block in order:
             total += self.step(bound, block)
@@ -327,18 +326,18 @@ class ResourceModel:
 
     @cached_property
     def call(self) -> float:
-        """CPU of one lookup or insertion in every batch, however few the rows."""
+        """Returns the CPU of one lookup or insertion in every batch, independent of the number of rows."""
         return self.units.call / self.batch if self.batch else 0.0
 
     def upkeep(self, mask: int) -> float:
-        """CPU of putting rows into a state and taking them out again."""
+        """Returns the CPU of inserting rows into a state and deleting them."""
         joined = self.units.insert_joined if mask.bit_count() > 1 else 0.0
         return self.births(mask) * self.copies(mask) * (self.units.insert + self.units.delete + joined)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def state_bytes(self, mask: int) -> float:
-        """Bytes of the rows of a state: payload and codes of a base state, row numbers and deadline of a joined one."""
+        """Returns the bytes of a state: payload and codes of base rows, row numbers and deadline of joined rows."""
         found = self._bytes.get(mask)
         if found is None:
             found = self._bytes[mask] = self._state_bytes(mask)
@@ -354,16 +353,16 @@ class ResourceModel:
         return self.joined_bytes(mask)
 
     def joined_bytes(self, mask: int) -> float:
-        """Bytes of the rows of an intermediate state, with deadlines; each set that was merged adds its weights."""
+        """Returns the bytes of the rows of an intermediate state, with deadlines; each merged set adds its weights."""
         numbers = mask.bit_count() + sum(share.mask & mask == share.mask for share in self.shares)
-        # Without sizes of its own the model counts rows, as the papers do: a joined row weighs as much as any other.
+        # Without its own sizes the model counts rows, as the papers do: a joined row has the size of any other row.
         each = (numbers + 1) * self.units.joined_relation_bytes or max(self.estimates.row_bytes)
         return self.held(mask) * self.share(mask) * self.copies(mask) * each
 
     def index(self, bound: int, block: int) -> int:
-        """A number for the index through which rows of `bound` find those of `block`.
+        """Returns a number for the index through which rows of `bound` find those of `block`.
 
-        A set of key classes as a mask (of which there are 62 at most), 0 for all rows, below 0 for a band.
+        A mask of key classes (62 at most), 0 for a scan, negative for a band.
         """
         shared = 0
         for position, (members, _) in enumerate(self.key_members):
@@ -377,7 +376,7 @@ class ResourceModel:
         return 0
 
     def index_counts(self, blocks: Sequence[int], orders: Orders) -> list[int]:
-        """How many indexes one join needs over each of its inputs, with those probe orders."""
+        """Returns how many indexes one join needs over each of its inputs, with those probe orders."""
         key = tuple(blocks), orders
         found = self._counts.get(key)
         if found is None:
@@ -397,7 +396,7 @@ class ResourceModel:
 
     @cached_property
     def base(self) -> Resources:
-        """The cost that all plans share: the rows of the base states, the results, and what is beside the plan."""
+        """The cost that all plans share: the base states, the results, and the resources outside the plan."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         rate = self.births(self.estimates.everything)
         cpu = sum(self.upkeep(single) for single in singles) + self.emitting + self.beside.cpu
@@ -415,20 +414,20 @@ class ResourceModel:
 
     @cached_property
     def least_memory(self) -> float:
-        """The memory that every plan needs at least: the base states with one index each."""
+        """The memory that every plan needs: the base states with one index each."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         held = sum(self.held(single) * self.copies(single) for single in singles)
         return self.base.memory + held * self.units.index_bytes
 
     def price(self, plan: PhysicalPlan) -> Resources:
-        """CPU, memory and output rate of a plan whose probe orders are explicit."""
+        """Returns the CPU, memory and output rate of a plan whose probe orders are explicit."""
         if not is_plain(plan) and (
             (any(pre_groups(plan)) and not self.shares) or (deferred_thetas(plan) and not self.deferred)
         ):
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         for share in self.shares:
-            # Merging a row costs as much as grouping a result; a state that is merged anew counts its rows twice.
+            # Merging a row costs as much as grouping a result; a state that is merged again counts its rows twice.
             rounds = 1.0 + (2.0 * share.arriving if share.arriving > share.held else 0.0)
             cpu += self.births(share.mask) * share.inside * rounds * self.units.group + MERGING_CALLS * self.call
             cpu += self.upkeep(share.mask) * share.inside * share.arriving
@@ -436,7 +435,7 @@ class ResourceModel:
         return Resources(cpu, sum(self.state_sizes(plan).values()), self.base.rate)
 
     def join_cpu(self, node: JoinNode) -> float:
-        """CPU of one join: its lookups, the indexes over its inputs, and its state."""
+        """Returns the CPU of one join: its lookups, the indexes over its inputs, and its state."""
         blocks, orders = self.blocks(node), explicit_orders(node)
         found = self._joins.get((blocks, orders))
         if found is None:
@@ -444,7 +443,7 @@ class ResourceModel:
         return found
 
     def blocks(self, node: JoinNode) -> Blocks:
-        """The relations of each input of a join."""
+        """Returns the relations of each input of a join."""
         return tuple([self.estimates.mask(child.relations) for child in node.inputs])
 
     def _join_cpu(self, blocks: Blocks, orders: Orders) -> float:
@@ -458,13 +457,13 @@ class ResourceModel:
         if mask != self.estimates.everything:
             cpu += self.upkeep(mask) * self.share(mask)
         elif self.shares:
-            # Fewer results are left to group.
+            # Fewer results remain to be grouped.
             born = sum(self.turnover(block) * self.freshness(block) for block in blocks) * self.rows(mask)
             cpu -= (self.base.rate - born * self.share(mask)) * (self.units.emit + self._group)
         return cpu
 
     def state_sizes(self, plan: PhysicalPlan) -> dict[int, float]:
-        """Bytes of the states of a plan with their indexes, by the set of their relations; its memory in parts."""
+        """Returns the bytes of the states of a plan with their indexes, by the set of their relations."""
         sizes = {1 << position: self.state_bytes(1 << position) for position in range(len(self.estimates.names))}
         for node in nodes(plan):
             blocks = self.blocks(node)
@@ -479,7 +478,7 @@ class ResourceModel:
 
 
 def explicit_orders(node: JoinNode) -> tuple[tuple[int, ...], ...]:
-    """The probe orders of a join; two inputs have no choice, more must have written theirs out."""
+    """Returns the probe orders of a join; a join of more than two inputs must have explicit orders."""
     if len(node.inputs) == 2:
         return (1,), (0,)
     for child, order in zip(node.inputs, node.orders, strict=True):
@@ -489,7 +488,7 @@ def explicit_orders(node: JoinNode) -> tuple[tuple[int, ...], ...]:
 
 
 def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
-    """The plan with an engine's default probe orders written out in every join of three or more inputs."""
+    """Returns the plan with the engine's default probe orders made explicit in every join of three or more inputs."""
     if all(all(node.orders) if len(node.inputs) > 2 else not any(node.orders) for node in nodes(plan)):
         return plan
     inputs = tuple(with_default_orders(child, graph) for child in plan.inputs)

@@ -1,10 +1,10 @@
-"""Prices the plans of a set of queries: base states once, shared joins once, and what is left of each query.
+"""Prices the plans of a set of queries: base states once, shared joins once, and the remaining work of each query.
 
-A query of a set looks into base states that hold the rows of all queries, so its joins cost what they would with the
-longest windows; its own filter keeps new rows from probing, and its windows and filters discard combinations at the
-end. A query that uses a shared join pays for testing the combinations of the join, and for the joins above.
+A query of a set probes base states that hold the rows of all queries, so its joins cost as much as with the longest
+windows. Its own filter keeps new rows from probing, and its windows and filters discard combinations at the end. A
+query that uses a shared join pays for checking the combinations of the join, and for the joins above.
 
-Limit: an index of a base state that several queries look into is counted as one index in all.
+Limit: an index of a base state that several queries use is counted as one index in all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from anabranch.plan.query_set import Member
 from anabranch.plan.sharing import CommonJoin
 
 HORIZON = 3600.0
-"""Seconds that an unbounded window counts for."""
+"""The seconds that an unbounded window counts for."""
 
 
 @dataclass(frozen=True)
 class Partaker:
-    """A query of a set, or a shared join, with the numbers by which its plans are priced."""
+    """A query of a set, or a shared join, with the models that price its plans."""
 
     member: Member
     wide: ResourceModel
-    """Of the relations as the set keeps them: the longest windows, the filters of all queries."""
+    """The model with the relations as the set keeps them: longest windows, common filters."""
     passing: Mapping[str, float]
-    """For each relation, the share of its rows that pass the query's own filter."""
+    """For each relation, the fraction of its rows that pass the query's own filter."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Partaker:
 
     @property
     def narrow(self) -> ResourceModel:
-        """The model of the query as it is alone: with its own windows and filters."""
+        """The model of the query alone, with its own windows and filters."""
         estimates = self.wide.estimates
         own = {terms.relation: terms for terms in self.member.terms}
         rates, windows = [], []
@@ -49,7 +49,7 @@ class Partaker:
         return replace(self.wide, estimates=replace(estimates, rates=tuple(rates), windows=tuple(windows)))
 
     def fraction(self, mask: int) -> float:
-        """The share of a set's new combinations in the wide model that begin with a row that passes its filter."""
+        """Returns the fraction of a set's new combinations in the wide model whose newest row passes its filter."""
         estimates = self.wide.estimates
         members = [i for i in range(len(estimates.names)) if mask >> i & 1]
         turnover = sum(1 / estimates.windows[i] for i in members)
@@ -58,7 +58,7 @@ class Partaker:
 
 
 def from_own_model(member: Member, own: ResourceModel) -> Partaker:
-    """A partaker from the model of its query alone, before the set has run."""
+    """Returns a partaker from the model of its query alone, before the set has run."""
     estimates, graph = own.estimates, member.query.graph
     known = {used.what: used.value for used in estimates.used}
     terms = {each.relation: each for each in member.terms}
@@ -66,7 +66,7 @@ def from_own_model(member: Member, own: ResourceModel) -> Partaker:
     for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
         shared, mine = graph.relation(name), terms.get(name)
         if mine is not None and mine.filter is not None:
-            # The filter of the query alone has the conjuncts of all queries too, of which the rate keeps no account.
+            # The filter of the query alone also has the common conjuncts, whose selectivity is already in the rate.
             passing[name] = next((known[text] for text in known if text.endswith(str(mine.filter))), ASSUMED_COMPARISON)
         rates.append(rate / passing.get(name, 1.0) if passing.get(name, 1.0) else rate)
         reach = shared.window.range
@@ -76,7 +76,7 @@ def from_own_model(member: Member, own: ResourceModel) -> Partaker:
 
 
 def in_agreement(partakers: Sequence[Partaker]) -> tuple[Partaker, ...]:
-    """Partakers with the same numbers of distinct keys: an unknown one was taken from the windows of one query."""
+    """Equalises the distinct keys of partakers: unknown numbers were estimated from the windows of one query."""
     most: dict[tuple[str, str], float] = {}
     for each in partakers:
         estimates = each.wide.estimates
@@ -95,7 +95,7 @@ def in_agreement(partakers: Sequence[Partaker]) -> tuple[Partaker, ...]:
 
 
 def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Partaker:
-    """A shared join as a partaker, from the numbers of its users."""
+    """Returns a shared join as a partaker, from the models of its users."""
     users = [partakers[name] for name in common.rests]
     graph, first = common.member.query.graph, users[0]
     estimates = first.wide.estimates
@@ -124,7 +124,7 @@ def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Par
 
 
 def base_cost(partakers: Mapping[str, Partaker]) -> Resources:
-    """The cost of the base states of a set, each counted once."""
+    """Returns the cost of the base states of a set, each counted once."""
     found: dict[str, tuple[float, float]] = {}
     for each in partakers.values():
         model = each.wide
@@ -138,9 +138,9 @@ def base_cost(partakers: Mapping[str, Partaker]) -> Resources:
 
 
 def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Partaker]) -> Resources:
-    """The cost of one query beyond base states and shared joins; probe orders are written out.
+    """Returns the cost of one query beyond base states and shared joins; probe orders must be explicit.
 
-    `commons` are the shared joins that the plan uses, with the users that they have.
+    `commons` are the shared joins that the plan uses, with their users.
     """
     joins = work(query, plan)
     narrow, wide = query.narrow, query.wide
@@ -151,7 +151,7 @@ def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Par
     parts = shared_parts(plan)
     inside = {name for part in parts for name in part.relations}
     for part in parts:
-        # Each window and each filter of the query's own is tested on every combination of the join.
+        # Each of the query's own windows and filters is tested on every combination of the join.
         own = sum(1 for each in query.member.terms if each.relation in part.relations)
         common = commons[part]
         tested = born(common)
@@ -163,7 +163,7 @@ def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Par
 
 
 def join_cost(common: Partaker, join: CommonJoin) -> Resources:
-    """The cost of a shared join: its lookups and states, and the state of its combinations where users need one."""
+    """Returns the cost of a shared join: its lookups and states, and a state of its combinations if users need one."""
     made = work(common, with_default_orders(join.shared.join, common.member.query.graph))
     model = common.wide
     everything = model.estimates.everything
@@ -176,7 +176,7 @@ def join_cost(common: Partaker, join: CommonJoin) -> Resources:
 
 
 def work(query: Partaker, plan: PhysicalPlan) -> Resources:
-    """The cost of the joins and intermediate states that a plan makes itself, for one partaker."""
+    """Returns the cost of the joins and intermediate states that a plan computes itself, for one partaker."""
     if any(pre_groups(plan)):
         priced, base = query.wide.price(plan), query.wide.base
         return Resources(max(0.0, priced.cpu - base.cpu), max(0.0, priced.memory - base.memory), 0.0)
@@ -210,12 +210,12 @@ def work(query: Partaker, plan: PhysicalPlan) -> Resources:
 
 
 def born(common: Partaker) -> float:
-    """Combinations per second that a shared join gives to its users."""
+    """Returns the combinations per second that a shared join passes to its users."""
     return common.narrow.births(common.wide.estimates.everything)
 
 
 def born_wide(common: Partaker) -> float:
-    """Combinations per second that a shared join finds before its own windows and filters are applied."""
+    """Returns the combinations per second of a shared join before its own windows and filters."""
     everything = common.wide.estimates.everything
     return common.wide.births(everything) * common.fraction(everything)
 

@@ -1,4 +1,4 @@
-"""The price of what a slot did in one step: its operations, as it reported them, at unit costs."""
+"""The cost of one step of a slot: its reported operations at unit costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from anabranch.stats.step import StepStatistics
 
 
 def price_of_step(step: StepStatistics, units: UnitCosts) -> float:
-    """Seconds of one core: rows into states and indexes, lookups, matches, results, and a call for each of them.
+    """Returns the core seconds of rows into states and indexes, lookups, matches, results, and a call for each of them.
 
-    A predicate that joins check counts as a plain one: what a dear one takes more, its counts do not tell.
+    Limit: every checked predicate counts as an ordinary one, because the counts do not include its cost.
     """
     cost = sum(step.rows_in.values()) * (units.insert + units.delete + units.link)
     for state in step.states:

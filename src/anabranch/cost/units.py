@@ -1,7 +1,7 @@
-"""Unit costs of the engine's elementary operations: given, calibrated, or those of an ordinary machine.
+"""Unit costs of the engine's elementary operations: given, calibrated, or those of typical hardware.
 
-A choice depends on their proportions, which vary little between machines; `anabranch calibrate` measures those of one
-machine. The sizes are not measured: they follow from the layout of the engine's states.
+The choice of a plan depends on their proportions, which vary little between machines; `anabranch calibrate` measures
+them. Sizes are not measured: they follow from the layout of the engine's states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.stats.view import Provenance, StatisticsView
 class UnitCosts:
     """The costs of the elementary operations of a join: seconds of one core, and bytes of state.
 
-    The defaults are those of the papers' models, which leave them out; a calibrated engine has them all.
+    The defaults are those of the papers' models, which omit these costs; a calibrated engine has all of them.
     """
 
     insert: float
@@ -28,33 +28,33 @@ class UnitCosts:
     delete: float
     """A row leaves a state."""
     probe: float
-    """A row looks something up."""
+    """A row performs a lookup."""
     compare: float
-    """A lookup passes one candidate."""
+    """A lookup examines one candidate."""
     match: float
-    """A candidate agrees in keys and time."""
+    """A candidate matches in keys and time."""
     match_relation: float = 0.0
-    """A candidate agrees: the further cost for each relation of the combination that it makes."""
+    """A candidate matches: the additional cost per relation of the resulting combination."""
     link: float = 0.0
     """A row enters one index."""
     insert_joined: float = 0.0
     """A joined row enters a state: the cost beyond `insert`."""
     check: float = 0.0
-    """A combination is tested for one further predicate."""
+    """A combination is checked against one further predicate."""
     emit: float = 0.0
-    """A result leaves."""
+    """A result is emitted."""
     group: float = 0.0
-    """A result of a grouped query, or a row that is merged before it joins, finds its group."""
+    """A result of a grouped query, or a row merged before it joins, is assigned to its group."""
     call: float = 0.0
-    """A batch enters one state or goes through one lookup, however many rows it has."""
+    """A batch enters one state or performs one lookup, independent of its number of rows."""
     code_bytes: float = 0.0
-    """For each base row and key class."""
+    """Per base row and key class."""
     index_bytes: float = 0.0
-    """For each row of a state and index over it."""
+    """Per row of a state and index over it."""
     joined_relation_bytes: float = 0.0
-    """For each joined row and relation in it."""
+    """Per joined row and relation in it."""
     lingers: bool = False
-    """Joined rows leave a state in the order they came, not when they expire."""
+    """Joined rows leave a state in order of arrival, not when they expire."""
 
     def __post_init__(self) -> None:
         for name, value in self.by_name().items():
@@ -62,12 +62,12 @@ class UnitCosts:
                 raise StatisticsError(f"entry 'stats.costs.{name}' is {value:g}", hint="write a cost of 0 or more")
 
     def by_name(self) -> dict[str, float]:
-        """The costs as plain numbers, in the form in which statistics hold them; a flag is 0 or 1."""
+        """Returns the costs as plain numbers, as statistics hold them; a flag is 0 or 1."""
         return {name: float(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_names(cls, costs: Mapping[str, float]) -> UnitCosts:
-        """The costs that some numbers stand for; an unknown or missing name is refused."""
+        """Returns the costs with these names; rejects unknown or missing names."""
         names = tuple(item.name for item in fields(cls))
         for name in costs:
             if name not in names:
@@ -82,7 +82,7 @@ class UnitCosts:
 
 
 class Sizes(TypedDict):
-    """The part of unit costs that is about memory."""
+    """The memory part of the unit costs."""
 
     code_bytes: float
     index_bytes: float
@@ -109,6 +109,6 @@ ENGINE = UnitCosts(
 
 
 def unit_costs(view: StatisticsView) -> tuple[UnitCosts, Provenance]:
-    """The unit costs that a view knows, else those of an ordinary machine, and their provenance."""
+    """Returns the unit costs that a view knows, else those of typical hardware, and their provenance."""
     known = view.unit_costs()
     return (ENGINE, "assumed") if known is None else (UnitCosts.from_names(known.costs), known.provenance)

@@ -1,7 +1,7 @@
-"""CQL, the language of continuous queries (Arasu, Babu and Widom 2006): text in, a typed query out.
+"""CQL, the continuous query language (Arasu, Babu and Widom 2006): compiles a text to a typed query.
 
-Law: a compiled query refers to columns of the catalog only, and every coercion is an explicit cast, so the lower
-packages need no type rules. Text that cannot be bound is an error that points at its position.
+Invariant: a compiled query refers only to columns of the catalog, and every coercion is an explicit cast, so the lower
+packages need no type rules. Text that cannot be bound raises an error with its position.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ __all__ = ["bind", "bind_expression", "compile_query", "declared_results", "pars
 def compile_query(
     text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
 ) -> Query:
-    """Compile a query text to its normal form: bind and rewrite it; `late_filters` names the deferred filters."""
+    """Compiles a query text to its normal form: binds and rewrites it; `late_filters` names the deferred filters."""
     return compile_plan(text, bind(text, catalog, allow_unbounded=allow_unbounded), catalog, late_filters)

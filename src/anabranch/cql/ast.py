@@ -1,7 +1,7 @@
 """The syntax tree of a query, with the position of every node in the text; names and types are not resolved.
 
-Operators, CASE, IN, BETWEEN, LIKE and IS NULL are `Operation`s of canonical functions. Call syntax stays a
-`FunctionCall`, because only the binder can tell functions from aggregates.
+Operators, CASE, IN, BETWEEN, LIKE and IS NULL are `Operation`s of canonical functions. Call syntax remains a
+`FunctionCall`, because only the binder can distinguish functions from aggregates.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class FunctionCall:
     star: bool
     span: Span
     own: OwnFunction | None = None
-    """The user's own function of that name."""
+    """The user-defined function with that name."""
     is_distinct: bool = False
-    """Whether DISTINCT stands before the arguments."""
+    """Whether DISTINCT precedes the arguments."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SelectItem:
 
 @dataclass(frozen=True)
 class Duration:
-    """A duration in microseconds, as written; it may be zero or negative."""
+    """A duration in microseconds; it may be zero or negative."""
 
     micros: int
     span: Span
@@ -148,7 +148,7 @@ class WindowClause:
 
 
 class JoinKind(Enum):
-    """How a FROM item is joined to those before it."""
+    """How a FROM item is joined to the preceding items."""
 
     COMMA = ","
     INNER = "JOIN"
@@ -161,7 +161,7 @@ class JoinKind(Enum):
 
 @dataclass(frozen=True)
 class FromItem:
-    """A stream with its window and alias, how it is joined, and the ON condition it is joined with."""
+    """A stream with its window and alias, its kind of join, and its ON condition."""
 
     stream: Identifier
     window: WindowClause | None
@@ -170,14 +170,14 @@ class FromItem:
     span: Span
     kind: JoinKind = JoinKind.COMMA
     join: Span | None = None
-    """The position of the words that join it; None for the first item and after a comma."""
+    """The position of the join keywords; None for the first item and after a comma."""
     subquery: Statement | None = None
-    """The query in parentheses; `stream` is then the alias."""
+    """The subquery in parentheses; `stream` is then the alias."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A whole query, or one in FROM; `text` is that of the whole query."""
+    """A whole query, or a subquery in FROM; `text` is that of the whole query."""
 
     text: str
     items: tuple[SelectItem | Star, ...]
@@ -190,7 +190,7 @@ class Statement:
     distinct: Span | None = None
     """The position of DISTINCT after SELECT, if there is one."""
     span: Span | None = None
-    """The place of a query in FROM; None for the whole."""
+    """The position of a subquery in FROM; None for the whole query."""
 
     @property
     def own_text(self) -> str:
@@ -212,21 +212,21 @@ def children(expression: Expression) -> tuple[Expression, ...]:
 
 
 def _expressions(query: Statement) -> tuple[Expression, ...]:
-    """Return the expressions of a subquery."""
+    """Returns the expressions of a subquery."""
     found: list[Expression | None] = [item.expression for item in query.items if isinstance(item, SelectItem)]
     found += [*(source.condition for source in query.sources), query.where, *query.group_by, query.having]
     return tuple(each for each in found if each is not None)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and all its descendants, parents first."""
+    """Yields the expression and all its descendants, parents first."""
     yield expression
     for child in children(expression):
         yield from walk(child)
 
 
 def depth(expression: Expression) -> int:
-    """Return the largest nesting depth of the expression."""
+    """Returns the largest nesting depth of the expression."""
     level, count = [expression], 0
     while level:
         level, count = [child for parent in level for child in children(parent)], count + 1

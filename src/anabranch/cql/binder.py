@@ -1,8 +1,8 @@
-"""Binding: from a syntax tree to a logical plan, with names resolved in the catalog and expressions typed.
+"""Binds a syntax tree to a logical plan: resolves names in the catalog and types expressions.
 
-The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join (`from_clause` binds all below the
-projection); a grouped query has an `Aggregate` and a `Filter` for HAVING in between, and everything above the aggregate
-reads the columns of GROUPED only. Nothing is optimised here; `rewrite` does that.
+The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join (`from_clause` binds everything below
+the projection). A grouped query has an `Aggregate` and a `Filter` for HAVING in between; everything above the aggregate
+reads only columns of GROUPED. Nothing is optimised here; `rewrite` does that.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _BindItem: TypeAlias = Callable[[Expression], Expr]
 
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
-    """Bind a query text to the streams of a catalog and return its logical plan."""
+    """Binds a query text to the streams of a catalog and returns its logical plan."""
     return _bind(parse(text, catalog.functions), catalog, allow_unbounded=allow_unbounded)
 
 
 def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
-    """Bind the text of one expression over the columns of one relation."""
+    """Binds the text of one expression over the columns of one relation."""
     cursor = Cursor(text)
     written = expression(cursor)
     if cursor.peek().kind is not Kind.END:
@@ -94,7 +94,7 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
 
 
 def _distinct(statement: Statement, items: tuple[FromItem, ...]) -> Statement:
-    """SELECT DISTINCT as groups: each different row once for every window."""
+    """Rewrites SELECT DISTINCT as a grouping: each distinct row once per window."""
     assert statement.distinct is not None
     if _is_grouped(statement):
         raise BindError(
@@ -118,7 +118,7 @@ def _distinct(statement: Statement, items: tuple[FromItem, ...]) -> Statement:
 
 
 def _require_event_times(statement: Statement, rows: Rows) -> None:
-    """The column of `window()` must be the event time of its stream."""
+    """Raises unless the column of `window()` is the event time of its stream."""
     for item, source in rows.items:
         named = event_time_of(statement, item)
         if named is not None and not source.event_time:
@@ -177,7 +177,7 @@ def _outputs(statement: Statement, scope: Scope, bind_item: _BindItem) -> tuple[
 
 
 def _declared(name: str, expression: Expr, item: SelectItem) -> str:
-    """Return the declared spelling of an unnamed column, whatever case the query used."""
+    """Returns the declared spelling of an unnamed column, regardless of the case used in the query."""
     plain = item.alias is None and isinstance(expression, Column) and expression.relation != GROUPED
     return expression.name if plain and isinstance(expression, Column) else name
 
@@ -315,7 +315,7 @@ def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]
 
 
 def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
-    """Resolve an output position or an output alias in GROUP BY; a column wins over an alias with its name."""
+    """Resolves an output position or alias in GROUP BY; a column takes precedence over an alias with its name."""
     if isinstance(node, Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
         item = statement.items[node.value - 1] if 1 <= node.value <= len(statement.items) else None
         if not isinstance(item, SelectItem):
@@ -336,9 +336,9 @@ def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
 
 
 def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
-    """Replace the largest subexpressions that are group keys by columns of GROUPED.
+    """Replaces the largest subexpressions that are group keys by columns of GROUPED.
 
-    A constant stays a constant even if it is a key: IN lists, patterns and digits must be constants.
+    A constant remains a constant even if it is a key: IN lists, patterns and digits must be constants.
     """
     if isinstance(expr, Literal):
         return expr

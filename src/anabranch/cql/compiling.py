@@ -1,8 +1,8 @@
-"""From a bound plan to a query in normal form, with the queries that it reads.
+"""Compiles a bound plan to a query in normal form, together with the queries that it reads.
 
-A query in FROM becomes a query of its own, known by its fingerprint: texts that hold the same subquery read the same
-one. Inside the subquery an alias may stand for another stream than outside; it then gets the alias of the subquery in
-front, because a set of queries knows a relation by its alias.
+A subquery in FROM becomes a separate query, identified by its fingerprint: texts with the same subquery read the same
+query. If an alias inside the subquery names a different stream than outside, it is prefixed with the alias of the
+subquery, because a set of queries identifies a relation by its alias.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.rewrite.pipeline import rewrite
 
 
 def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: Sequence[str] = ()) -> Query:
-    """Rewrite a bound plan and return its normal form, with the queries whose results it reads."""
+    """Rewrites a bound plan and returns its normal form, with the queries whose results it reads."""
     found: dict[str, Query] = {}
     known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan)}
 
@@ -43,7 +43,7 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
 
 
 def declared_results(name: str, query: Query) -> StreamDeclaration:
-    """Return the results of a query as a stream that other queries may name."""
+    """Returns the results of a query as a stream that other queries may read."""
     return StreamDeclaration(name, result_schema(query.outputs), "", FOREVER, query)
 
 
@@ -59,7 +59,7 @@ def sources_of(plan: LogicalPlan) -> list[Source]:
 
 
 def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog: Catalog) -> Query:
-    """Return a subquery whose aliases mean the same as in the rest of the text; `known` learns them."""
+    """Renames aliases of a subquery that mean something else in the rest of the text; adds its aliases to `known`."""
     streams: dict[str, str] = {}
     inputs: dict[str, Query] = {}
     for name, below in inner.inputs:

@@ -1,4 +1,4 @@
-"""The parser's position in the tokens: look ahead, take a token, expect one, and report what was expected."""
+"""The parser's position in the tokens: looks ahead, takes or expects a token, and reports what was expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ONLY_NAMES = ("END", "IN", "IS", "BY", "ORDER", "LIMIT", "LEFT", "RIGHT", "FULL
 """Reserved words that are names after a dot."""
 
 MOST_NESTED = 40
-"""The largest nesting depth of brackets, CASE, NOT and signs; the parser makes eight calls per level."""
+"""The maximum nesting depth of brackets, CASE, NOT and signs; the parser makes eight calls per level."""
 
 
 NO_FUNCTIONS: Mapping[str, OwnFunction] = MappingProxyType({})
@@ -40,7 +40,7 @@ class Cursor:
         subquery: Callable[[Cursor], Statement] | None = None,
         functions: Mapping[str, OwnFunction] = NO_FUNCTIONS,
     ) -> None:
-        """`subquery` parses a SELECT inside an expression; `functions` are the user's own, by names in lower case."""
+        """`subquery` parses a SELECT inside an expression; `functions` are user-defined, by lower-case name."""
         self.text = text
         self.subquery = subquery
         self.functions = functions
@@ -50,7 +50,7 @@ class Cursor:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Enter one nesting level; nesting too deep raises an error with its position instead of a RecursionError."""
+        """Enters one nesting level; raises an error with a position, not a RecursionError, if nesting is too deep."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise ParseError(
@@ -77,7 +77,7 @@ class Cursor:
 
     @property
     def end_of_last(self) -> int:
-        """The end of the last taken token."""
+        """The end of the last consumed token."""
         return self._tokens[self._at - 1].span.end if self._at else 0
 
     def take_word(self, *words: str) -> Token | None:
@@ -112,7 +112,7 @@ class Cursor:
         return Identifier(token.value, token.span)
 
     def member(self, expected: str) -> Identifier:
-        """A name after a dot, where words such as END cannot mean anything else."""
+        """Takes a name after a dot, where words such as END are unambiguous."""
         token = self.peek()
         if token.is_word(*_ONLY_NAMES):
             self.take()

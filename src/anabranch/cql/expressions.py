@@ -54,12 +54,12 @@ _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
 _MOST_DIGITS = 1000
 _MOST_DEEP = 120
-"""The most operators in a row, as in `a + b + c + …`; every walk makes up to four calls for each."""
+"""The maximum length of a chain of operators, as in `a + b + c + …`; every walk makes up to four calls per operator."""
 _SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHERE, or join the stream in FROM"
 
 
 def expression(cursor: Cursor) -> Expression:
-    """Parse any expression; the binder checks that conditions are boolean."""
+    """Parses any expression; the binder checks that conditions are boolean."""
     start = cursor.peek().span.start
     with cursor.nested():
         parts = [_conjunction(cursor)]
@@ -77,7 +77,7 @@ def expression(cursor: Cursor) -> Expression:
 
 
 def duration(cursor: Cursor, expected: str) -> Duration:
-    """Parse `(number unit)+` with an optional sign; the binder rejects durations that are not positive."""
+    """Parses `(number unit)+` with an optional sign; the binder rejects durations that are not positive."""
     start = cursor.peek().span.start
     sign = -1 if cursor.take_symbol("-") else 1
     if cursor.peek().kind is not Kind.NUMBER:
@@ -93,7 +93,7 @@ def duration(cursor: Cursor, expected: str) -> Duration:
 
 
 def _units(cursor: Cursor, number: Token) -> int:
-    """Return the microseconds of a number and the unit that follows it."""
+    """Returns the microseconds of a number and the unit that follows it."""
     name, size = cursor.peek().value, _unit(cursor)
     try:
         return scaled(number.value, name, size)
@@ -173,7 +173,7 @@ def _in(cursor: Cursor, value: Expression, start: int) -> Expression:
 
 
 def _subquery(cursor: Cursor) -> Statement:
-    """Parse a SELECT and the bracket that closes it."""
+    """Parses a SELECT and the bracket that closes it."""
     assert cursor.subquery is not None
     with cursor.nested():
         found = cursor.subquery(cursor)
@@ -207,7 +207,7 @@ def _signed(cursor: Cursor) -> Expression:
 
 
 def _part(cursor: Cursor) -> Expression:
-    """A primary expression, or a field or an element of one."""
+    """Parses a primary expression, or a field or element of one."""
     start = cursor.peek().span.start
     found = _primary(cursor)
     while True:
@@ -293,7 +293,7 @@ def _call(cursor: Cursor) -> Expression:
 
 
 def _extract(cursor: Cursor, name: Identifier) -> Expression:
-    """`EXTRACT(YEAR FROM ts)`, the call of the function that the part names."""
+    """Parses `EXTRACT(YEAR FROM ts)` as a call of the function with the name of the part."""
     part = cursor.identifier("a part of a time, such as YEAR")
     cursor.expect_word("FROM")
     value = expression(cursor)
@@ -378,7 +378,7 @@ def _interval(cursor: Cursor) -> Expression:
 
 
 def _interval_text(cursor: Cursor, text: Token) -> int:
-    """`'5' SECOND`, or a whole duration inside the quotes."""
+    """Parses `'5' SECOND`, or a whole duration inside the quotes."""
     if len(text.value.split()) == 1:
         return _units(cursor, text)
     try:
@@ -425,4 +425,4 @@ _WORDED: dict[str, Callable[[Cursor], Expression]] = {
 """Reserved words that begin an expression."""
 
 _TYPED: dict[str, Callable[[Cursor], Expression]] = {"INTERVAL": _interval, "DATE": _date, "TIMESTAMP": _timestamp}
-"""Words that begin a constant only when a text or number follows; otherwise they are names."""
+"""Words that begin a constant only if a text or number follows; otherwise they are names."""

@@ -1,10 +1,10 @@
-"""Binding of FROM, ON and WHERE: which streams a query reads, and how they are joined.
+"""Binds FROM, ON and WHERE: which streams a query reads, and how they are joined.
 
-Inner joins make the core of a query, wherever they stand in FROM. Outer, semi and anti joins, and the subqueries of
-WHERE, are put around the core in the order of the text; `A RIGHT JOIN b` is `b` with the join of A as a side.
+Inner joins form the core of a query, wherever they appear in FROM. Outer, semi and anti joins, and the subqueries of
+WHERE, are put around the core in query order; `A RIGHT JOIN b` is `b` with the join of A as a side.
 
-Limit: a join that would read what an outer join may leave NULL, before that join has been made, is refused, as is an
-outer join whose preserved input is not the core. The message says how to write it instead.
+Limit: a join that reads columns which a later outer join may make NULL is rejected, as is an outer join whose preserved
+input is not the core. The error explains how to rewrite the query.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.A
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that SELECT and GROUP BY are over."""
+    """The rows that SELECT and GROUP BY read."""
 
     plan: LogicalPlan
     visible: tuple[Source, ...]
-    """The relations whose columns may be read, in the order of the text."""
+    """The relations whose columns are visible, in query order."""
     items: tuple[tuple[FromItem, Source], ...]
-    """Every relation, those of subqueries included."""
+    """All relations, including those of subqueries."""
 
 
 BindQuery: TypeAlias = Callable[[Statement], LogicalPlan]
 
 
 def bind_rows(statement: Statement, catalog: Catalog, bind_query: BindQuery) -> Rows:
-    """Bind FROM and WHERE; `bind_query` binds a query that stands in FROM."""
+    """Binds FROM and WHERE; `bind_query` binds a subquery in FROM."""
     items = _bind_items(statement.text, statement.sources, catalog, bind_query, [])
     nullable = frozenset(_nullable(items))
     items = [(item, _made_nullable(source) if source.relation in nullable else source) for item, source in items]
@@ -160,7 +160,7 @@ def _relation_name(text: str, item: FromItem) -> str:
 
 
 def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: BindQuery) -> Source:
-    """Bind a query in FROM; its results are a stream, named by the alias until the query has been compiled."""
+    """Binds a subquery in FROM; its results are a stream, named by the alias until the subquery has been compiled."""
     name = _relation_name(text, item)
     plan = bind_query(inner)
     assert isinstance(plan, Project)
@@ -171,7 +171,7 @@ def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: Bind
 
 
 def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:
-    """A table never has a last row to wait for, so its rows come out only with rows of streams."""
+    """Rejects queries that emit rows of a table without a row of a stream, because a table has no watermark."""
     right = next((number for number, (item, _) in enumerate(items) if item.kind is JoinKind.RIGHT), None)
     core = items[right:] if right is not None else items
     core = [(item, source) for item, source in core if item.kind in (*_INNER, JoinKind.RIGHT)]
@@ -188,7 +188,7 @@ def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem
 
 
 def _nullable(items: Sequence[tuple[FromItem, Source]]) -> Iterator[str]:
-    """Yield the relations whose columns an outer join may leave NULL."""
+    """Yields the relations whose columns an outer join may make NULL."""
     for position, (item, source) in enumerate(items):
         if item.kind in (JoinKind.LEFT, JoinKind.FULL):
             yield source.relation
@@ -214,7 +214,7 @@ class _Tree:
         self.around: list[tuple[SideKind, LogicalPlan, tuple[Expr, ...]]] = []
 
     def of(self, items: Sequence[tuple[FromItem, Source]]) -> LogicalPlan:
-        """Return the plan of all items."""
+        """Returns the plan of all items."""
         visible: list[Source] = []
         for position, (item, source) in enumerate(items):
             on: tuple[Expr, ...] = ()
@@ -255,7 +255,7 @@ class _Tree:
         self.predicates += on
 
     def _keep_right(self, item: FromItem, source: Source, on: tuple[Expr, ...], before: Sequence[FromItem]) -> None:
-        """A RIGHT or FULL JOIN: what stands before it may be left NULL."""
+        """Adds a RIGHT or FULL JOIN, which may make the preceding relations NULL."""
         name = item.kind.value
         if self.around:
             raise Unsupported(
@@ -286,7 +286,7 @@ def _joined(sources: Sequence[Source], predicates: Sequence[Expr]) -> LogicalPla
 
 
 def _conditions(where: Expression | None) -> Iterator[Expression]:
-    """Yield the conditions that AND joins."""
+    """Yields the conditions of a conjunction."""
     if isinstance(where, Operation) and where.function == "and":
         for part in where.arguments:
             yield from _conditions(part)
@@ -295,7 +295,7 @@ def _conditions(where: Expression | None) -> Iterator[Expression]:
 
 
 def _subquery(node: Expression) -> tuple[Statement, Expression | None, SideKind] | None:
-    """Return the subquery of a condition that is one, the value that is looked for in it, and its kind."""
+    """Returns the subquery of a condition, the value to look for in it, and its kind; None if there is no subquery."""
     kind = SideKind.SEMI
     if isinstance(node, Operation) and node.function == "not":
         kind, node = SideKind.ANTI, node.arguments[0]
@@ -316,7 +316,7 @@ def _around(
     visible: tuple[Source, ...],
     own: Sequence[Source],
 ) -> LogicalPlan:
-    """Put a subquery of WHERE around a plan."""
+    """Puts a subquery of WHERE around a plan as a side."""
     _refuse_clauses(text, query)
     scope = Scope(text, "the subquery", tuple(own), outer=visible)
     predicates: list[Expr] = []
@@ -340,9 +340,9 @@ def _is_in(
     selected: list[Expr],
     visible: tuple[Source, ...],
 ) -> Expr:
-    """Return the predicate of `value [NOT] IN (SELECT …)`.
+    """Returns the predicate of `value [NOT] IN (SELECT …)`.
 
-    NOT IN is true only if every comparison is false; one with NULL is not.
+    NOT IN is true only if every comparison is false; a comparison with NULL is not false.
     """
     if len(query.items) != 1 or len(selected) != 1:
         raise BindError(
@@ -364,7 +364,7 @@ def _is_in(
 
 
 def _refuse_clauses(text: str, query: Statement) -> None:
-    """Refuse what a subquery cannot have."""
+    """Rejects clauses that a subquery cannot have."""
     aggregates = [
         node
         for item in query.items

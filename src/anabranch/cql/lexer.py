@@ -1,6 +1,6 @@
-"""The lexer: from query text to tokens, each with its position in the text.
+"""The lexer: splits a query text into tokens with their positions.
 
-Words are not classified here: CQL's keywords are few and most of them are good column names, so the parser asks for a
+Words are not classified here: CQL has few keywords and most of them are good column names, so the parser checks for a
 keyword where the grammar has one. Comments (`-- …` and `/* … */`) and white space separate tokens.
 """
 
@@ -61,7 +61,7 @@ _PATTERN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """Split a query text into tokens; the last has kind END."""
+    """Splits a query text into tokens; the last has kind END."""
     found: list[Token] = []
     at = 0
     while at < len(text):

@@ -10,8 +10,8 @@
                 | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
     duration   := (number unit)+
 
-Legal CQL or SQL that Anabranch does not run raises `Unsupported` with the remedy. Any other unexpected token raises
-`ParseError`, which says what was expected. Expressions are in `expressions.py`.
+Valid CQL or SQL that Anabranch does not support raises `Unsupported` with an alternative. Any other unexpected token
+raises `ParseError`, which states what was expected. Expressions are in `expressions.py`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECO
 
 
 def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
-    """Parse a query text; raise ParseError or Unsupported with the position of the problem.
+    """Parses a query text; raises ParseError or Unsupported with the position of the problem.
 
-    `functions` are those of the user's own, by their names in lower case.
+    `functions` are the user-defined functions, by lower-case name.
     """
     cursor = Cursor(text, subquery, functions)
     for operator in ("RSTREAM", "DSTREAM"):
@@ -89,7 +89,7 @@ def _what_may_follow(statement: Statement) -> str:
 
 
 def subquery(cursor: Cursor) -> Statement:
-    """Parse a SELECT inside an expression, up to its closing bracket."""
+    """Parses a SELECT inside an expression, up to its closing bracket."""
     return _select(cursor, None)
 
 
@@ -167,7 +167,7 @@ def _sources(cursor: Cursor) -> list[FromItem]:
 
 
 def _join_kind(cursor: Cursor) -> JoinKind | None:
-    """Take the words that join the next source; None if none follow."""
+    """Takes the join keywords before the next source; returns None if there are none."""
     word = cursor.peek().value.upper() if cursor.peek().kind is Kind.WORD else ""
     if word in ("NATURAL", "LATERAL"):
         raise cursor.unsupported(f"{word} joins are not supported", "write JOIN … ON with the columns to compare")
@@ -219,7 +219,7 @@ def _on(cursor: Cursor) -> Expression:
 
 
 def _step(cursor: Cursor) -> Duration:
-    """How far the windows of [HOP …] are apart."""
+    """Parses the slide of [HOP …]."""
     if cursor.take_word("SLIDE", "EVERY") is None:
         raise cursor.unexpected("SLIDE, as in [HOP 1 MINUTE SLIDE 10 SECONDS]")
     return duration(cursor, "a length of time such as 10 SECONDS")
@@ -252,7 +252,7 @@ def _window(cursor: Cursor) -> WindowClause | None:
 
 
 def _count_window(cursor: Cursor, start: int, length: Duration | None) -> WindowClause:
-    """A window of so many rows, behind its bracket, or behind its RANGE if that has been read."""
+    """Parses the rest of a count window, after its bracket or after its RANGE."""
     partition: list[Identifier] = []
     if cursor.take_word("PARTITION"):
         cursor.expect_word("BY")
@@ -274,7 +274,7 @@ def _count_window(cursor: Cursor, start: int, length: Duration | None) -> Window
 
 
 def streams_read(text: str) -> tuple[str, ...]:
-    """Parse a query text and return the names that stand in FROM, also inside subqueries."""
+    """Parses a query text and returns the names in FROM, including those of subqueries."""
     found: list[str] = []
     waiting = [parse(text)]
     while waiting:

@@ -1,7 +1,7 @@
 """Scopes: resolve names to columns and turn syntax into typed expressions.
 
-A scope knows the relations that a clause may read, the clause's name for messages, and, in the select list and HAVING
-of a grouped query, where aggregates are collected. Elsewhere an aggregate is an error.
+A scope holds the relations that a clause may read, the clause's name for messages, and, in the select list and HAVING
+of a grouped query, the list that collects aggregates. Elsewhere an aggregate is an error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Scope:
     aggregates: list[AggregateCall] | None = field(default=None, compare=False)
     """The distinct aggregates found so far; None where aggregates are not allowed."""
     outer: tuple[Source, ...] = ()
-    """The relations of the query around a subquery; those of the subquery come first."""
+    """The relations of the outer query; those of the subquery take precedence."""
 
     def expression(self, node: Expression) -> Expr:
-        """Return the typed expression of a syntax node."""
+        """Returns the typed expression of a syntax node."""
         match node:
             case ColumnName():
                 return self._field(node) if self._is_field(node) else self.column(node)
@@ -73,7 +73,7 @@ class Scope:
                     raise self.error(error, node.span) from None
 
     def condition(self, node: Expression) -> Expr:
-        """Return the typed expression; raise BindError if it is not boolean."""
+        """Returns the typed expression; raises BindError if it is not boolean."""
         expr = self.expression(node)
         if kind_of(expr.type) == "null":
             return Literal(None, pa.bool_())
@@ -100,7 +100,7 @@ class Scope:
         return Column(source.relation, match.name, match.type, match.nullable)
 
     def _is_of_outer(self, node: ColumnName) -> bool:
-        """True if only the query around this subquery has the column, or the relation, of that name."""
+        """True if only the outer query has the column, or the relation, of that name."""
         if node.relation is None:
             name = node.name.name
             return not self.has_column(name) and any(source.schema.find(name) is not None for source in self.outer)
@@ -109,7 +109,7 @@ class Scope:
         return not mine and any(source.relation.lower() == wanted for source in self.outer)
 
     def _is_field(self, node: ColumnName) -> bool:
-        """True of `column.field`, where no relation has the name of the column."""
+        """True for `column.field` if no relation has the name of the column."""
         if node.relation is None or any(s.relation.lower() == node.relation.name.lower() for s in self.sources):
             return False
         return self.has_column(node.relation.name)
@@ -123,7 +123,7 @@ class Scope:
         return any(source.schema.find(name) is not None for source in self.sources)
 
     def error(self, error: ValueError, span: Span) -> BindError:
-        """Turn the ValueError of a type rule into a BindError with a position."""
+        """Converts the ValueError of a type rule to a BindError with a position."""
         message, hint = (*error.args, "")[:2]
         return BindError(message, text=self.text, span=span, hint=hint)
 
@@ -245,7 +245,7 @@ class Scope:
         return aggregate_column(self.aggregates.index(aggregate), aggregate)
 
     def _time_of(self, node: FunctionCall, arguments: tuple[Expr, ...]) -> Expr | None:
-        """The event time of the rows that an argument is of, where an aggregate goes by it."""
+        """Returns the event time of the argument's relation, for aggregates that order by it."""
         if node.name.name.lower() not in BY_TIME or not arguments:
             return None
         names = {column.relation for column in columns(arguments[0])}
@@ -293,12 +293,12 @@ class Scope:
 
 
 def aggregate_column(position: int, aggregate: AggregateCall) -> Column:
-    """Return the column of GROUPED that holds an aggregate."""
+    """Returns the column of GROUPED that holds an aggregate."""
     return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=not aggregate.function.startswith("count"))
 
 
 def closest_first(name: str, names: Iterable[str]) -> list[str]:
-    """Sort names by their similarity to a mistyped one, most similar first."""
+    """Sorts names by their similarity to a mistyped one, most similar first."""
     return sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other.lower()).ratio())
 
 

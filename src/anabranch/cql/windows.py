@@ -1,7 +1,7 @@
-"""Windows of FROM items: from their clauses to values, and `GROUP BY window(ts, '1 minute')` as a way to write them.
+"""Windows of FROM items: binds window clauses, and translates `GROUP BY window(ts, '1 minute')` to them.
 
-`[TUMBLE size]` and `[HOP size SLIDE step]` are the windows of other systems: they do not include their end. A grouped
-query has either those or the windows of CQL, which include both ends.
+`[TUMBLE size]` and `[HOP size SLIDE step]` are the windows of other systems: they do not include their end. The windows
+of CQL include both ends. A grouped query uses one kind or the other.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from anabranch.lang.window import CountWindow, Hop, Tumble, Window, parse_durati
 from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
 
 MOST_ROWS = 10**9
-"""More rows than a state can hold."""
+"""The most rows of a count window, more than a state can hold."""
 MOST_BOUNDARIES = 100_000
-"""Boundaries at which a row may count. A single row gives its group a result at each of them, and so many take seconds.
-A day in steps of a second (86,400) is allowed; more is almost always a slip of the unit."""
+"""The most boundaries at which a row may count.
+
+A row produces a result at each of them, which takes seconds for this many. A day in steps of a second (86,400) is
+allowed; more is almost always a wrong unit.
+"""
 
 
 def bind_window(text: str, clause: WindowClause | None, schema: Schema) -> Window:
-    """The window of a FROM item; `schema` is that of its stream."""
+    """Returns the window of a FROM item; `schema` is that of its stream."""
     if clause is None:
         return Window(None)
     if clause.slide is not None and clause.slide.micros <= 0:
@@ -96,18 +99,18 @@ def _count_window(text: str, clause: WindowClause, slide: int | None, schema: Sc
 
 
 def _can_be_key(kind: pa.DataType) -> bool:
-    """True of the types whose values keys may have."""
+    """True for types that keys may have."""
     is_time = pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
     return is_integer(kind) or is_float(kind) or is_decimal(kind) or is_text(kind) or is_time or kind == pa.bool_()
 
 
 def step_of(clause: WindowClause) -> Duration | None:
-    """How far the results of a grouped query over this window are apart, if the window says so."""
+    """Returns the distance between results of a grouped query over this window, if the window sets it."""
     return clause.range if clause.kind == "tumble" else clause.slide
 
 
 def common_slide(statement: Statement, items: tuple[FromItem, ...]) -> int | None:
-    """The slide of a grouped query, on which all windows must agree."""
+    """Returns the slide of a grouped query, on which all windows must agree."""
     given = [step for item in items if item.window is not None and (step := step_of(item.window))]
     for slide in given[1:]:
         if slide.micros != given[0].micros:
@@ -121,9 +124,9 @@ def common_slide(statement: Statement, items: tuple[FromItem, ...]) -> int | Non
 
 
 def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> None:
-    """Refuses a slide that is tiny beside the shortest window of a grouped query, which is how long combinations count.
+    """Rejects a slide that is tiny beside the shortest window of a grouped query, the lifetime of its combinations.
 
-    Limit: how long the rows of `[ROWS n]` without a range count is up to the rows that follow.
+    Limit: the lifetime of the rows of `[ROWS n]` without a range depends on the rows that follow, and is not checked.
     """
     given = [item.window for item in items if item.window is not None]
     slides = [step for window in given if (step := step_of(window)) is not None]
@@ -141,7 +144,7 @@ def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> Non
 
 
 def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
-    """1 if the windows of a grouped query do not include their end, else 0."""
+    """Returns 1 if the windows of a grouped query do not include their end, else 0."""
     kinds = {item.window is not None and item.window.kind != "range" for item in items}
     if kinds == {True}:
         return 1
@@ -158,7 +161,7 @@ def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
 
 
 def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: LogicalPlan) -> None:
-    """Refuses [ROWS n] where rows wait for a partner: the wait might never end."""
+    """Rejects [ROWS n] if rows wait for a match: the wait might never end."""
     if not _has_sides(plan):
         return
     for item in items:
@@ -177,7 +180,7 @@ def _has_sides(plan: LogicalPlan) -> bool:
 
 
 def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
-    """Refuses slides where there are no groups."""
+    """Rejects slides in queries without grouping."""
     for item in items:
         if item.window is not None and item.window.slide is not None:
             raise BindError(
@@ -194,7 +197,7 @@ def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
 
 
 def with_window_calls(statement: Statement) -> Statement:
-    """Moves `window(ts, size[, slide])` from GROUP BY to the stream whose event time it names."""
+    """Moves `window(ts, size[, slide])` from GROUP BY to the stream with that event time."""
     for node in statement.group_by:
         if isinstance(node, FunctionCall) and node.name.name.lower() == "session_window" and node.own is None:
             raise Unsupported(NO_SESSIONS, text=statement.text, span=node.span, hint=INSTEAD_OF_SESSIONS)
@@ -265,7 +268,7 @@ def _position(statement: Statement, call: FunctionCall, column: ColumnName) -> i
 
 
 def event_time_of(statement: Statement, item: FromItem) -> Identifier | None:
-    """The column that `window()` names as the event time of a FROM item."""
+    """Returns the column that `window()` names as the event time of a FROM item."""
     for node in statement.group_by:
         if isinstance(node, FunctionCall) and _is_window(node) and isinstance(node.arguments[0], ColumnName):
             column = node.arguments[0]
@@ -276,7 +279,7 @@ def event_time_of(statement: Statement, item: FromItem) -> Identifier | None:
 
 
 def _named(node: Expression) -> Expression:
-    """`window.start` and `window.end` as the functions of a grouped query."""
+    """Replaces `window.start` and `window.end` by the functions of a grouped query."""
     match node:
         case ColumnName(relation=Identifier(name=relation)) if relation.lower() == "window":
             if node.name.name.lower() in {"start", "end"}:

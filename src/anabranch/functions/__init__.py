@@ -3,12 +3,11 @@
 `bind_call` turns a function and typed arguments into an expression whose arguments have exactly the types of the
 function's kernel, so evaluators need no type rules. `FUNCTIONS` holds the canonical names, the only values of
 `Call.function`; `SPELLINGS` maps the names of call syntax to them. NULLIF and IF have no kernel: they become `case`.
-Rules raise ValueError(message) or ValueError(message, hint); the caller, who knows the position in the text, turns
-that into an error with a caret.
+Rules raise ValueError(message) or ValueError(message, hint); the caller adds the position in the text.
 
-Law: coercion widens, it never narrows. The common type of integers is bigint; of integers and decimals a decimal; of
-anything with a float double; of dates and timestamps timestamp. Text is never coerced. A literal with a point is a
-double, except beside a decimal, where it is the exact decimal.
+Invariant: coercion widens, it never narrows. The common type of integers is bigint; of integers and decimals a decimal;
+of anything with a float double; of dates and timestamps timestamp. Text is never coerced. A literal with a decimal
+point is a double, except beside a decimal, where it is the exact decimal.
 """
 
 from anabranch.functions.aggregates import AGGREGATES, APPROXIMATE, BY_TIME, bind_aggregate

@@ -1,8 +1,9 @@
 """The aggregates: their names, argument and result types.
 
-COUNT, SUM, MIN, MAX and AVG take one argument. FIRST, LAST and COLLECT_LIST go by the event time of their argument,
-which the binder adds. Ties are broken by the value, so that every aggregate has one value, whatever the order of
-arrival.
+COUNT, SUM, MIN, MAX and AVG take one argument. FIRST, LAST and COLLECT_LIST order by the event time of their argument,
+which the binder adds. Ties are broken by the value.
+
+Invariant: the value of an aggregate does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SPREADS = {
     "var_pop": "var_pop",
 }
 BY_TIME = {"first": "min_by", "last": "max_by", "collect_list": "collect_list"}
-"""Aggregates that go by event time, and the aggregate that each becomes."""
+"""Aggregates that order by event time, and the aggregate that implements each."""
 AGGREGATES = frozenset(
     {"count", "sum", "min", "max", "avg", "min_by", "max_by", "percentile", "median", *_SPREADS, *BY_TIME}
 )
@@ -44,12 +45,12 @@ APPROXIMATE = {
     "approx_count_distinct": "COUNT(DISTINCT x)",
     "collect_set": "COLLECT_LIST(x, limit) of distinct rows, or COUNT(DISTINCT x)",
 }
-"""Aggregates whose value depends on the order in which parts are merged, and what to write instead."""
+"""Unsupported aggregates, whose value depends on the order of merging, and what to use instead."""
 MOST_COLLECTED = 100_000
 
 
 def bind_aggregate(name: str, arguments: tuple[Expr, ...], time: Expr | None = None) -> AggregateCall:
-    """Bind an aggregate; `time` is the event time of its argument, for those that go by it.
+    """Binds an aggregate; `time` is the event time of its argument, for aggregates that order by it.
 
     COUNT(DISTINCT x) is called `count_distinct`.
     """

@@ -1,4 +1,4 @@
-"""Helpers of the type rules: coerce arguments to one type, and word the error if they do not fit."""
+"""Helpers for type rules: coerce arguments to one type, and build the error if they do not fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SYMBOLS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "modulo"
 
 
 def fixed(result: pa.DataType, *types: pa.DataType) -> Rule:
-    """Make the rule of a function with fixed argument types; numbers are widened."""
+    """Makes the rule of a function with fixed argument types; numbers are widened."""
 
     def rule(name: str, arguments: Arguments) -> Expr:
         expected = f"({', '.join(type_name(type_) for type_ in types)})"
@@ -42,7 +42,7 @@ def fixed(result: pa.DataType, *types: pa.DataType) -> Rule:
 
 
 def widened(name: str, expected: str, arguments: Arguments, types: tuple[pa.DataType, ...]) -> Arguments:
-    """Coerce the arguments to the given types; the error says what was expected."""
+    """Coerces the arguments to the given types; the error says what was expected."""
     for argument, wanted in zip(arguments, types, strict=True):
         source, target = kind_of(argument.type), kind_of(wanted)
         if source == OTHER:
@@ -54,7 +54,7 @@ def widened(name: str, expected: str, arguments: Arguments, types: tuple[pa.Data
 
 
 def two(name: str, arguments: Arguments) -> tuple[Expr, Expr]:
-    """Return both arguments of a binary function; raise if one cannot be used in an expression."""
+    """Returns both arguments of a binary function; raises if one cannot be used in an expression."""
     if len(arguments) != 2:
         raise wrong(name, "two values", arguments)
     for argument in arguments:
@@ -64,7 +64,7 @@ def two(name: str, arguments: Arguments) -> tuple[Expr, Expr]:
 
 
 def unify(arguments: Arguments) -> Arguments:
-    """Coerce all arguments to their common type; identical types stay as they are."""
+    """Coerces all arguments to their common type; identical types stay as they are."""
     arguments = spelled_decimals(arguments)
     first, *others = (argument.type for argument in arguments)
     if all(other == first for other in others) and kind_of(first) != OTHER:
@@ -76,7 +76,7 @@ def unify(arguments: Arguments) -> Arguments:
 
 
 def spelled_decimals(arguments: Arguments) -> Arguments:
-    """Turn number literals beside a decimal into exact decimals, so that `price > 0.1` is exact."""
+    """Turns number literals beside a decimal into exact decimals, so that `price > 0.1` is exact."""
     if not any(is_decimal(argument.type) for argument in arguments):
         return arguments
     return tuple(_spelled_decimal(argument) for argument in arguments)
@@ -96,11 +96,11 @@ def _spelled_decimal(expr: Expr) -> Expr:
 
 
 def wrong(name: str, expected: str, arguments: Arguments, hint: str = "") -> ValueError:
-    """Return the error for arguments that a function does not accept."""
+    """Returns the error for arguments that a function does not accept."""
     written = SYMBOLS.get(name, name.upper())
     return ValueError(f"'{written}' expects {expected}, found ({found(arguments)})", hint)
 
 
 def found(arguments: Arguments) -> str:
-    """List the types of the arguments."""
+    """Lists the types of the arguments."""
     return ", ".join(type_name(argument.type) for argument in arguments) or "nothing"

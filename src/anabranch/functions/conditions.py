@@ -74,12 +74,12 @@ def of_one_type(name: str, arguments: Arguments) -> Expr:
         if kind_of(argument.type) == OTHER:
             raise not_computable(argument.type)
     unified = _typed(unify(arguments))
-    # With one argument each of these is the argument itself; Spark has no GREATEST or LEAST of one.
+    # With one argument each of these is the argument itself; Spark has no GREATEST or LEAST with one argument.
     return unified[0] if len(unified) == 1 else Call(name, unified, unified[0].type)
 
 
 def null_safe_equal(_name: str, arguments: Arguments) -> Expr:
-    """`<=>`: true also where both are NULL, and never NULL."""
+    """Binds `<=>`: equality that is true if both sides are NULL, and never NULL itself."""
     equality = comparison("equal", arguments)
     assert isinstance(equality, Call)
     left, right = equality.arguments

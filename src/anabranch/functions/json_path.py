@@ -1,7 +1,7 @@
-"""GET_JSON_OBJECT: a value inside a text of JSON, by a path.
+"""GET_JSON_OBJECT: extracts a value from a JSON text by a path.
 
-It is a function with code, as those of users are, so that the engine and Spark's filters read every text alike: a text
-that is not JSON gives NULL, where Spark's own function may read a part of it. Each distinct text is parsed once.
+It is implemented like a user-defined function, so that the engine and Spark's filters read every text in the same way:
+invalid JSON gives NULL, where Spark's own function may read a part of it. Each distinct text is parsed once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Number(str):
 
 
 def json_steps(path: str) -> tuple[str | int, ...]:
-    """The names and positions of a path such as `$.a.b[0]`; a ValueError says what cannot be used.
+    """Returns the names and positions of a path such as `$.a.b[0]`; raises ValueError if the path is not supported.
 
     >>> json_steps("$.a['b c'][0]")
     ('a', 'b c', 0)
@@ -72,7 +72,7 @@ def _value(text: str, steps: tuple[str | int, ...]) -> str | None:
 
 
 def _first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two fields with one name, the first."""
+    """Keeps the first of two fields with one name."""
     return dict(reversed(pairs)) if len({name for name, _ in pairs}) < len(pairs) else dict(pairs)
 
 

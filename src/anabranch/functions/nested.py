@@ -1,4 +1,4 @@
-"""Type rules of fields of structs, elements of arrays and values of maps."""
+"""Type rules for struct fields, array elements and map values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def struct_field(name: str, arguments: Arguments) -> Expr:
 
 
 def element(name: str, arguments: Arguments) -> Expr:
-    """An element of an array by its position from 0, or a value of a map by its key; NULL where there is none."""
+    """Binds an array element by its position from 0, or a map value by its key; NULL if there is none."""
     if len(arguments) != 2:
         raise wrong(name, "an array and a position, or a map and a key", arguments)
     value, place = arguments

@@ -22,7 +22,7 @@ from anabranch.lang.expr import Call, Expr, Literal
 from anabranch.lang.schema import INTERVAL, TIMESTAMP
 
 MOST_DIGITS = 22
-"""The largest number of digits of ROUND: powers of ten up to this one are exact in a double."""
+"""The maximum number of digits of ROUND: powers of ten up to this one are exact in a double."""
 
 
 def additive(name: str, arguments: Arguments) -> Expr:

@@ -1,8 +1,7 @@
-"""Functions of the user's own: from what is registered to a value, and the type rule of a call.
+"""User-defined functions: their registration, and the type rule of a call.
 
 A function computes whole columns (`arrow`), pandas series (`pandas`) or single values (`scalar`). It is typed:
-`returns` names the type of its values, and `takes` those of its arguments, to which the arguments of a call are
-widened.
+`returns` names its result type, and `takes` its argument types, to which the arguments of a call are widened.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def own_function(
     version: str = "",
     never_fails: bool = False,
 ) -> OwnFunction:
-    """Returns a function of the user's own; a CatalogError says what is wrong with its description."""
+    """Returns a user-defined function; raises CatalogError if its description is invalid."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise CatalogError(f"'{name}' is not a valid function name", hint="use letters, digits and _, a letter first")
     if name.lower() in _TAKEN:
@@ -73,7 +72,7 @@ def _type(function: str, what: str, text: str) -> pa.DataType:
 
 
 def bind_own(own: OwnFunction, arguments: Arguments) -> Expr:
-    """Bind a call; without types, a function takes its arguments as they are."""
+    """Binds a call; a function without argument types takes its arguments unchanged."""
     if own.takes is not None:
         expected = f"({', '.join(type_name(each) for each in own.takes)})"
         if len(arguments) != len(own.takes):

@@ -1,9 +1,10 @@
-"""Regular expressions that mean the same to Arrow (RE2), to Java and to Python: their check and their translation.
+"""Regular expressions that mean the same to Arrow (RE2), to Java and to Python: validation and translation.
 
-Accepted are literals, `.`, classes, alternation, repetition, groups, `^`, `$`, `\\d \\w \\s \\b` and their complements.
-Refused is what the engines read differently or what one of them lacks: flags, look-around, references, POSIX and
-Unicode classes, operations on classes. A dot does not match a line feed; `$` is the end of the text; letters, digits
-and words are those of ASCII.
+Supported are literals, `.`, classes, alternation, repetition, groups, `^`, `$`, `\\d \\w \\s \\b` and their
+complements. A dot does not match a line feed; `$` is the end of the text; letters, digits and words are those of ASCII.
+
+Limit: rejects everything that the engines interpret differently or that one of them lacks: flags, look-around,
+references, POSIX and Unicode classes, operations on classes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Regex:
     python: str
     groups: int
     is_empty_possible: bool
-    """Whether it matches an empty text somewhere."""
+    """Whether the pattern can match an empty text."""
 
     def extracting(self, group: int) -> str:
-        """The pattern for RE2 in which one group, 0 for the whole match, is named and no other captures."""
+        """Returns the RE2 pattern in which one group (0 for the whole match) is named and no other group captures."""
         if group == 0:
             return f"(?P<g>{_without_groups(self.written, 0)})"
         return _without_groups(self.written, group)
@@ -45,7 +46,7 @@ class Regex:
 
 @lru_cache(maxsize=256)
 def regex(written: str) -> Regex:
-    """Reads a pattern; a ValueError says what cannot be used."""
+    """Parses a pattern; raises ValueError if it is not supported."""
     java: list[str] = []
     python: list[str] = []
     groups, in_class, at = 0, False, 0

@@ -34,7 +34,7 @@ from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, type_name
 
 
 def bind_call(name: str, arguments: Arguments) -> Expr:
-    """Bind a function, given by canonical name or by any spelling, to its arguments."""
+    """Binds a function, given by canonical name or by any spelling, to its arguments."""
     lowered = name.lower()
     canonical = lowered if lowered in FUNCTIONS or lowered in _SUGAR else SPELLINGS.get(lowered, "")
     rule = FUNCTIONS.get(canonical) or _SUGAR.get(canonical)
@@ -44,7 +44,7 @@ def bind_call(name: str, arguments: Arguments) -> Expr:
 
 
 def bind_cast(expr: Expr, type_: pa.DataType) -> Expr:
-    """Cast an expression; allows the pairs of types that Spark's ANSI mode allows."""
+    """Casts an expression; allows the same pairs of types as Spark's ANSI mode."""
     if expr.type == type_:
         return expr
     if isinstance(expr, Literal) and expr.value is None:
@@ -61,9 +61,9 @@ def makes_null(cast: Cast) -> bool:
 
 
 def below_casts(expr: Expr) -> Expr:
-    """The expression below the casts of an expression that is NULL on exactly the same rows.
+    """Strips the casts that do not change on which rows the expression is NULL.
 
-    Most casts fail or give a value; one that makes NULL of a value stays.
+    Most casts fail or return a value; a cast that may return NULL is kept.
     """
     return below_casts(expr.argument) if isinstance(expr, Cast) and not makes_null(expr) else expr
 
@@ -195,7 +195,7 @@ SPELLINGS: dict[str, str] = {
     "cardinality": "size",
     "get": "element",
 }  # fmt: skip
-"""The names of call syntax, in lower case, and the canonical function (or sugar) of each."""
+"""Maps the lower-case names of call syntax to the canonical function (or sugar)."""
 
 _CASTS: dict[str, frozenset[str]] = {
     "integer": frozenset({"float", "decimal", "text", "boolean", "timestamp"}),

@@ -53,7 +53,7 @@ TRUNCATED: dict[str, int | None] = {
     "quarter": None,
     "year": None,
 }
-"""The units of DATE_TRUNC in microseconds; None for those of the calendar."""
+"""The units of DATE_TRUNC in microseconds; None for calendar units."""
 _UNIT_NAMES = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
 
 

@@ -1,6 +1,6 @@
 """The types of CQL: families, names, common types and coercion.
 
-Law: see `anabranch.functions`; coercion widens, it never narrows.
+Invariant: see `anabranch.functions`; coercion widens, it never narrows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TYPES: dict[str, pa.DataType] = {
 
 
 def kind_of(type_: pa.DataType) -> str:
-    """The family of a type: integer, float, decimal, text, boolean, date, timestamp, interval, null, or other."""
+    """Returns the type family: integer, float, decimal, text, boolean, date, timestamp, interval, null, or other."""
     families = (
         (is_integer, "integer"),
         (is_float, "float"),
@@ -59,7 +59,7 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the type in which two values are compared.
+    """Returns the type in which two values are compared.
 
     >>> str(common_type(pa.int32(), pa.float32()))
     'double'
@@ -85,7 +85,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def coerce(expr: Expr, type_: pa.DataType) -> Expr:
-    """Coerce an expression to a wider type; literals are converted at once."""
+    """Coerces an expression to a wider type; literals are converted at once."""
     if expr.type == type_:
         return expr
     if isinstance(expr, Literal):
@@ -105,14 +105,14 @@ def coerce(expr: Expr, type_: pa.DataType) -> Expr:
 
 
 def without_widening(expr: Expr) -> Expr:
-    """Strip casts that keep every value distinct, such as int to bigint or date to timestamp."""
+    """Strips casts that keep distinct values distinct, such as int to bigint or date to timestamp."""
     while isinstance(expr, Cast) and _is_lossless(expr.argument.type, expr.type):
         expr = expr.argument
     return expr
 
 
 def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
-    """Return the type for an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
+    """Returns the type for an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
     lowered = name.lower()
     if lowered in {"decimal", "numeric", "dec"}:
         precision, scale = (*parameters, *(10, 0)[len(parameters) :])[:2]
@@ -129,7 +129,7 @@ def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which kernels compute values of this type."""
+    """Returns the type in which kernels compute values of this type."""
     match kind_of(type_):
         case "integer":
             return BIGINT
@@ -146,12 +146,12 @@ def canonical(type_: pa.DataType) -> pa.DataType:
 
 
 def as_decimal(type_: pa.DataType) -> pa.DataType:
-    """Return the decimal type that holds every value of an integer or decimal type."""
+    """Returns the decimal type that holds every value of an integer or decimal type."""
     return type_ if is_decimal(type_) else pa.decimal128(_DIGITS_OF_INTEGER.get(str(type_), 20), 0)
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """Return a decimal type; raise ValueError if it has too many digits."""
+    """Returns a decimal type; raises ValueError if it has too many digits."""
     if precision > MAX_DIGITS:
         raise ValueError(
             f"the result would need decimal({precision},{scale}), more than {MAX_DIGITS} digits",
@@ -161,18 +161,18 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def quotient_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of a quotient of decimals, as in Spark: at least six digits after the point, and at most 38 in all."""
+    """Returns the type of a quotient of decimals, as in Spark: at least six fractional digits, at most 38 in all."""
     scale = max(6, one.scale + other.precision + 1)
     return _within_digits(one.precision - one.scale + other.scale + scale, scale)
 
 
 def average_type(kind: pa.DataType) -> pa.DataType:
-    """The type of an average of decimals, as in Spark: four more digits before and after the point."""
+    """Returns the type of an average of decimals, as in Spark: four more digits before and after the point."""
     return pa.decimal128(min(MAX_DIGITS, kind.precision + 4), min(MAX_DIGITS, kind.scale + 4))
 
 
 def _within_digits(precision: int, scale: int) -> pa.DataType:
-    """Gives up digits after the point, down to six, where there are more than 38 in all."""
+    """Drops fractional digits, down to six, if there are more than 38 digits in all."""
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
     whole = precision - scale
@@ -180,7 +180,7 @@ def _within_digits(precision: int, scale: int) -> pa.DataType:
 
 
 def not_computable(type_: pa.DataType) -> ValueError:
-    """Return the error for a value that can only pass through a query."""
+    """Returns the error for a type that can only pass through a query."""
     if is_nested(type_) or kind_of(type_) == OTHER:
         return ValueError(
             f"a value of type {type_name(type_)} cannot be used in an expression",
@@ -190,8 +190,8 @@ def not_computable(type_: pa.DataType) -> ValueError:
 
 
 def scaled(value: decimal.Decimal, scale: int) -> decimal.Decimal:
-    """Round the value to this many digits after the point."""
-    # The default context of 28 digits would refuse longer decimals, which are legal up to 38.
+    """Rounds the value to this many digits after the point."""
+    # The default context of 28 digits would reject longer decimals, which are valid up to 38.
     return value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=2 * MAX_DIGITS))
 
 

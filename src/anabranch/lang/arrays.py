@@ -1,4 +1,4 @@
-"""Types of numpy arrays that several rooms share."""
+"""Types of numpy arrays that several packages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streams and tables a query may name: columns, and of streams event time and allowed disorder."""
+"""The streams and tables that a query may name: their columns and, for streams, event time and allowed disorder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class StreamDeclaration:
     event_time: str
     disorder: int = 0
     query: object | None = None
-    """The compiled query whose results these are; None for a stream from outside. Results have their event time beside
-    their columns, and `event_time` is empty."""
+    """The compiled query that produces these results; None for an external stream.
+
+    Results carry their event time outside their columns, and `event_time` is empty.
+    """
 
     def __post_init__(self) -> None:
         if self.query is not None:
@@ -54,11 +56,11 @@ class TableDeclaration:
 
 @dataclass
 class Catalog:
-    """Streams, tables and functions of one's own by name; names are case-insensitive, streams and tables share them."""
+    """Streams, tables and user-defined functions by case-insensitive name; streams and tables share one namespace."""
 
     streams: dict[str, StreamDeclaration] = field(default_factory=dict)
     functions: dict[str, OwnFunction] = field(default_factory=dict)
-    """The user's own functions, by their names in lower case."""
+    """The user-defined functions, by lower-case name."""
     tables: dict[str, TableDeclaration] = field(default_factory=dict)
 
     def register(self, stream: StreamDeclaration) -> None:
@@ -75,7 +77,7 @@ class Catalog:
         return self.tables.get(name.lower())
 
     def copy(self) -> Catalog:
-        """A catalog that later registrations do not change."""
+        """Returns a copy that later registrations do not change."""
         return Catalog(dict(self.streams), dict(self.functions), dict(self.tables))
 
     def find(self, name: str) -> StreamDeclaration | None:

@@ -1,8 +1,9 @@
 """Schemas written as SQL column lists, such as `ts timestamp, k bigint NOT NULL, tags array<string>`.
 
-The spelling is Spark's, so that one text serves the reader of a Spark source and, without Spark or Java, the binder.
-Names may be quoted with back quotes. Intervals, variants and user-defined types are not supported: they cannot pass
-through a join.
+The syntax is Spark's, so one text works for the reader of a Spark source and, without Spark or Java, for the binder.
+Names may be quoted with backquotes.
+
+Limit: intervals, variants and user-defined types are not supported, because they cannot pass through a join.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OFFERED = (
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse a column list; a ValueError says where it is wrong and what was expected.
+    """Parses a column list; raises ValueError with the position of a mistake and what was expected.
 
     >>> parse_schema("ts timestamp, price decimal(10,2) NOT NULL").names
     ('ts', 'price')
@@ -63,7 +64,7 @@ def parse_schema(text: str) -> Schema:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """Parse one type; a ValueError says where it is wrong and what was expected.
+    """Parses one type; raises ValueError with the position of a mistake and what was expected.
 
     >>> str(parse_type("decimal(10, 2)"))
     'decimal128(10, 2)'
@@ -102,7 +103,7 @@ class _Reader:
         return ValueError(f"expected {expected}, found {found}")
 
     def field(self, *, separator: bool) -> Field:
-        """`name type [NOT NULL] [COMMENT '…']`; inside a struct a colon may stand between name and type."""
+        """Parses `name type [NOT NULL] [COMMENT '…']`; inside a struct, a colon may separate name and type."""
         token = self.token
         if not (token.startswith("`") or re.fullmatch(r"\w+", token)):
             raise self.wrong("a column name")

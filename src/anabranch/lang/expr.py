@@ -1,9 +1,9 @@
 """Typed scalar expressions, as immutable values.
 
-A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Everything that computes is a `Call`
-of a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are typed and
-coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list
-of aggregates of a grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
+A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Every computation is a `Call` of a
+function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are typed and coerced: an
+evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list of aggregates of a
+grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.lang.schema import is_counted, is_float, is_integer, is_wider, ty
 from anabranch.lang.window import duration_text
 
 OWN = "own"
-"""The function of a call of a user's own function."""
+"""The value of `Call.function` for user-defined functions."""
 GROUPED = "#grouped"
 """The relation whose columns are a grouped query's keys (`key0`…) and aggregates (`aggregate0`…)."""
 
@@ -69,9 +69,9 @@ class Literal:
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """A function that the user registered; two are the same if all but their code agrees.
+    """A user-defined function; two are equal if everything but their code is equal.
 
-    It must give the same value for the same arguments: a batch may be repeated, and a plan may ask twice.
+    It must be deterministic: a batch may be repeated, and a plan may evaluate it twice.
     """
 
     name: str
@@ -81,9 +81,9 @@ class OwnFunction:
     kind: str
     """How it is called: with `arrow` arrays, with `pandas` series, or row by row (`scalar`)."""
     skips_nulls: bool
-    """Whether a row with a NULL argument gives NULL, and the function does not see the row."""
+    """Whether a NULL argument gives NULL without a call of the function."""
     version: str
-    """A change of meaning needs another version; checkpoints tell queries apart by it."""
+    """Must change when the meaning of the function changes; it is part of a query's fingerprint."""
     never_fails: bool
     code: Callable[..., object] = field(compare=False, repr=False)
 
@@ -100,7 +100,7 @@ class Call:
     arguments: tuple[Expr, ...]
     type: pa.DataType
     own: OwnFunction | None = field(default=None, repr=False)
-    """The user's function that is called; `function` is then OWN."""
+    """The user-defined function that is called; `function` is then OWN."""
 
     def __str__(self) -> str:
         if self.own is not None:
@@ -110,7 +110,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Cast:
-    """Converts the argument to another type; a value that does not fit ends the query with an ExpressionError."""
+    """Converts the argument to another type; a value that does not fit raises an ExpressionError."""
 
     argument: Expr
     type: pa.DataType
@@ -130,7 +130,7 @@ class AggregateCall:
     argument: Expr | None
     type: pa.DataType
     others: tuple[Expr, ...] = field(default=(), repr=False)
-    """The further arguments: what MIN_BY compares, the share of PERCENTILE, the limit of COLLECT_LIST."""
+    """Additional arguments: the sort key of MIN_BY, the fraction of PERCENTILE, the limit of COLLECT_LIST."""
 
     @property
     def arguments(self) -> tuple[Expr, ...]:
@@ -153,14 +153,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Yield the expression and all its descendants, parents first."""
+    """Yields the expression and all its descendants, parents first."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Apply `change` to every node, leaves first."""
+    """Applies `change` to every node, leaves first."""
     match expr:
         case Call(arguments=arguments):
             expr = replace(expr, arguments=tuple(transform(argument, change) for argument in arguments))
@@ -172,12 +172,12 @@ def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def columns(expr: Expr) -> tuple[Column, ...]:
-    """Return the distinct columns of an expression, in order of first appearance."""
+    """Returns the distinct columns of an expression, in order of first appearance."""
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Column)))
 
 
 def relations(expr: Expr) -> frozenset[str]:
-    """Return the relations whose columns an expression reads."""
+    """Returns the relations whose columns an expression reads."""
     return frozenset(column.relation for column in columns(expr))
 
 
@@ -199,8 +199,8 @@ def can_fail(expr: Expr) -> bool:
 def compares_exactly(expr: Expr) -> bool:
     """True for a comparison of several relations by sums of their integers, timestamps or intervals.
 
-    Such a comparison cannot overflow, whatever the values. Where it bounds a distance, a plan may look partners up by
-    buckets and never computes the sums of pairs that are far apart. Another plan, which does, must not fail on them.
+    Such a comparison cannot overflow for any values. If it bounds a distance, a plan may look up matches by bucket and
+    never compute the sums of pairs that are far apart. Another plan, which computes them, must not fail on them.
     """
     return (
         isinstance(expr, Call)
@@ -215,7 +215,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 
 
 def _is_counted(expr: Expr) -> bool:
-    """True where nothing but sums of whole numbers can fail, also where these are added to doubles."""
+    """True if nothing but sums of integers can fail, including sums with doubles."""
     match expr:
         case Call() if expr.function in _SUMS and (is_counted(expr.type) or expr.type == pa.float64()):
             return all(map(_is_counted, expr.arguments))
@@ -225,12 +225,12 @@ def _is_counted(expr: Expr) -> bool:
 
 
 def own_functions(expr: Expr) -> tuple[OwnFunction, ...]:
-    """Return the distinct functions of the user's own that an expression calls."""
+    """Returns the distinct user-defined functions that an expression calls."""
     return tuple(dict.fromkeys(node.own for node in walk(expr) if isinstance(node, Call) and node.own is not None))
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """Split a conjunction; a filter passes a row if every part is true.
+    """Splits a conjunction; a filter passes a row if every part is true.
 
     NULL is not true, so the parts may be applied one after another.
     """
@@ -240,7 +240,7 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
-    """Join the parts with AND; return None if there is none."""
+    """Joins the parts with AND; returns None if there is none."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else Call("and", parts, pa.bool_())

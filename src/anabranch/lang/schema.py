@@ -50,12 +50,12 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """Return the field with that name, case-insensitively, or None."""
+        """Returns the field with that name, case-insensitively, or None."""
         lowered = name.lower()
         return next((field for field in self.fields if field.name.lower() == lowered), None)
 
     def only(self, names: frozenset[str]) -> Schema:
-        """Return the fields with those names, in this schema's order."""
+        """Returns the fields with those names, in this schema's order."""
         return Schema(tuple(field for field in self.fields if field.name in names))
 
     def to_arrow(self) -> pa.Schema:
@@ -75,7 +75,7 @@ def is_integer(kind: pa.DataType) -> bool:
 
 
 def is_counted(kind: pa.DataType) -> bool:
-    """True for integers, and for timestamps and intervals, which are microseconds."""
+    """True for integers, and for timestamps and intervals, which are stored as microseconds."""
     return is_integer(kind) or bool(pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
@@ -101,7 +101,7 @@ def is_nested(kind: pa.DataType) -> bool:
 
 
 def is_spread_by(kind: pa.DataType) -> bool:
-    """True if values of the type count for the hash by which rows of a heavy key are spread."""
+    """True if values of the type are part of the hash that spreads rows of a heavy key."""
     return bool(
         is_integer(kind) or is_float(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or kind == TIMESTAMP
     )
@@ -130,7 +130,7 @@ def is_wider(kind: pa.DataType, other: pa.DataType) -> bool:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """The SQL name of a type, as users write it."""
+    """Returns the SQL name of a type."""
     if pa.types.is_timestamp(kind):
         return "timestamp"
     if pa.types.is_date32(kind):

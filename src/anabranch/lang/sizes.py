@@ -1,4 +1,4 @@
-"""Amounts as texts: memory with units in powers of ten, and numbers of things."""
+"""Formats and parses amounts: memory with units in powers of ten, and counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def parse_size(text: str) -> float:
-    """Parses bytes from `500 MB`, `1.5 GB` or a plain number; a ValueError says what was expected."""
+    """Parses bytes from `500 MB`, `1.5 GB` or a plain number; raises ValueError otherwise."""
     found = _SIZE.fullmatch(text)
     unit = (found.group(2) or "B") if found else ""
     sizes = {name.lower(): amount for name, amount in UNITS.items()}

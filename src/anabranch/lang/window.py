@@ -4,9 +4,9 @@ With `[RANGE r]` a row joins while the newest row of the combination is at most 
 a range of 0; `[UNBOUNDED]` has no range. With a slide, a grouped query emits results at every multiple of the slide
 since the Unix epoch.
 
-The engine knows a window by the deadlines that it gives to rows: a combination is valid while its newest row is not
-after the deadline of any of its rows. A kind of window is a subclass of `Window` with `deadline`, `span` and `__str__`
-of its own; `range` is then an upper bound on the distance from a row to its deadline, by which costs are estimated.
+The engine uses only the deadlines that a window assigns to rows: a combination is valid while its newest row is not
+after the deadline of any of its rows. A new kind of window is a subclass of `Window` with its own `deadline`, `span`
+and `__str__`; `range` is then an upper bound on the distance from a row to its deadline, for cost estimates.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ UNITS: dict[str, int] = {
     "week": 604_800_000_000,
 }
 FOREVER = 2**62
-"""The deadline of a row that never leaves; added to a time it still fits an int64. No duration is longer."""
+"""The deadline of a row that never expires; added to a time it still fits an int64. No duration is longer."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """How long a row stays; `range` is None for an unbounded window."""
+    """The lifetime of a row; `range` is None for an unbounded window."""
 
     range: int | None
     slide: int | None = None
@@ -44,28 +44,28 @@ class Window:
 
     @property
     def is_counted(self) -> bool:
-        """Whether rows leave when others have come (`CountWindow`): their deadlines are not known when they arrive."""
+        """Whether rows expire when others arrive (`CountWindow`): their deadlines are not known on arrival."""
         return False
 
     @property
     def reach(self) -> int:
-        """Microseconds from the event time of a row to its deadline, at most; `FOREVER` for an unbounded window."""
+        """The maximum distance in microseconds from a row's event time to its deadline; `FOREVER` if unbounded."""
         return FOREVER if self.range is None else self.range
 
     @property
     def span(self) -> int | None:
-        """Microseconds from the event time of every row to its deadline; None for a kind whose rows differ."""
+        """The distance in microseconds from every row's event time to its deadline; None if it differs between rows."""
         return self.reach
 
     def deadline(self, time: Any) -> Any:
-        """The deadline of a row by its event time, or of an array of rows; not later than `reach` after the time."""
+        """Returns the deadline of a row by its event time, at most `reach` later; accepts arrays."""
         return time + self.reach
 
     def earliest(self, deadline: int) -> int:
-        """The earliest event time of a row whose deadline is not before the given one."""
+        """Returns the earliest event time of a row whose deadline is not before the given one."""
         if self.span is not None:
             return deadline - self.span
-        # A deadline is not before its row, and later rows have no earlier deadlines.
+        # A deadline is not before its row, and is monotonic in event time.
         start = deadline - self.reach
         return start + bisect_left(range(start, deadline), deadline, key=self.deadline)
 
@@ -80,7 +80,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Always(Window):
-    """The window of a table: its rows are older than every event time, and never leave."""
+    """The window of a table: its rows are older than every event time, and never expire."""
 
     range: int | None = None
 
@@ -104,7 +104,7 @@ BEFORE_ALL = -FOREVER
 class Hop(Window):
     """Windows of one size that begin every slide since the Unix epoch, and do not include their end.
 
-    `range` is a microsecond less than the size: a row is in the windows that end up to its size after it.
+    `range` is one microsecond less than the size: a row is in the windows that end at most its size after it.
     """
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Hop(Window):
 
 @dataclass(frozen=True)
 class Tumble(Hop):
-    """Windows of one size that begin where the one before ends: a row is in one of them, until it ends."""
+    """Consecutive windows of one size: a row is in exactly one of them, until it ends."""
 
     @property
     def span(self) -> int | None:
@@ -133,11 +133,11 @@ class Tumble(Hop):
 
 @dataclass(frozen=True)
 class CountWindow(Window):
-    """The last `rows` rows of the stream, or of each part of it in which the columns of `partition` are equal.
+    """The last `rows` rows of the stream, or of each partition by the columns of `partition`.
 
-    Rows are counted in order of event time; those of one instant in order of their values. A row leaves when so many
-    have come behind it: its deadline is a microsecond before the event time of the last of these. With a `range` it
-    leaves at the end of that, if this is sooner.
+    Rows are counted in order of event time, and rows with equal times in order of their values. A row expires when
+    `rows` rows have followed it: its deadline is one microsecond before the event time of the last of these. With a
+    `range` it expires at the end of the range, if this is sooner.
     """
 
     rows: int = 1
@@ -164,7 +164,7 @@ class CountWindow(Window):
 
 
 def instant_text(micros: int) -> str:
-    """An event time as text, as Spark's progress writes it.
+    """Formats an event time in the format of Spark's progress.
 
     >>> instant_text(1_700_000_000_250_000)
     '2023-11-14T22:13:20.250Z'
@@ -177,7 +177,7 @@ def instant_text(micros: int) -> str:
 
 
 def duration_text(micros: int) -> str:
-    """The shortest whole-unit spelling of a duration.
+    """Formats a duration in the largest unit that divides it.
 
     >>> duration_text(90_000_000)
     '90 SECONDS'
@@ -193,7 +193,7 @@ def duration_text(micros: int) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Microseconds of a text such as `10 seconds` or `1 minute 30 seconds`; ValueError says what was expected."""
+    """Parses a text such as `10 seconds` or `1 minute 30 seconds` to microseconds; raises ValueError otherwise."""
     words = text.split()
     if not words or len(words) % 2:
         raise ValueError(f"expected a duration such as '10 seconds', found '{text}'")
@@ -207,7 +207,7 @@ def parse_duration(text: str) -> int:
 
 
 def scaled(number: str, unit: str, size: int) -> int:
-    """Convert a number of units to microseconds, rounded; ValueError says what was expected.
+    """Converts a number of units to microseconds, rounded; raises ValueError if it is not a number or too large.
 
     >>> scaled("1.5", "seconds", UNITS["second"])
     1500000
@@ -218,14 +218,14 @@ def scaled(number: str, unit: str, size: int) -> int:
         count = Decimal("NaN")
     if count.is_nan():
         raise ValueError(f"expected a number before '{unit}', found '{number}'")
-    # Compared before it is multiplied: a power of ten may be too large to be written out.
+    # Compared before multiplying: a power of ten may be too large to expand.
     if not -FOREVER <= count <= FOREVER:
         raise _too_long(f"{number} {unit}")
     return bounded(round(count * size), f"{number} {unit}")
 
 
 def bounded(micros: int, text: str) -> int:
-    """A duration that times can be added to; ValueError for a longer one."""
+    """Returns the duration; raises ValueError if it is too long to be added to a time."""
     if abs(micros) > FOREVER:
         raise _too_long(text)
     return micros

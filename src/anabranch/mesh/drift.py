@@ -1,10 +1,10 @@
-"""Detects drift: the classifier no longer spreads rows as before, or operators no longer act on them as before.
+"""Detects drift: the distribution of rows over routes, or the selectivity of operators, has changed.
 
-A change counts as drift if it is large enough to matter and too large for chance. The counts come from a running mesh:
-rows per route, and rows in and out of each operator on each route. Leaves of one route count together: rows that move
-between them take the same route, and the operators of the route show whether they behave differently. An operator is
-compared only with itself on the same route, where the same operators come before it. After drift, a new search starts
-from the current mesh (`proposal.find_mesh`), and the gate decides whether to change to its result.
+A change counts as drift if it is both relevant and statistically significant. The counts come from a running mesh: rows
+per route, and rows in and out of each operator on each route. Leaves with the same route are counted together: rows
+that move between them take the same route, and the operators of the route show whether they behave differently. An
+operator is compared only with itself on the same route, where the same operators precede it. After drift, a new search
+starts from the current mesh (`proposal.find_mesh`), and the gate decides whether to change to its result.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ class MeshUse:
     """Counts of a mesh over some batches, for the rows of one relation."""
 
     rows: tuple[float, ...]
-    """Rows that the classifier sent on each route."""
+    """Rows that the classifier sent to each route."""
     hops: Mapping[tuple[int, str], HopStatistics] = field(default_factory=dict)
     """By route and operator."""
 
 
 @dataclass(frozen=True)
 class DriftLimits:
-    """The changes that do not count as drift yet."""
+    """The largest changes that do not count as drift."""
 
     share: float = 0.1
-    """The share of all rows that may take other routes than before."""
+    """The fraction of all rows that may change routes."""
     selectivity: float = 0.3
-    """The share by which an operator's selectivity may rise or fall."""
+    """The fraction by which an operator's selectivity may change."""
     certainty: float = 4.0
     """Standard errors that a change must exceed."""
 
 
 def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
-    """Adds up the counts of steps for the routes of one relation."""
+    """Sums the counts of steps for the routes of one relation."""
     rows = [0.0] * len(ways.routes)
     hops: dict[tuple[int, str], HopStatistics] = {}
     for route in seen:
@@ -53,7 +53,7 @@ def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
 
 
 def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
-    """The reason why the mesh may no longer fit, or None."""
+    """Returns the reason why the mesh may no longer fit, or None."""
     limits = limits or DriftLimits()
     return _moved_rows(before.rows, now.rows, limits) or _changed_operator(before, now, limits)
 
@@ -81,7 +81,7 @@ def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str
         if known is None or not known.rows or not seen.rows:
             continue
         was, is_now = known.kept / known.rows, seen.kept / seen.rows
-        # Counts of matches vary about as their mean does; half a row more keeps zero from looking certain.
+        # The variance of a match count is about its mean; half a row more avoids a variance of zero.
         chance = math.sqrt((known.kept + 0.5) / known.rows**2 + (seen.kept + 0.5) / seen.rows**2)
         least, most = sorted((was, is_now))
         factor = most / least if least else math.inf

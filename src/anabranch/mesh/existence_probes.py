@@ -1,17 +1,17 @@
-"""Routes that ask first: rows without a partner somewhere stop before they join, whatever tells them apart.
+"""Existence probes: semi-joins at the beginning of a route that drop rows without a match before they join.
 
-A question (`b?`) looks a row up in a state without joining it. Where a row is to meet several states by its own
-columns, asking all of them first leaves only rows that have partners in each, so that no combination is made that the
-next state would drop. It needs no attribute and no training: keys may be texts, hot, or distributed in any way. If all
-relations share one key, what is left after the questions is bounded by the results, in whatever order the states are
-then probed (Yannakakis 1981); so the order of the probes hardly matters any more, and partners are not counted.
+An existence probe (`b?`) looks up a row in a state without joining it. If a row probes several states by its own
+columns, checking all of them first leaves only rows with matches in each, so that no combination is made that the next
+state would drop. This needs no attribute and no training, and works for any type and distribution of keys. If all
+relations share one key, the rows left after the existence probes are bounded by the results, in any order of the
+following probes (Yannakakis 1981).
 
-What a question does to a row follows from what the probe did to it: it lets through what found a partner, and costs
-what a probe that finds at most one costs. Questions are added one by one, the one that saves most first, as long as
-they save. All costs are sums over rows, because which rows drop out together is all that matters here.
+The effect of an existence probe on a row follows from that of the probe: it passes rows that found a match, and costs
+as much as a probe that finds at most one. Existence probes are added greedily, as long as they save. Costs are summed
+row by row, because it matters which rows drop out together.
 
-Limit: only relations that share keys with the row itself, and no other predicate, are asked for, at the beginning of
-the route. Routes with questions have no classifier.
+Limit: only for relations that share keys with the row itself and no other predicate, and only at the beginning of a
+route. Routes with existence probes have no classifier.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from anabranch.plan.mesh import RelationRoutes, asked, certain, is_question, que
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 MOST_ROWS, MOST_SETS = 400, 1 << 19
-"""Rows that questions are chosen by, and rows times sets of operators."""
+"""The most rows used to choose existence probes, and the most rows times sets of operators."""
 CLEARLY = 0.9
-"""The share of the cost of questions below which a classifier is preferred: it fits only as long as rows stay alike."""
+"""A classifier is preferred below this fraction of the cost of existence probes.
+
+It fits only as long as the distribution of rows does not change.
+"""
 
 
 def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
-    """The relations that rows of a relation may ask for first; none if there are not two."""
+    """Returns the relations that rows of a relation may check first; empty if there are fewer than two."""
     found = tuple(
         name
         for name in operators
@@ -56,7 +59,7 @@ def ask_first(
     rng: np.random.Generator,
     setting: SearchSetting,
 ) -> MeshProposal | None:
-    """The route that asks first and then probes; None if no question saves enough, also on rows held out."""
+    """Returns the route that begins with existence probes; None if they do not save enough, also on held-out rows."""
     if not may_ask or matrix.rows < LEAST_ROWS:
         return None
     route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
@@ -85,7 +88,7 @@ def ask_first(
 def preferred(
     asking: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
 ) -> MeshProposal:
-    """The questions, unless the routes of a classifier are clearly cheaper, by what is certain of both."""
+    """Returns the existence probes, unless the routes of a classifier are clearly cheaper, by the certain gains."""
     asks, routes = (
         price(each.ways, sample, matrix, costs) * max(1.0, (1 + each.gain) / (1 + _certain_gain(each)))
         for each in (asking, routed)
@@ -98,7 +101,7 @@ def _certain_gain(found: MeshProposal) -> float:
 
 
 def price(ways: RelationRoutes, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts) -> float:
-    """Seconds of a row on the routes of a relation, summed row by row: operators, tests and overhead."""
+    """Returns the seconds per row on the routes of a relation, summed row by row: operators, tests and overhead."""
     ends = np.array(leaves(ways.classifier), dtype=np.int64)
     leaf_of = assign_routes(by_leaf(ways.classifier), sample.columns, sample.rows)
     route_of, tests = ends[leaf_of, 0], ends[leaf_of, 1]
@@ -110,23 +113,24 @@ def price(ways: RelationRoutes, sample: TrainingSet, matrix: OperatorMatrix, cos
 
 
 def route_overhead(ways: RelationRoutes, matrix: OperatorMatrix, costs: MeshCosts) -> float:
-    """Seconds per row that the operators of all routes take however few rows they have."""
+    """Returns the fixed seconds per row that the operators of all routes take, independent of their number of rows."""
     return costs.route * sum(len(route.operators) for route in ways.routes) / len(matrix.operators)
 
 
 def certain_ways(relation: str, names: tuple[str, ...]) -> RelationRoutes:
-    """One route for all rows of a relation."""
+    """Returns one route for all rows of a relation."""
     return RelationRoutes(relation, (certain(names),))
 
 
 def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
-    """Seconds that each row pays for the operators of a route."""
+    """Returns the seconds that the operators of a route take for each row."""
     left, paid = np.ones(matrix.rows), np.zeros(matrix.rows)
     for name in route:
         at = matrix.operators.index(asked(name) if is_question(name) else name)
         selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
         passing = np.minimum(selectivity, 1.0)
-        # A probe costs its lookup and, as much again, each match (`engine.fabric.profile`); so does a row that passes.
+        # A probe costs its lookup and as much again for each match (`engine.fabric.profile`); so does a row that
+        # passes.
         paid += left * (cost * (1 + passing) / (1 + selectivity) if is_question(name) else cost)
         left = left * (passing if is_question(name) else selectivity)
     return paid
@@ -135,7 +139,7 @@ def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
 def _best(
     sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, may_ask: tuple[str, ...], costs: MeshCosts
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The best route with questions, or without any if none saves; and the best one without."""
+    """Returns the best route with existence probes, or without any if none saves; and the best one without."""
     rows = _thinned(matrix)
     seen, shares = matrix.take(rows), sample.shares[rows] / sample.shares[rows].sum()
     call = costs.route / len(matrix.operators)
@@ -164,14 +168,14 @@ def _paid(matrix: OperatorMatrix, shares: Doubles, route: tuple[str, ...], call:
 
 
 def _left(matrix: OperatorMatrix, questions: tuple[str, ...]) -> Doubles:
-    """The chance of each row to pass all questions."""
+    """Returns the probability of each row to pass all existence probes."""
     places = [matrix.operators.index(asked(name)) for name in questions]
     left: Doubles = np.minimum(matrix.selectivity[:, places], 1.0).prod(axis=1)
     return left
 
 
 def _probes(router: Router, left: Doubles) -> tuple[str, ...]:
-    """The best order of the probes for the rows that are left."""
+    """Returns the best order of the probes for the remaining rows."""
     return tuple(router.matrix.operators[at] for at in router.best_by(left).order)
 
 
@@ -184,7 +188,7 @@ def _held_out(
     costs: MeshCosts,
     parts: int,
 ) -> HeldOut:
-    """Chooses questions from all rows but a third and prices both routes on that third, for so many of the thirds."""
+    """Chooses existence probes on all folds but one and prices both routes on that fold, for `parts` folds."""
     paid = np.zeros((2, matrix.rows))
     call = costs.route / len(matrix.operators)
     for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:

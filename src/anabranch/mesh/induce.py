@@ -1,11 +1,11 @@
 """Learns the classifier: grows an entropy decision tree and turns it into a plan value.
 
-Labels are route numbers. The tree grows until its leaves are pure or no attribute is left to split by, and an impure
-leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
-first put in the order of their mean label, so that one test can list several. Rows unlike any in the sample follow the
-majority: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
-its lighter branch, so that an unseen category goes with the heavier; or, where only frequent texts are categories,
-those of the branch to which the rest does not go. (Nehme et al. 2012, section 4.4.)
+Labels are route numbers. The tree grows until its leaves are pure or no attribute is left to split by; an impure leaf
+takes the route with the most weight. Numbers are split halfway between adjacent values of the sample. Categories are
+ordered by their mean label, so that one test can list several. Rows unlike any in the sample follow the majority: NULLs
+go where the sample's NULLs went, or else to the heavier branch. A test lists the categories of its lighter branch, so
+that an unseen category goes to the heavier one; if only frequent texts are categories, it lists those of the branch
+without the rest. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.plan.classify import assign_routes
 
 
 def induce(training: TrainingSet, labels: Integers) -> Classifier:
-    """The tree that separates the labels of the rows as well as their attributes can."""
+    """Returns the tree that separates the labels of the rows as well as their attributes allow."""
     if training.rows == 0:
         raise ValueError("a classifier cannot be learnt from no rows")
     if not training.attributes or (labels == labels[0]).all():
@@ -34,7 +34,7 @@ def induce(training: TrainingSet, labels: Integers) -> Classifier:
 
 
 def ordered_ranks(training: TrainingSet, labels: Integers) -> Integers:
-    """Rows x attributes: ranks of values, categories in the order of their mean label; -1 for NULL."""
+    """Returns rows x attributes: ranks of values, categories ordered by their mean label; -1 for NULL."""
     ranks = np.ascontiguousarray(np.stack([attribute.ranks for attribute in training.attributes], axis=1))
     is_category = np.array([attribute.categories is not None for attribute in training.attributes])
     if is_category.any():
@@ -46,7 +46,7 @@ def ordered_ranks(training: TrainingSet, labels: Integers) -> Integers:
 def cut_back(
     tree: Classifier, sample: TrainingSet, paid: Doubles, test: float, rows: Integers | None = None
 ) -> tuple[Classifier, float]:
-    """Removes the tests that cost their rows more than they save; returns the tree and the cost of its rows and tests.
+    """Prunes tests that cost their rows more than they save; returns the tree and the cost of its rows and tests.
 
     `paid` is rows x routes: the cost that each row adds to the mesh on each route; a test adds `test` x share.
     """
@@ -101,13 +101,13 @@ class _Reading:
 
     @staticmethod
     def _threshold(attribute: Attribute, ranks: Integers, cut: int) -> float:
-        """The middle between the two values of these rows that are next to the cut."""
+        """Returns the midpoint of the two values of these rows that are adjacent to the cut."""
         below, above = ranks[(ranks >= 0) & (ranks <= cut)], ranks[ranks > cut]
         if above.size == 0:
             return np.inf
         low, high = attribute.levels[below.max()], attribute.levels[above.min()]
         middle = float(low + (high - low) / 2)
-        # Between neighbouring doubles there is no middle: rounding must not carry the cut up to the higher one.
+        # Adjacent doubles have no midpoint: rounding must not move the cut up to the higher one.
         return middle if middle < high else float(low)
 
     def _categories(self, attribute: Attribute, rows: Integers, position: int) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from anabranch.stats.mesh.operators import Needs
 SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal", "merge"]
 
 CURRENT = "current mesh"
-"""The name of the mesh that runs now, among the mesh candidates."""
+"""The name of the running mesh among the mesh candidates."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,25 @@ class SearchSetting:
     """The parameters of a mesh search; the defaults suit a sample of about a thousand rows."""
 
     size: int = 30
-    """Condensed rows."""
+    """The number of condensed rows."""
     method: SearchMethod = "anneal"
-    """An exhaustive search of more than ten condensed rows is annealed instead."""
+    """An exhaustive search of more than ten condensed rows is replaced by annealing."""
     start: Start = "route"
     stop: Stop = field(default_factory=Stop)
     costs: MeshCosts = field(default_factory=MeshCosts)
     least_gain: float = 0.02
-    """A mesh must be faster than the single best route by this share, on rows held out."""
+    """A mesh must be faster than the single best route by this fraction, on held-out rows."""
     tolerance: float = 0.01
-    """Orders that differ by less than this share of their cost are left open."""
+    """Orders whose costs differ by less than this fraction are left open."""
     early_out: bool = False
-    """Whether nothing is searched where even a route for each condensed row would gain too little."""
+    """Whether to skip the search if even one route per condensed row would gain too little."""
     asks: bool = False
-    """Whether routes may ask first (`mesh.existence_probes`); the published search has no such operators."""
+    """Whether routes may begin with existence probes (`mesh.existence_probes`); the published search has none."""
 
 
 @dataclass(frozen=True)
 class MeshCandidate:
-    """A mesh that was priced (seconds per row), and how it compares with the best."""
+    """A priced mesh (seconds per row), and how it compares with the best."""
 
     name: str
     cost: float
@@ -75,16 +75,16 @@ class Priced:
     tree: Classifier
     orders: tuple[Order, ...]
     cost: float
-    """Equation 2 with this very tree."""
+    """Equation 2 with this tree."""
     shares: Doubles
-    """The share of the rows that takes each order."""
+    """The fraction of the rows on each order."""
     paid: Doubles
-    """The seconds that a row of each order pays for its operators."""
+    """The operator seconds per row of each order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """A condensed sample, ready to be searched."""
+    """A condensed sample, ready for searching."""
 
     condensed: Condensed
     needs: Needs
@@ -101,7 +101,7 @@ class Learner:
     def search(
         self, rng: np.random.Generator, current: RelationRoutes | None = None
     ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
-        """The best mesh found, never worse than its start or a single route, and the mesh candidates."""
+        """Returns the best mesh found, never worse than its start or a single route, and the mesh candidates."""
         setting, space = self.setting, self.space
         single = start_solution(space, "one", rng)
         if current is None:
@@ -114,7 +114,7 @@ class Learner:
             case "improve":
                 found = improve(space, first, rng, setting.stop)
             case "merge":
-                # What suited the rows of yesterday may be far from what suits those of today.
+                # A mesh that suited earlier rows may be far from the best for current rows.
                 starts = [first] if current is None else [first, start_solution(space, setting.start, rng)]
                 found = min((merge_down(space, each) for each in starts), key=lambda solution: solution.cost)
             case "anneal" | "exhaustive":
@@ -133,9 +133,9 @@ class Learner:
         return best, tuple(considered)
 
     def classify(self, solution: Solution) -> Priced:
-        """Learns from the sampled rows, each with the route of its cell, and removes tests that do not pay.
+        """Learns from the sampled rows, each with the route of its cell, and prunes tests that do not pay.
 
-        Routes are numbered by the share of the rows that take them, the most used first.
+        Routes are numbered by the fraction of the rows on them, the most used first.
         """
         sample, cells = self.condensed.sample, self.condensed.cells
         tree = induce(sample, solution.labels[cells])
@@ -158,19 +158,19 @@ class Learner:
         return Priced(tree, orders, total, shares, np.divide(spent, shares, out=np.zeros_like(spent), where=shares > 0))
 
     def route(self, order: Order, tree: Classifier, number: int) -> Route:
-        """The order as a plan value; steps are open where their order hardly matters to the rows."""
+        """Returns the order as a plan value; steps are open if their order hardly matters to the rows."""
         cells = np.flatnonzero(self._cell_routes(tree) == number)
         groups = self.router.opened(order, cells, self.setting.tolerance) if cells.size else [(i,) for i in order]
         names = self.condensed.matrix.operators
         return Route(tuple(tuple(names[operator] for operator in group) for group in groups))
 
     def _paid(self, orders: tuple[Order, ...]) -> Doubles:
-        """Cells x orders: seconds that a row of the cell pays for its operators."""
+        """Returns cells x orders: the operator seconds of a row of the cell."""
         every = self.router.everything
         return np.stack([self.router.row_costs(order, every) for order in orders], axis=1)
 
     def _cell_routes(self, tree: Classifier) -> Integers:
-        """The route that most of each cell's rows take."""
+        """Returns the route that most of each cell's rows take."""
         sample = self.condensed.sample
         route_of = assign_routes(tree, sample.columns, sample.rows).astype(np.int64)
         table = np.zeros((self.condensed.rows.rows, int(route_of.max(initial=0)) + 1))

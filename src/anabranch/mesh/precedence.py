@@ -1,7 +1,7 @@
-"""Reads the precedence of operators off the join graph: which operators must wait for others.
+"""Derives the precedence of operators from the join graph: which operators must follow others.
 
-A probe waits until some bound relation shares a predicate with its target, so that no cross product is formed where a
-lookup is possible; a deferred predicate waits for all relations that it reads.
+A probe must follow some relation that shares a predicate with its target, so that no cross product is formed where a
+lookup is possible. A deferred predicate must follow all relations that it reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.stats.mesh.operators import Needs
 
 
 def precedence(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> Needs:
-    """For each operator on the rows of the relation, the operators that must come before it."""
+    """Returns, for each operator on the rows of the relation, the operators that must precede it."""
     places = {name: place for place, name in enumerate(operators)}
     reachable = {relation}
     while grown := {name for name in operators if name in graph.names and _meets(graph, name, reachable)}:

@@ -1,9 +1,9 @@
-"""Proposes a mesh from a sample: condenses, searches, learns the classifier, and checks the gain on rows held out.
+"""Proposes a mesh from a sample: condenses, searches, learns the classifier, and checks the gain on held-out rows.
 
-The answer can always run. If there is nothing to learn from, nothing that separates rows, or no gain on rows that were
-not learnt from, the answer is a single route with the reason. The gain is checked by cross
-validation: routes and classifier of some rows are priced on the others, leaf by leaf, against the single best route of
-the same rows. All chance comes from the given generator.
+The result can always run. If there is nothing to learn from, no attribute separates the rows, or there is no gain on
+held-out rows, the result is a single route with the reason. The gain is checked by cross-validation: routes and
+classifier of some rows are priced on the others, leaf by leaf, against the single best route of the same rows. All
+randomness comes from the given generator.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 LEAST_ROWS = 8
-"""With fewer sampled rows, a gain cannot be checked on rows held out."""
+"""With fewer sampled rows, a gain cannot be checked on held-out rows."""
 FOLDS = 3
 CLEAR = 0.5
-"""A gain on the sampled rows that is far from chance: one part of them is held out instead of each in turn."""
+"""A gain on the sampled rows that is clearly significant: one fold is held out instead of each in turn."""
 RESAMPLES = 40
 TRACE = 1e-12
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The gain over the single best route, on rows that were not learnt from."""
+    """The gain over the single best route, on held-out rows."""
 
     gain: float
     error: float
-    """Its standard error, by resampling those rows."""
+    """Its standard error, by bootstrap over those rows."""
 
     def __str__(self) -> str:
         return f"{self.gain:+.1%} ± {self.error:.1%} on rows held out"
@@ -45,15 +45,15 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class MeshProposal:
-    """The routes that new rows of a relation should take, and why; costs are seconds per row."""
+    """The proposed routes of new rows of a relation, with the reason; costs are seconds per row."""
 
     ways: RelationRoutes
     shares: tuple[float, ...]
-    """The share of the sampled rows that takes each route."""
+    """The fraction of the sampled rows on each route."""
     route_costs: tuple[float, ...]
-    """The seconds that a row of each route pays for its operators."""
+    """The operator seconds per row of each route."""
     cost: float
-    """The whole of Equation 2: routes, tests and overhead."""
+    """The total of Equation 2: routes, tests and overhead."""
     single: Route
     """The best route for all rows."""
     single_cost: float
@@ -63,7 +63,7 @@ class MeshProposal:
 
     @property
     def is_mesh(self) -> bool:
-        """True when the rows take more than one route of probes alone, which an mjoin gives them too."""
+        """True if the rows take several routes or existence probes, which an mjoin cannot express."""
         return not self.ways.is_plain
 
     @property
@@ -81,9 +81,10 @@ def find_mesh(
     current: RelationRoutes | None = None,
     condensed: Condensed | None = None,
 ) -> MeshProposal:
-    """The best mesh for the rows of one relation, or its best single route; starts from the current mesh if given.
+    """Returns the best mesh for the rows of one relation, or its best single route.
 
-    `condensed` is the sample condensed to the size of the setting, where somebody has done that already.
+    The search starts from the current mesh if given. `condensed` is the sample condensed to the size of the setting, if
+    already computed.
     """
     setting = setting or SearchSetting()
     if matrix.rows != sample.rows:
@@ -126,17 +127,17 @@ def find_mesh(
 def one_route_only(
     sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, setting: SearchSetting, reason: str
 ) -> MeshProposal:
-    """The best single route for all rows; no mesh is searched."""
+    """Returns the best single route for all rows, without a mesh search."""
     return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
 
 
 def least_cost(condensed: Condensed, needs: Needs, setting: SearchSetting) -> float:
-    """Seconds of a row if every kind of rows had its own route, and routes cost nothing: a mesh takes no less."""
+    """Returns the seconds per row if every kind of row had its own free route: a lower bound for any mesh."""
     return _apart(Learner(condensed, needs, setting))
 
 
 def told_apart(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
-    """The sample as far as attributes can tell its rows apart: condensed to one row where they cannot."""
+    """Returns the condensed sample; condensed to one row if attributes do not separate its rows."""
     size = 1 if _nothing_to_learn(sample, matrix) or not differ(sample, matrix) else setting.size
     return condense(sample, matrix, size)
 
@@ -152,13 +153,13 @@ def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
 
 
 def _could_gain(learner: Learner) -> bool:
-    """Whether a mesh could gain enough if every kind of rows had its own route, and routes cost nothing."""
+    """Whether a mesh could gain enough if every kind of row had its own free route."""
     router = learner.router
     return router.best(router.everything).cost >= (1 + learner.setting.least_gain) * _apart(learner)
 
 
 def _apart(learner: Learner) -> float:
-    """Seconds of a row if every condensed row had its own route."""
+    """Returns the seconds per row if every condensed row had its own route."""
     return float(sum(learner.router.best(np.array([row])).cost for row in range(learner.condensed.rows.rows)))
 
 
@@ -190,7 +191,7 @@ def _single(
 
 
 def parts_held_out(single: float, cost: float) -> int:
-    """How many parts of the sample are held out in turn, by what is gained on the whole of it."""
+    """Returns how many folds of the sample are held out in turn, depending on the gain on the whole sample."""
     return 1 if single >= (1 + CLEAR) * cost else FOLDS
 
 
@@ -202,7 +203,7 @@ def held_out_gain(
     setting: SearchSetting,
     parts: int = FOLDS,
 ) -> HeldOut:
-    """Learns from all rows but a third and prices mesh and single route on that third, for so many of the thirds."""
+    """Learns on two thirds of the rows and prices mesh and single route on the other third, for `parts` folds."""
     single, mesh = np.zeros(RESAMPLES + 1), np.zeros(RESAMPLES + 1)
     for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
         learner = Learner(condense(sample.take(learning), matrix.take(learning), setting.size), needs, setting)
@@ -225,19 +226,19 @@ def held_out_gain(
 
 
 def resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
-    """The weights of the sample, and then those of other samples of the same rows."""
+    """Returns the weights of the sample, followed by those of bootstrap samples of the same rows."""
     size = weights.size
-    # As a multinomial draw, which takes ten times as long: how often each row comes up in as many draws as there are.
+    # A multinomial draw takes ten times as long: count how often each row occurs in as many draws as there are rows.
     drawn = rng.integers(0, size, (RESAMPLES, size)) + size * np.arange(RESAMPLES)[:, None]
     times = np.bincount(drawn.reshape(-1), minlength=RESAMPLES * size).reshape(RESAMPLES, size)
     return [weights, *(weights * each for each in times)]
 
 
 def _averages(matrix: OperatorMatrix, weights: Doubles) -> tuple[OperatorMatrix, Doubles]:
-    """Mean statistics of some rows, one for each of several weightings, and how much the rows weigh in each."""
+    """Returns the mean statistics of some rows under each of several weightings, and the total weight in each."""
     total: Doubles = weights.sum(axis=1)
-    # A trace of weight keeps the mean of rows that weigh nothing a number.
+    # A trace of weight keeps the mean of rows without weight finite.
     share = weights / (total + TRACE)[:, None]
-    # Not by a matrix product: those start threads, which on a busy machine cost more than the sum.
+    # Not a matrix product: that starts threads, which cost more than the sum on a busy machine.
     selectivity, cost = (np.einsum("wr,ro->wo", share, of) for of in (matrix.selectivity, matrix.cost))
     return OperatorMatrix(matrix.operators, selectivity, cost), total

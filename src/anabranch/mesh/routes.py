@@ -1,12 +1,12 @@
-"""Finds the best route for a subset of rows: the order of the operators, its cost, and where the order hardly matters.
+"""Finds the best route for a subset of rows: the order of operators, its cost, and steps whose order hardly matters.
 
 The cost of an order on a subset is summed row by row: each row pays for an operator as many times as it has offspring
-after the operators before it, Σ w c_i Π σ_j. Averages would lose that operators drop the same rows. Up to
-twelve operators the order is exact: how much is left depends only on the set of operators passed, so dynamic
-programming over sets (Selinger et al. 1979) finds the least sum, with any precedence. Beyond that the operator with the
-best rank (1 - σ) / c on the rows still left comes next, taken together with those that it waits for (the conditional
-greedy of Babu et al. 2004, with the modules of Ibaraki and Kameda 1984); where rows are alike and nothing waits, that
-is rank ordering, which is optimal.
+after the preceding operators, Σ w c_i Π σ_j. Averages would hide that operators drop the same rows. Up to twelve
+operators the order is exact: the offspring depend only on the set of operators passed, so dynamic programming over sets
+(Selinger et al. 1979) finds the least sum under any precedence. Beyond that, the operator with the best rank (1 - σ) /
+c on the remaining rows comes next, together with the operators that must precede it (the conditional greedy of Babu et
+al. 2004, with the modules of Ibaraki and Kameda 1984). If rows are alike and there is no precedence, that is rank
+ordering, which is optimal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from anabranch.mesh.kernels import best_order, surviving
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs, may_come
 
 Order: TypeAlias = tuple[int, ...]
-"""Positions of all operators, in the order of visit."""
+"""Positions of all operators, in the order of application."""
 
 MOST_EXACT = 12
 """With more operators, orders are not exact; 2^n sets are examined."""
 LARGEST_GROUP = 4
-"""Operators of one open step at most; all their orders are priced."""
+"""The maximum number of operators of one open step; all their orders are priced."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Ordered:
 
 @dataclass(frozen=True, eq=False)
 class Router:
-    """Orders operators for subsets of the rows of one matrix, and remembers each answer."""
+    """Orders operators for subsets of the rows of one matrix; caches results."""
 
     matrix: OperatorMatrix
     shares: Doubles
-    """The weight of each row; all of them sum to one."""
+    """The weight of each row; the weights sum to one."""
     needs: Needs
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Router:
         return np.arange(self.matrix.rows)
 
     def best(self, rows: Integers) -> Ordered:
-        """A cheapest order for these rows, ascending row numbers."""
+        """Returns a cheapest order for these rows, ascending row numbers."""
         key = rows.tobytes()
         found = self._known.get(key)
         if found is None:
@@ -65,18 +65,18 @@ class Router:
         return found
 
     def best_by(self, shares: Doubles) -> Ordered:
-        """A cheapest order for all rows if they weighed so much."""
+        """Returns a cheapest order for all rows under these weights."""
         if len(self.needs) > MOST_EXACT:
             return replace(self, shares=shares).best(self.everything)
         order, cost = best_order(self._surviving * shares[:, None], self.matrix.cost, self.everything, self._allowed)
         return Ordered(tuple(int(operator) for operator in order), float(cost))
 
     def price(self, order: Order, rows: Integers) -> float:
-        """The cost of these rows when they take the order."""
+        """Returns the cost of these rows under the order."""
         return float(self.shares[rows] @ self.row_costs(order, rows))
 
     def row_costs(self, order: Order, rows: Integers) -> Doubles:
-        """Seconds that one row of each kind pays when it takes the order."""
+        """Returns the seconds of one row of each kind under the order."""
         return row_costs(self.matrix, order, rows)
 
     def keeps_needs(self, order: Order) -> bool:
@@ -88,9 +88,10 @@ class Router:
         return True
 
     def opened(self, order: Order, rows: Integers, tolerance: float) -> tuple[Order, ...]:
-        """Opens the steps of an order: neighbours form one step if all their orders cost nearly the same.
+        """Opens the steps of an order: adjacent operators form one step if all their orders cost nearly the same.
 
-        Nearly: within the tolerance, as a share of the cost of the order; with a tolerance of 0 nothing is left open.
+        Nearly: within the tolerance, as a fraction of the cost of the order; with a tolerance of 0 nothing is left
+        open.
         """
         if tolerance == 0:
             return tuple((operator,) for operator in order)
@@ -149,7 +150,7 @@ class Router:
         return Ordered(tuple(order), self.price(tuple(order), rows))
 
     def _modules(self, order: list[int]) -> list[list[int]]:
-        """Each operator that is left, behind the fewest others that must come first."""
+        """Returns each remaining operator after the fewest others that must precede it."""
         done = set(order)
         waiting = [operator for operator in range(len(self.needs)) if operator not in done]
         ways: dict[int, list[int]] = {}
@@ -168,7 +169,7 @@ class Router:
         return list(ways.values())
 
     def _rank(self, module: list[int], rows: Integers, left: Doubles) -> float:
-        """The rank (1 - T) / C of a module on the rows that are left."""
+        """Returns the rank (1 - T) / C of a module on the remaining rows."""
         cost, after = 0.0, left
         for operator in module:
             cost += float(after @ self.matrix.cost[rows, operator])
@@ -178,7 +179,7 @@ class Router:
 
 
 def row_costs(matrix: OperatorMatrix, order: Order, rows: Integers) -> Doubles:
-    """Seconds that one of each of these rows pays when it takes the order."""
+    """Returns the seconds of one of each of these rows under the order."""
     chosen = np.ix_(rows, np.array(order, dtype=np.int64))
     selectivity, cost = matrix.selectivity[chosen], matrix.cost[chosen]
     before = np.ones_like(selectivity)

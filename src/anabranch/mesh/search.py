@@ -1,17 +1,17 @@
-"""Searches a mesh: the partition of the condensed rows that costs least, with each subset on its own best route.
+"""Searches a mesh: the cheapest partition of the condensed rows, with each subset on its own best route.
 
 The cost of a mesh is Equation 2 of the paper: Σ f (c(route) + c(path in the classifier)) + |R| × overhead, in seconds
-per row. Here |R| counts distinct routes, not leaves of the classifier: rows of two leaves with one route travel
-together. Subsets with the same best route are one class for the classifier, and rows that agree in all attributes are
-one element, so a tree can always tell the classes apart.
+per row. Here |R| counts distinct routes, not leaves of the classifier: rows of two leaves with the same route are
+processed together. Subsets with the same best route are one class for the classifier, and rows that agree in all
+attributes are one element, so a tree can always separate the classes.
 
-`exhaustive` (Opt-QM) is exact up to ten rows: partitions are taken by rising lower bound (their routes, their overhead
-and the entropy of their shares, below which no binary tree can go) until the bound passes the best cost.
+`exhaustive` (Opt-QM) is exact up to ten rows: partitions are examined by rising lower bound (their routes, their
+overhead and the entropy of their shares, which no binary tree can beat) until the bound exceeds the best cost.
 `improve` (II-QM) accepts random downhill moves until none is found for a while, from several starts; `anneal` (SA-QM)
-accepts uphill moves with a probability that falls. Moves split a subset, merge two, or move one row. All chance comes
-from the given generator. (Nehme et al. 2012, sections 4.3 to 4.7.) `merge_down` is no published method: it begins with
-rows that choose their routes for themselves and merges two subsets as long as that saves. It prices some ten meshes
-where the others price hundreds, so a running query can afford it.
+accepts uphill moves with a decreasing probability. Moves split a subset, merge two, or move one row. All randomness
+comes from the given generator. (Nehme et al. 2012, sections 4.3 to 4.7.) `merge_down` is not published: it starts with
+every row on its own best route and merges two subsets as long as that saves. It prices about ten meshes where the
+others price hundreds, so a running query can afford it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
 
 STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
 MOST_EXHAUSTIVE = 10
-"""The most rows whose partitions are all examined; ten rows have 115,975."""
+"""The maximum number of rows whose partitions are all examined; ten rows have 115,975."""
 
 
 @dataclass(frozen=True)
 class MeshCosts:
-    """The costs of a mesh beside its routes."""
+    """The costs of a mesh other than its routes."""
 
     test: float = 6e-9
-    """Seconds for a row to meet one test of the classifier and to be put with the rows of its route."""
+    """Seconds for a row to pass one test of the classifier and to be grouped with the rows of its route."""
     route: float = 50e-9
-    """Seconds per row for each route that is kept."""
+    """Seconds per row for each distinct route."""
 
     def in_turns(self, rows: int, call: float) -> MeshCosts:
-        """The costs if so many rows are taken in together, and each route first takes so many seconds for them."""
+        """Returns the costs for `rows` rows processed together, with a fixed cost of `call` seconds per route."""
         return replace(self, route=call / rows)
 
 
@@ -59,11 +59,11 @@ class Stop:
     """The limits of a search; the first that is reached ends it."""
 
     iterations: int = 2_000
-    """Meshes priced."""
+    """The maximum number of priced meshes."""
     plateau: int = 500
-    """Meshes priced since the best was found."""
+    """The maximum number of priced meshes since the best was found."""
     seconds: float = math.inf
-    """Seconds of wall clock; the only one of the three that makes two runs differ."""
+    """Wall-clock seconds; the only limit that makes a search nondeterministic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Prices partitions of the rows of one training set, and remembers each answer."""
+    """Prices partitions of the rows of one training set; caches results."""
 
     training: TrainingSet
     router: Router
@@ -93,7 +93,7 @@ class Space:
         return self.training.rows
 
     def solution(self, subsets: Integers) -> Solution:
-        """The mesh of a partition; the numbers of its subsets do not matter."""
+        """Returns the mesh of a partition, independent of the numbering of its subsets."""
         subsets = canonical(subsets)
         key = subsets.tobytes()
         found = self._known.get(key)
@@ -114,7 +114,7 @@ class Space:
         return Solution(subsets, labels, tuple(numbers), cost, route_cost)
 
     def path(self, labels: Integers) -> float:
-        """The mean number of tests that a row meets in the classifier of these labels."""
+        """Returns the mean number of tests per row in the classifier of these labels."""
         if not self.training.attributes or (labels == labels[0]).all():
             return 0.0
         ranks = ordered_ranks(self.training, labels)
@@ -127,7 +127,7 @@ class Space:
 
 
 def canonical(subsets: Integers) -> Integers:
-    """The partition with its subsets numbered by their first row."""
+    """Renumbers the subsets of a partition by their first row."""
     _, first, inverse = np.unique(subsets, return_index=True, return_inverse=True)
     places = np.empty(first.size, np.int64)
     places[np.argsort(first)] = np.arange(first.size)
@@ -136,7 +136,7 @@ def canonical(subsets: Integers) -> Integers:
 
 
 def bell(size: int) -> int:
-    """The number of partitions of a set (Equation 1).
+    """Returns the number of partitions of a set (Equation 1).
 
     >>> [bell(n) for n in range(6)]
     [1, 1, 2, 5, 15, 52]
@@ -154,7 +154,7 @@ def bell(size: int) -> int:
 
 
 def exhaustive(space: Space) -> Solution:
-    """The best mesh of all; at most ten rows."""
+    """Returns the best of all meshes; at most ten rows."""
     if space.size > MOST_EXHAUSTIVE:
         raise ValueError(
             f"{space.size} rows have {bell(space.size)} partitions; at most {MOST_EXHAUSTIVE} are searched"
@@ -173,7 +173,7 @@ def exhaustive(space: Space) -> Solution:
 
 
 def _bounds(space: Space, every: Integers) -> Doubles:
-    """The least cost of each partition, if all its subsets have routes of their own.
+    """Returns a lower bound of the cost of each partition, if all its subsets have different routes.
 
     A partition in which two subsets share a route may cost less, but then the partition that joins them costs no more.
     """
@@ -195,7 +195,7 @@ def _bounds(space: Space, every: Integers) -> Doubles:
 
 
 def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solution:
-    """The partition at which a search begins."""
+    """Returns the partition at which a search begins."""
     match start:
         case "content":
             return space.solution(_by_content(space.training, parts=2))
@@ -212,14 +212,14 @@ def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solu
 
 RANDOM_PICKS = 10
 ALIKE = 0.1
-"""Routes are alike to a row when one costs it no more than this share above the other."""
+"""Routes are alike for a row if one costs it no more than this fraction above the other."""
 
 
 def _by_route(space: Space) -> Integers:
-    """Rows are together when they do nearly as well on one route; the heaviest rows choose theirs first.
+    """Groups rows that do nearly as well on one route; the heaviest rows choose theirs first.
 
-    If they had to share the exact route, rows that differ only in its tail, which hardly any row reaches, would be
-    apart.
+    If rows had to share the exact route, those that differ only in its tail, which hardly any row reaches, would be
+    separated.
     """
     leaders: dict[Order, int] = {}
     subsets = np.empty(space.size, np.int64)
@@ -235,7 +235,7 @@ def _by_route(space: Space) -> Integers:
 
 
 def _by_content(training: TrainingSet, parts: int) -> Integers:
-    """Rows are together when every number is in the same part of its range and every category is the same."""
+    """Groups rows whose numbers are in the same part of their range and whose categories are equal."""
     columns = []
     for attribute in training.attributes:
         if attribute.categories is None and attribute.levels.size:
@@ -258,9 +258,9 @@ def _random_partition(size: int, rng: np.random.Generator) -> Integers:
 
 
 def merge_down(space: Space, start: Solution) -> Solution:
-    """Merges the two subsets that it saves most to merge, as long as it saves; no chance is involved.
+    """Greedily merges the two subsets whose merge saves most, as long as it saves; deterministic.
 
-    Rows that chose their routes for themselves cost least on them; what a mesh may still save is routes and tests.
+    Rows on their own best routes have the least operator cost, so a mesh can only save on routes and tests.
     """
     best = start
     while (count := int(best.subsets.max()) + 1) > 1:
@@ -285,9 +285,9 @@ def improve(
     descents: int = 3,
     afresh: Start = "random",
 ) -> Solution:
-    """Iterative improvement from the start, and then from fresh starts; the best local minimum.
+    """Returns the best local minimum of iterative improvement from the start, and then from new starts.
 
-    A mesh counts as a local minimum when as many random neighbours as it has rows, twice over, cost no less.
+    A mesh counts as a local minimum if twice as many random neighbours as it has rows cost no less.
     """
     counter = _Counter(stop or Stop(), start)
     patience = 2 * space.size
@@ -308,9 +308,9 @@ def improve(
 
 
 def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None) -> Solution:
-    """Simulated annealing from the start; the best mesh that was seen.
+    """Returns the best mesh found by simulated annealing from the start.
 
-    The temperature begins at a hundredth of the start's cost, about what a move changes, and falls to a hundredth of
+    The temperature starts at a hundredth of the start's cost, about the effect of a move, and falls to a hundredth of
     that over the iterations.
     """
     counter = _Counter(stop or Stop(), start)
@@ -357,7 +357,7 @@ class _Counter:
 
 
 def neighbour(space: Space, subsets: Integers, rng: np.random.Generator) -> Integers:
-    """A partition one move away: a subset split, two merged, or one row moved to another subset."""
+    """Returns a partition one move away: a subset split, two merged, or one row moved to another subset."""
     count = int(subsets.max()) + 1
     moves: list[Callable[[], Integers]] = []
     if count < space.size:
@@ -369,7 +369,7 @@ def neighbour(space: Space, subsets: Integers, rng: np.random.Generator) -> Inte
 
 
 def _split(training: TrainingSet, subsets: Integers, rng: np.random.Generator) -> Integers:
-    """One subset in two: at a value of an attribute, which a classifier can follow, or else at random."""
+    """Splits one subset in two: at a value of an attribute, which a classifier can follow, or else at random."""
     large = np.flatnonzero(np.bincount(subsets) > 1)
     rows = np.flatnonzero(subsets == large[rng.integers(large.size)])
     apart = rng.random(rows.size) < 0.5

@@ -1,14 +1,13 @@
 """Training sets: sampled rows of one relation as columns, condensed to a few rows.
 
 A sample of a thousand rows has too many partitions to search (Bell numbers), so it is condensed to a small set of
-generated rows with frequencies. Cells of a regression tree on the operators' statistics play the part of the published
-condensing algorithms: rows of a cell behave alike, and cells are boxes in the attributes, so a decision tree
-can separate the subsets of every partition of cells. Every sampled row remembers its cell.
+generated rows with frequencies. Instead of the published condensing algorithms, the cells of a regression tree on the
+operators' statistics are used: rows of a cell behave alike, and cells are boxes in the attributes, so a decision tree
+can separate the subsets of every partition of cells. Every sampled row keeps the number of its cell.
 
-Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Of a column
-with many texts only the frequent ones are categories; all others count as one, the rest. Trees are grown over ranks of
-values.
-(Nehme et al. 2012, sections 4.2 and 4.3.)
+Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. In a column
+with many texts only the frequent ones are categories; all others form one category, the rest. Trees are grown over
+ranks of values. (Nehme et al. 2012, sections 4.2 and 4.3.)
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from anabranch.plan.classify import as_doubles
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 MOST_CATEGORIES = 64
-"""Of a text column with more distinct values in the sample, only frequent ones are categories, and at most so many."""
+"""In a text column with more distinct values in the sample, at most this many frequent ones are categories."""
 FREQUENT, FEWEST = 0.01, 5
-"""The share of the rows, and how many, that a text of such a column must have to be a category."""
+"""The minimum fraction and the minimum number of rows for a text of such a column to be a category."""
 MISSING = -1
 LEAST_HOURS = 20
-"""Hours of the day that rows must have, for the hour to say something about rows to come: most of a day."""
+"""Distinct hours of the day, most of a day, that rows must cover for the hour to be an attribute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +44,11 @@ class Attribute:
     name: str
     values: Doubles
     categories: tuple[str, ...] | None = None
-    """The last one is REST where only frequent texts are categories."""
+    """The last one is REST if only frequent texts are categories."""
 
     @cached_property
     def rest(self) -> int | None:
-        """The position that stands for all other texts; None where every text is a category."""
+        """The position of the category for all other texts; None if every text is a category."""
         return len(self.categories) - 1 if self.categories and self.categories[-1] == REST else None
 
     @cached_property
@@ -77,7 +76,7 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Rows of one relation with the weight of each, how often it occurs."""
+    """Rows of one relation with the weight (frequency) of each."""
 
     relation: str
     attributes: tuple[Attribute, ...]
@@ -95,7 +94,7 @@ class TrainingSet:
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
-        """The attributes as columns that a classifier can be walked over."""
+        """The attributes as columns for evaluating a classifier."""
         return {attribute.name: attribute.column for attribute in self.attributes}
 
     def take(self, rows: Integers) -> TrainingSet:
@@ -109,10 +108,10 @@ def training_set(
     weights: Doubles | None = None,
     also: Collection[str] = (),
 ) -> TrainingSet:
-    """The rows of a table as a training set over the named columns, or over all that can serve and those in `also`.
+    """Returns the rows of a table as a training set over the named columns, or over all suitable columns and `also`.
 
-    Unless named, timestamps are left out: they only grow, so no threshold would fit later rows. So are hours of the
-    day where the rows are of a few hours. A table without columns does not know its rows; the weights do.
+    Unless named, timestamps are excluded: they only grow, so no threshold would fit later rows. So are hours of the day
+    if the rows cover only a few hours. A table without columns has no row count; the weights provide it.
     """
     if attributes is None:
         chosen = [field.name for field in table.schema if field.name in also or _serves(field.name, table[field.name])]
@@ -144,7 +143,7 @@ def _serves(name: str, column: pa.ChunkedArray) -> bool:
 
 
 def _frequent(column: pa.ChunkedArray) -> tuple[str, ...]:
-    """The texts that enough rows have, not NULL; the most frequent ones if there are too many."""
+    """Returns the texts, other than NULL, that enough rows have; the most frequent ones if there are too many."""
     counted = column.drop_null().value_counts()
     counts, words = np.asarray(counted.field("counts")), counted.field("values").to_pylist()
     order = np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]
@@ -152,7 +151,7 @@ def _frequent(column: pa.ChunkedArray) -> tuple[str, ...]:
 
 
 def _attribute(name: str, column: pa.ChunkedArray, is_named: bool) -> Attribute:
-    """A column as an attribute; of one that is named, every text is a category."""
+    """Returns a column as an attribute; in an explicitly named column, every text is a category."""
     if not is_text(column.type):
         return Attribute(name, as_doubles(column))
     encoded = column.combine_chunks().dictionary_encode()
@@ -170,16 +169,16 @@ def _attribute(name: str, column: pa.ChunkedArray, is_named: bool) -> Attribute:
 
 
 def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integers, Integers]]:
-    """Pairs of (rows to learn from, rows held out); each row is held out once."""
+    """Returns pairs of (rows to learn from, held-out rows); each row is held out once."""
     order = rng.permutation(rows)
     parts = [np.sort(part) for part in np.array_split(order, count)]
     return [(np.setdiff1d(order, held), held) for held in parts]
 
 
 BINS = 8
-"""Parts of a number's range that are compared with each other."""
+"""The number of parts of a number's range that are compared with each other."""
 TELLING, CHANCES = 0.02, 4.0
-"""An attribute tells rows apart if it explains this share of what differs, and so many times what chance explains."""
+"""An attribute is informative if it explains this fraction of the variance, and this multiple of what chance does."""
 
 
 # --- condensing ------------------------------------------------------------------------------------------------------
@@ -187,27 +186,27 @@ TELLING, CHANCES = 0.02, 4.0
 
 @dataclass(frozen=True, eq=False)
 class Condensed:
-    """A sample, and the few rows that stand for it."""
+    """A sample, and the few condensed rows that represent it."""
 
     sample: TrainingSet
     cells: Integers
-    """The condensed row that each sampled row belongs to."""
+    """The condensed row of each sampled row."""
     rows: TrainingSet
     matrix: OperatorMatrix
-    """Means over the sampled rows of each condensed one."""
+    """Means over the sampled rows of each condensed row."""
 
 
 def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condensed:
-    """At most `size` generated rows: means of numbers, the commonest category, and summed weights.
+    """Returns at most `size` generated rows: means of numbers, the most frequent category, and summed weights.
 
-    Rows that agree in all attributes end in one cell, because no classifier could separate them.
+    Rows that agree in all attributes are in one cell, because no classifier could separate them.
     """
     if not sample.attributes or size < 2:
         cells = np.zeros(sample.rows, np.int64)
     else:
         behaviour = _behaviour(matrix)
         columns = np.stack([_ordered(a, behaviour, sample.weights) for a in sample.attributes], axis=1)
-        # To compare all rows is slow, and one attribute with many values is enough to know that many differ.
+        # Comparing all rows is slow, and one attribute with many values proves that many rows differ.
         are_many = any(attribute.levels.size > size for attribute in sample.attributes)
         cells = _by_first_row(columns) if not are_many else np.zeros(0, np.int64)
         if are_many or cells.max(initial=0) >= size:
@@ -222,10 +221,10 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
 
 
 def differ(sample: TrainingSet, matrix: OperatorMatrix) -> bool:
-    """Whether some attribute alone tells rows apart by the effect of operators, more than chance would.
+    """Whether some attribute alone separates rows by the effect of operators, more than chance would.
 
-    Cheap: nothing is trained. A classifier tests one attribute after another, so what no attribute shows alone it would
-    not find either.
+    Cheap: nothing is trained. A classifier tests one attribute after another, so it would not find what no attribute
+    shows alone.
     """
     behaviour = _behaviour(matrix)
     apart = behaviour - behaviour.mean(axis=0)
@@ -233,7 +232,7 @@ def differ(sample: TrainingSet, matrix: OperatorMatrix) -> bool:
     for attribute in sample.attributes:
         ranks, levels = attribute.ranks.astype(np.int64), attribute.levels.size
         if levels > BINS and attribute.categories is None:
-            # As many rows in each bin, rows of one value together.
+            # Equal numbers of rows in each bin, rows of one value together.
             ranks = np.where(ranks < 0, -1, np.searchsorted(np.sort(ranks), ranks) * BINS // max(1, sample.rows))
         bins = ranks + 1
         counts = np.bincount(bins)
@@ -247,14 +246,14 @@ def differ(sample: TrainingSet, matrix: OperatorMatrix) -> bool:
 
 
 def _behaviour(matrix: OperatorMatrix) -> Doubles:
-    """The effect of operators on each row, on scales from 0 to 1, so that a large fan-out does not hide the rest."""
+    """Returns the effect of operators on each row, scaled to 0 to 1, so that a large fan-out does not dominate."""
     usual = matrix.cost.mean(axis=0)
     cost = np.divide(matrix.cost, matrix.cost + usual, out=np.zeros_like(matrix.cost), where=usual > 0)
     return np.hstack([matrix.selectivity / (1 + matrix.selectivity), cost])
 
 
 def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Integers:
-    """Ranks, MISSING for NULL; categories are ordered by the effect of operators on their rows."""
+    """Returns ranks, MISSING for NULL; categories are ordered by the effect of operators on their rows."""
     ranks, count = attribute.ranks, attribute.levels.size
     if attribute.categories is None or count < 3:
         return ranks
@@ -271,7 +270,7 @@ def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Inte
 
 
 def _by_first_row(groups: Integers) -> Integers:
-    """Equal rows get equal numbers, in order of first appearance."""
+    """Numbers distinct rows in order of first appearance."""
     _, first, inverse = np.unique(groups, axis=0, return_index=True, return_inverse=True)
     places = np.empty(first.size, np.int64)
     places[np.argsort(first, kind="stable")] = np.arange(first.size)

@@ -1,4 +1,4 @@
-"""Puts the mesh of a whole query together from the meshes of its relations."""
+"""Combines the meshes of the relations of a query to one mesh."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
 
 BEYOND = 0.5
-"""The share of the cost of a route with questions that a classifier must be able to come down to, to be searched.
+"""A classifier is searched only if its lower bound is below this fraction of the cost of a route with existence probes.
 
-The least that any could take is a bound that none reaches: those that were found with more of it took no less work than
-questions did, and a search.
+No classifier reaches its lower bound: those found with a higher bound were no cheaper than existence probes.
 """
 KEEPING = 1.1
-"""How much more than the best single route of the sampled rows the order may cost that is kept to."""
+"""A given probe order is kept if it costs at most this multiple of the best single route of the sampled rows."""
 
 
 @dataclass(frozen=True)
 class QueryMesh:
-    """A mesh with the reasons for its parts, and the plan of single best routes that it is measured against."""
+    """A mesh with the proposals for its relations, and the plan of single best routes as the baseline."""
 
     mesh: Mesh
     single: Mesh
@@ -41,18 +40,18 @@ class QueryMesh:
 
     @property
     def is_mesh(self) -> bool:
-        """True when some relation has several routes, or asks questions."""
+        """True if some relation has several routes or existence probes."""
         return any(proposal.is_mesh for proposal in self.proposals.values())
 
     def gain(self, weights: Mapping[str, float] | None = None) -> float:
-        """The gain over the single best routes; `weights` are the relations' rows per second."""
+        """Returns the gain over the single best routes; `weights` are the relations' rows per second."""
         shares = {name: (weights or {}).get(name, 1.0) for name in self.proposals}
         single = sum(shares[name] * proposal.single_cost for name, proposal in self.proposals.items())
         cost = sum(shares[name] * proposal.cost for name, proposal in self.proposals.items())
         return single / cost - 1 if cost > 0 else 0.0
 
     def improvement(self) -> float:
-        """The gain over the mesh that runs now, or over the single best routes if none runs."""
+        """Returns the gain over the running mesh, or over the single best routes if none runs."""
         now = 0.0
         for proposal in self.proposals.values():
             running = [seen.cost for seen in proposal.considered if seen.name == CURRENT]
@@ -70,13 +69,13 @@ def find_query_mesh(
     is_worth: Callable[[Mapping[str, float]], bool] | None = None,
     orders: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> QueryMesh:
-    """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given.
+    """Returns the best mesh for all relations of a query, each searched separately.
 
-    Questions need no search: a relation whose rows had better ask first does so. `is_worth` is asked whether a search
-    would be of use if a row of each relation took so many seconds, less than which no classifier leaves. If not, or if
-    questions leave it little to gain, a relation that does not ask gets its best single route. `orders` are probe
-    orders that others chose; a relation with a single route keeps to its own unless the sample speaks clearly against
-    it: a thousand rows do not show a key that is rare in one stream and frequent in all others.
+    The search starts from the current mesh if given. Existence probes need no search: a relation uses them if they
+    save. `is_worth` decides whether a search is useful, given the lower bound of the seconds per row of each relation.
+    If it is not, or if existence probes leave little to gain, a relation without existence probes gets its best single
+    route. `orders` are probe orders chosen elsewhere; a relation with a single route keeps its own unless the sample
+    clearly contradicts it: a thousand rows do not show a key that is rare in one stream and frequent in all others.
     """
     samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
     asking = {each.relation: each.ask(rng) for each in samples}
@@ -104,7 +103,7 @@ def find_query_mesh(
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """What a search of the routes of one relation needs."""
+    """The input of a search for the routes of one relation."""
 
     seen: OperatorProfile
     rows: TrainingSet
@@ -116,7 +115,8 @@ class _Sample:
     @classmethod
     def of(cls, graph: JoinGraph, seen: OperatorProfile, setting: SearchSetting, current: Mesh | None) -> _Sample:
         running = None if current is None else current.of(seen.relation)
-        # What its classifier tests is an attribute, whether or not it would be taken as one by now: texts become many.
+        # Attributes that its classifier tests remain attributes, even if they would no longer be chosen (too many
+        # texts).
         tested = () if running is None else attributes(running.classifier)
         rows = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
         needs = precedence(graph, seen.relation, seen.matrix.operators)
@@ -138,11 +138,11 @@ class _Sample:
         return told_apart(self.rows, self.seen.matrix, self.setting)
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
-        """The route that asks first, if that saves."""
+        """Returns the route with existence probes, if that saves."""
         return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
 
     def best(self, rng: np.random.Generator, asking: MeshProposal | None, least: float) -> MeshProposal:
-        """The cheapest routes, with a classifier or with questions; no classifier takes less than the least."""
+        """Returns the cheapest routes, with a classifier or existence probes; no classifier costs less than `least`."""
         if asking is not None and least > BEYOND * asking.cost:
             return asking
         condensed = self._condensed if self.setting.early_out else None
@@ -150,7 +150,7 @@ class _Sample:
         return found if asking is None else preferred(asking, found, self.rows, self.seen.matrix, self.setting.costs)
 
     def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:
-        """The single route of the order, unless the one that was found costs clearly less."""
+        """Returns the single route with this order, unless the one that was found costs clearly less."""
         kept = RelationRoutes(self.relation, (certain(order),))
         prices = [price(ways, self.rows, self.seen.matrix, self.setting.costs) for ways in (kept, found.ways)]
         return replace(found, ways=kept, single=kept.routes[0]) if prices[0] <= KEEPING * prices[1] else found
@@ -161,5 +161,5 @@ class _Sample:
 
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
-    """The setting with the measured cost of a route, if it is known how many rows come together."""
+    """Returns the setting with the measured cost of a route, if the number of rows per step is known."""
     return replace(setting, costs=setting.costs.in_turns(seen.turn, seen.call)) if seen.turn else setting

@@ -1,4 +1,4 @@
-"""Choosing the plan of a query: by output rate, and by what CPU and memory allow."""
+"""Chooses the plan of a query: by output rate, within limits on CPU and memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a query needs beside its plan: its outer, semi and anti joins, whatever the plan of the core is.
+"""The resources of a query outside its plan: its outer, semi and anti joins, which are independent of the core's plan.
 
 Each combination of the core enters the waiting combinations of a side and looks up the side's rows; each row of the
-side looks up the waiting combinations. So a side costs what a join of the core, kept as a state, with the side's
-relations would. The cost is the same for all plans of the core: it counts for limits, and does not decide between them.
+side looks up the waiting combinations. So a side costs as much as a join of the core, kept as a state, with the side's
+relations. The cost is the same for all plans of the core: it counts for limits but does not affect the choice.
 
-Limit: combinations that an earlier LEFT JOIN leaves unmatched are not among those that a later side is priced by.
+Limit: combinations that an earlier LEFT JOIN leaves unmatched are not included in the price of a later side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.stats.view import StatisticsView
 
 
 def price_of_sides(query: Query, seen: StatisticsView, batch: float = 1.0) -> Resources:
-    """CPU and memory of all sides of a query; nothing where it has none."""
+    """Returns the CPU and memory of all sides of a query; zero if it has none."""
     if not query.sides:
         return NOTHING
     estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries, pairwise=query.pairwise)

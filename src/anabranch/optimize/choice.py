@@ -1,7 +1,7 @@
-"""Chooses the plan of a query: asks every optimizer, then settles all their candidates together.
+"""Chooses the plan of a query: runs every optimizer, then ranks all their candidates together.
 
-Up to `jtree_finder.LARGEST` relations the candidates include every plan that no other dominates, so `choose` finds a
-plan within the budget whenever there is one. Every candidate stays in the answer with its cost and the reason it lost.
+Up to `jtree_finder.LARGEST` relations the candidates include every undominated plan, so `choose` finds a plan within
+the budget if there is one. The result includes every candidate with its cost and the reason it lost.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from anabranch.plan.query import Grouping
 from anabranch.stats.view import NOTHING_KNOWN, Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
-"""The optimizers whose plans are shown beside a plan that the user wrote out: the two ends of the scale."""
+"""The optimizers whose plans are shown beside an explicit plan: the two extremes."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An answer, with the numbers it rests on."""
+    """A proposal, with the numbers it is based on."""
 
     answer: Proposal | Infeasible
     model: ResourceModel
@@ -44,13 +44,16 @@ class Choice:
     mesh: MeshOffer | None = None
     """The mesh considered, if any."""
     written: PhysicalPlan | None = None
-    """The plan as the user wrote it, where it shares a join with other queries."""
+    """The plan as the user wrote it, if it shares a join with other queries."""
     host: HostNeed | None = None
-    """What the host needs in each slot around any plan; the budget has it off already. None in process."""
+    """The host's resources in each slot, independent of the plan; already subtracted from the budget.
+
+    None in process.
+    """
     statistics: StatisticsView = NOTHING_KNOWN
-    """What was known when the choice was made; the model has assumed the rest."""
+    """The known statistics at the time of the choice; the model has assumed the rest."""
     is_sampled: bool = False
-    """Whether samples of the sources were asked for, so that what is still assumed cannot be sampled."""
+    """Whether samples of the sources were requested, so that remaining assumptions cannot be sampled."""
 
     @property
     def estimates(self) -> Estimates:
@@ -71,12 +74,12 @@ def choose(
     around: Callable[[ResourceModel], HostNeed] | None = None,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
-    """The best plan by the objective among those that keep the budget and obey the hints.
+    """Returns the best plan by the objective among those that keep the budget and obey the hints.
 
-    `batch` is the time between batches in seconds. With the `grouping` of a grouped query, plans that merge rows before
-    they join are considered too. `partitioning` says how rows are spread over the slots of the budget; without it, the
-    grid that suits the rates is assumed. `beside` is what the query needs whatever its plan (`price_of_sides`).
-    `around` tells what the host needs; the budget is what host and plan may use together.
+    `batch` is the batch interval in seconds. With the `grouping` of a grouped query, plans that merge rows before they
+    join are considered too. `partitioning` is how rows are spread over the slots of the budget; by default, the grid
+    that suits the rates. `beside` are the resources outside the plan (`price_of_sides`). `around` returns the host's
+    resources; the budget is for host and plan together.
     """
     problem = Problem(
         graph,
@@ -100,7 +103,7 @@ def choose(
 
 
 def within(budget: Budget, host: HostNeed) -> Budget:
-    """What a budget leaves to plans on a host."""
+    """Returns the part of a budget that a host leaves to plans."""
     return replace(budget, taken=host.resources, room=host.room)
 
 
@@ -121,7 +124,7 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
     if problem.grouping is not None and hints.may_merge:
         obeying = [each for each in found if not problem.objection(each.plan)]
         found += merging_variants(obeying, problem.model, problem.graph, problem.grouping, problem.statistics)
-        # Which rows a plan merges is not searched in full.
+        # The choice of rows to merge is not searched exhaustively.
         is_complete = False
     found += deferring_variants(
         [each for each in found if not hints.objection(each.plan)], problem.model, problem.graph
@@ -133,7 +136,7 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
 
 
 def _obeying(problem: Problem) -> Candidate:
-    """A plan built from the wanted joins alone, for when no optimizer found a plan that obeys the hints."""
+    """Returns a plan built from the required joins alone, if no optimizer found a plan that obeys the hints."""
     orderer, hints = problem.orderer, problem.hints
     parts, shape = orderer.leaves, {}
     for wanted in sorted(problem.needed, key=lambda mask: (mask.bit_count(), mask)):

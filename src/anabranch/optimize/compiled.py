@@ -1,7 +1,7 @@
 """The search for jtrees, compiled by numba: the functions of `jtrees` and `lookups` over arrays instead of lists.
 
-Importing this module compiles nothing; the first call does, and numba keeps the code on disk. `anabranch prepare` calls
-`warm_up.compile_searches` so that no query has to wait for it.
+Importing this module compiles nothing; the first call does, and numba caches the code on disk. `anabranch prepare`
+calls `warm_up.compile_searches` so that no query has to wait for it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Finds plans that put a dear predicate off: to a join above, where fewer combinations are left to check.
+"""Finds plans that defer a costly predicate to a join above, where fewer combinations are left to check.
 
-A predicate over several relations is normally checked as soon as they are joined. Where a check costs as much as
-several lookups and the next join drops most combinations, it is cheaper to check what that join leaves; the states in
-between then hold combinations that the check will reject. Predicates are moved one by one, the move that saves most
-first, until none saves anything. (Viglas and Naughton 2002 order two selections by cost and selectivity; here the
-joins between them count too.)
+A predicate over several relations is normally checked as soon as they are joined. If a check costs as much as several
+lookups and the next join drops most combinations, it is cheaper to check the output of that join; the states in between
+then hold combinations that the check will reject. Predicates are moved greedily, until no move saves anything. (Viglas
+and Naughton 2002 order two selections by cost and selectivity; here the joins between them count too.)
 
-Limit: this starts from the plans that are best without it, so a shape that is good only with a predicate put off can be
-missed.
+Limit: this starts from the plans that are best without it, so a shape that is good only with a deferred predicate can
+be missed.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
 
 MOST_VARIED = 8
-"""Candidates of which variants are worked out, the cheapest first."""
+"""The maximum number of candidates whose variants are computed, cheapest first."""
 
 
 def deferring_variants(found: Iterable[Candidate], model: ResourceModel, graph: JoinGraph) -> list[Candidate]:
-    """For each of the cheapest candidates the best plan with the same joins that checks dear predicates later."""
+    """Returns, for each of the cheapest candidates, the best plan with the same joins that defers costly predicates."""
     dear = _movable(model, graph)
     if not dear:
         return []
     variants = []
-    # Merged rows cannot be told apart any more, so what they would differ in must have been checked.
+    # Merged rows cannot be distinguished, so predicates on their differences must have been checked.
     plain = (each for each in found if not any(pre_groups(each.plan)))
     for candidate in sorted(plain, key=lambda each: (each.cost.cpu, str(each.plan)))[:MOST_VARIED]:
         best = candidate
@@ -52,7 +51,7 @@ def deferring_variants(found: Iterable[Candidate], model: ResourceModel, graph: 
 
 
 def _movable(model: ResourceModel, graph: JoinGraph) -> list[int]:
-    """The positions of predicates that are dear, and that guard no other predicate against failing."""
+    """Returns the positions of costly predicates that guard no other predicate against failing."""
     found = []
     for position, theta in enumerate(model.estimates.thetas):
         if theta.weight >= DEAR and not theta.is_band and theta.selectivity > 0:
@@ -65,7 +64,7 @@ def _movable(model: ResourceModel, graph: JoinGraph) -> list[int]:
 
 
 def _moved(plan: PhysicalPlan, position: int, graph: JoinGraph) -> list[PhysicalPlan]:
-    """The plan with a predicate checked at each join at which it is not, as far as the join has all its relations."""
+    """Returns the plan with a predicate moved to each other join that has all its relations."""
     wanted = graph.thetas[position].relations
     return [
         _with_check(plan, position, node.shape)

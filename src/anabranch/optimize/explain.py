@@ -1,4 +1,4 @@
-"""A choice in words: the statistics it rests on, the plan, and every plan considered with the reason it lost."""
+"""Explains a choice: the statistics it is based on, the plan, and every plan considered with the reason it lost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from anabranch.plan.describe import short_text
 MOST_ROWS = 20
 HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")
 IN_A_SLOT = ("slot cpu", "slot memory")
-"""The headings of what a slot needs in all, the host's part included; between rate and verdict."""
+"""The headings of a slot's total resources, including the host's part; between rate and verdict."""
 
 
 def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
-    """One row per plan considered, under `HEADINGS`: the chosen one first, and a mesh that was learnt next to it."""
+    """Returns one row per plan considered, under `HEADINGS`: the chosen one first, followed by a learnt mesh."""
     rows = [_row(str(c.plan), kind(c.plan), c.origin, c.cost, c.reason) for c in choice.answer.considered]
     offer = choice.mesh
     if offer is not None and offer.mesh is not None and offer.cost is not None:
@@ -30,7 +30,7 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
 
 
 def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
-    """The numbers that the choice rests on: quantity, value, provenance."""
+    """Returns the numbers that the choice is based on: quantity, value, provenance."""
     return [(used.what, f"{used.value:.4g}", used.provenance) for used in choice.estimates.used]
 
 
@@ -71,7 +71,7 @@ def explanation(choice: Choice) -> str:
 
 
 def _costs(choice: Choice) -> list[Resources]:
-    """The cost of each plan considered, in the order of their rows."""
+    """Returns the cost of each plan considered, in row order."""
     costs = [candidate.cost for candidate in choice.answer.considered]
     offer = choice.mesh
     if offer is not None and offer.mesh is not None and offer.cost is not None:
@@ -85,7 +85,7 @@ def _with_slot(row: tuple[str, ...], cost: Resources, budget: Budget) -> tuple[s
 
 
 def _slot_lines(cost: Resources, budget: Budget, need: HostNeed) -> list[str]:
-    """What a slot needs in all, by its parts."""
+    """Returns a slot's total resources by part."""
     slot, slots = budget.of_slot(cost), budget.slots
     length = {"trigger": "as the trigger says", "measured": "as measured", "assumed": "assumed; a trigger sets it"}
     spark = [

@@ -1,20 +1,20 @@
-"""Where dear filters of single relations are checked: before rows are sent, or by the joins (`late_filters: auto`).
+"""Decides if costly filters of single relations are checked before rows are sent or by joins (`late_filters: auto`).
 
-A filter that is checked early costs every row that arrives, and spares the states and the joins what it rejects. One
-that is late costs the combinations that reach it, and lets rows travel and stay that it will reject. Both are priced:
+An early filter is checked on every arriving row, and removes rows before states and joins. A late filter is checked
+only on the combinations that reach it, but rows that it rejects are sent and kept. Both are priced:
 
     early   rows that pass the cheaper filters x seconds of a check, and a plan over what passes
     late    a plan with one more predicate, in which more rows are sent, kept and looked up
 
-The plan of either is the one that would be chosen, and sending counts at the host's costs. Filters are put off one by
-one, the one that saves most first, as long as it saves a tenth and `LEAST` cores.
+In both cases the plan is the one that would be chosen, and sending is priced at the host's costs. Filters are deferred
+greedily, as long as each saves a tenth and `LEAST` cores.
 
-Queries that run together are priced together. Rows of a relation travel once for all of them: a filter spares them
-only if all its readers have it early, and putting it off costs no row that travels anyway. A filter that only some
-readers have early is checked by the engine for each of these. A condition that several queries have is one decision.
+Queries that run together are priced together. Rows of a relation are sent once for all of them: a filter saves sending
+only if it is early in all its readers, and deferring it sends no additional rows if others need them. A filter that is
+early in only some readers is checked by the engine for each of these. A condition of several queries is one decision.
 
-Limit: which rows a filter rejects is taken to be independent of what they join with. The plan of each query is priced
-as if its rows were its own: of what others keep beside them, the model knows nothing.
+Limit: a filter is assumed independent of the joins. The plan of each query is priced without the rows that other
+queries keep.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from anabranch.stats.view import FixedStatistics
 Compile: TypeAlias = Callable[[Sequence[str]], Mapping[str, Query]]
 """Compiles the queries of a run with some late filters, by name."""
 Decide: TypeAlias = Callable[[str, Query, FixedStatistics], Choice]
-"""Chooses the plan of a query, which it knows by its name."""
+"""Chooses the plan of a query, given its name."""
 Bytes: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Bytes of a value of each column, by relation."""
+"""Bytes per value of each column, by relation."""
 
 RATIO, LEAST = 1.1, 0.005
-"""What putting a filter off must save: a ratio, and cores."""
+"""The minimum saving of deferring a filter: a ratio, and cores."""
 IN_SPARK = 2.3
-"""What a check inside Spark costs, in checks of the engine; 2.2 to 7 were measured, by the function that it calls."""
+"""The cost of a check inside Spark, relative to the engine; 2.2 to 7 were measured, depending on the function."""
 
 
 @dataclass(frozen=True)
 class FilterPlaces:
-    """The filters that joins check, and why each dear one is where it is."""
+    """The late filters, and the reason for the place of each costly filter."""
 
     late: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class FilterPlaces:
 
 @dataclass(frozen=True)
 class Cores:
-    """What queries need that depends on where their filters are, by the second."""
+    """The cores of queries that depend on the places of their filters."""
 
     plans: float
     sending: float
@@ -71,22 +71,22 @@ class Cores:
 
 
 NEVER = Cores(inf, 0.0, 0.0)
-"""Places that queries cannot have."""
+"""The cost of places that are not possible."""
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """Prices places of filters by what is known of the streams behind their cheaper filters."""
+    """Prices places of filters, from the statistics of the streams after their cheaper filters."""
 
     seen: Sequence[SeenFilter]
     bytes: Bytes
     known: Mapping[str, FixedStatistics]
-    """What is known for each query."""
+    """The statistics of each query."""
     compiled: Compile
     decide: Decide
 
     def price(self, late: Sequence[str]) -> Cores:
-        """What the queries need if these filters are late."""
+        """Returns the cores of the queries if these filters are late."""
         own = self.compiled(late)
         try:
             queries = set_of(own)
@@ -109,7 +109,7 @@ class Pricing:
         return Cores(plans, self._sending(own, choices, common), sum(checks.values()) + apart)
 
     def _statistics(self, name: str, query: Query, queries: QuerySet) -> FixedStatistics:
-        """What is known of the streams of a query with its filters where they are."""
+        """Returns the statistics of the streams of a query for the places of its filters."""
         known = self.known[name]
         filters = dict(known.filters)
         for each in self._early(query):
@@ -125,17 +125,17 @@ class Pricing:
         )
 
     def _early(self, query: Query) -> Iterator[SeenFilter]:
-        """The filters that are not late in a query that has them."""
+        """Yields the filters that are not late in a query that has them."""
         return (each for each in self.seen if each.relation in query.graph.names and _is_early(each, query.graph))
 
     def _reaching(self, each: SeenFilter, name: str, query: Query) -> float:
-        """Rows that reach a filter of a query in a second."""
+        """Returns the rows per second that reach a filter of a query."""
         known, stream = self.known[name], query.graph.relation(each.relation).stream
         rate = known.rates.get(each.relation, known.rates.get(stream, 0.0))
         return rate * known.filters.get(each.relation, 1.0)
 
     def _sending(self, own: Mapping[str, Query], choices: Mapping[str, Choice], common: Sequence[SeenFilter]) -> float:
-        """Cores that sending rows takes; in process nothing is sent."""
+        """Returns the cores for sending rows; zero in process."""
         needs = [
             self._sent(own[name], choice.host, common) for name, choice in choices.items() if choice.host is not None
         ]
@@ -145,7 +145,7 @@ class Pricing:
         return together.rows * together.slots
 
     def _sent(self, query: Query, need: HostNeed, common: Sequence[SeenFilter]) -> HostNeed:
-        """What a query needs of the host, where filters that not all readers of a relation have spare no row."""
+        """Returns the host's resources for a query; filters that not all readers of a relation have save no rows."""
         shares: dict[str, float] = {}
         for each in self._early(query):
             if each not in common:
@@ -157,7 +157,7 @@ class Pricing:
         return replace(need, relations=relations)
 
     def _bytes(self, query: Query, queries: QuerySet) -> dict[str, float]:
-        """Bytes of a row of each relation of a query, with the columns that the queries carry."""
+        """Returns the bytes of a row of each relation of a query, with the columns that the queries carry."""
         found = {}
         for name in query.graph.names:
             known, names = self.bytes.get(name, {}), queries.graph.relation(name).schema.names
@@ -167,25 +167,25 @@ class Pricing:
 
 
 def dear_filters(query: Query, compiled: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
-    """The conditions on one stream, early ones, that are dear and can be put off; `compiled` refuses what cannot."""
+    """Returns the costly early conditions on one stream that can be deferred; `compiled` raises for the others."""
     found = []
     for relation in query.graph.streamed:
         if relation.filter is None or relation.is_result:
-            continue  # results of another query are checked where they are made, and counted by nobody
+            continue  # results of another query are checked where they are produced, and are not counted
         for part in conjuncts(relation.filter):
             if is_dear(part):
                 try:
                     compiled([str(part)])
                 except SpecError:
-                    continue  # it may guard another expression, or there is no join behind it
+                    continue  # it may guard another expression, or there is no join after it
                 found.append(str(part))
     return tuple(found)
 
 
 def place_filters(pricing: Pricing, movable: Sequence[str] | None = None, kept: Sequence[str] = ()) -> FilterPlaces:
-    """Where filters cost least: those that may move, all that were seen when None; the late ones that are `kept` stay.
+    """Returns the cheapest places of filters; `movable` may move (None: all that were seen), `kept` remain late.
 
-    Begins with all of them early.
+    The search begins with all of them early.
     """
     late, reasons = list(kept), list[str]()
     free = [each for each in pricing.seen if movable is None or each.condition in movable]
@@ -209,7 +209,7 @@ def place_filters(pricing: Pricing, movable: Sequence[str] | None = None, kept: 
 
 
 def _is_early(each: SeenFilter, graph: JoinGraph) -> bool:
-    """Whether rows of a relation have passed a condition when they enter."""
+    """Whether rows of a relation have passed a condition on arrival."""
     condition = graph.relation(each.relation).filter
     return condition is not None and any(str(part) == each.condition for part in conjuncts(condition))
 
@@ -219,7 +219,7 @@ def _cpu(choice: Choice) -> float:
 
 
 def _pays(early: Cores, late: Cores) -> bool:
-    """Whether putting a filter off saves enough."""
+    """Whether deferring a filter saves enough."""
     return early.all - late.all >= LEAST and early.all >= RATIO * late.all
 
 

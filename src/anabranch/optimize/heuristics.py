@@ -1,6 +1,6 @@
-"""The heuristics as optimizers: the mjoin, the tree of small states, and the ways between the two.
+"""The heuristics as optimizers: the mjoin, the tree with small states, and the paths between the two.
 
-They take polynomial time, so they also serve queries with too many relations for a full search.
+They take polynomial time, so they also work for queries with too many relations for a full search.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from anabranch.optimize.state_selection import select_states
 
 
 def mjoin(problem: Problem) -> Proposal | Infeasible:
-    """One join of all relations, which needs the least memory."""
+    """Returns one join of all relations, which needs the least memory."""
     return _settled(problem, [problem.orderer.mjoin()], "mjoin ordering")
 
 
 def smallest_tree(problem: Problem) -> Proposal | Infeasible:
-    """The tree with small intermediate states."""
+    """Returns the tree with small intermediate states."""
     return _settled(problem, [problem.tree], "min-state")
 
 
 def state_selection(problem: Problem) -> Proposal | Infeasible:
-    """From the mjoin towards a tree, one state at a time, until the CPU fits."""
+    """Moves from the mjoin towards a tree, one state at a time, until the CPU fits."""
     return _settled(problem, select_states(problem.orderer, problem.budget), "state-selection")
 
 
 def state_removal(problem: Problem) -> Proposal | Infeasible:
-    """From a tree towards the mjoin, one state at a time, until the memory fits."""
-    # Hints and count windows may refuse the first plan that fits; then the whole way to the mjoin is laid out.
+    """Moves from a tree towards the mjoin, one state at a time, until the memory fits."""
+    # Hints and count windows may reject the first plan that fits; then all plans down to the mjoin are returned.
     is_free = problem.hints == NO_HINTS and not problem.graph.counted
     reach = problem.budget if is_free else NOTHING_FITS
     return _settled(problem, remove_states(problem.orderer, reach, problem.tree), "state-removal")

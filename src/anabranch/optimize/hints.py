@@ -1,4 +1,4 @@
-"""Objectives and hints: what the best plan is best at, and shapes or orders that the user forces or forbids."""
+"""Objectives and hints: what the best plan optimizes, and shapes or orders that the user forces or forbids."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """The objective a text names: qualified, cpu, memory, rate@<time> or first@<number of results>."""
+        """Parses an objective: qualified, cpu, memory, rate@<time> or first@<number of results>."""
         name, at, amount = text.partition("@")
         match name.strip(), at:
             case ("qualified" | "cpu" | "memory") as plain, "":
@@ -71,15 +71,15 @@ class Hints:
     plan: PhysicalPlan | None = None
     """The plan itself; orders that it leaves open are chosen."""
     kinds: tuple[Kind, ...] = KINDS
-    """The families a plan may be of."""
+    """The allowed families of plans."""
     keep: tuple[frozenset[str], ...] = ()
     """Relations whose join must be a state."""
     forbid: tuple[PhysicalPlan, ...] = ()
-    """Joins that must not be formed, or with an order written out, orders that must not be taken."""
+    """Joins that must not be formed or, with an explicit order, orders that must not be used."""
     may_merge: bool = True
     """Whether rows may be merged before they join."""
     optimizer: str | None = None
-    """The optimizer that alone is asked, by its name in `optimizers.NAMED`."""
+    """The only optimizer to use, by its name in `optimizers.NAMED`."""
 
     @classmethod
     def parse(
@@ -92,9 +92,9 @@ class Hints:
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
     ) -> Hints:
-        """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins.
+        """Parses hints: force a family or a whole plan, keep joins such as 'a b', forbid families or joins.
 
-        Forbidding 'merging' leaves out the plans that merge rows before they join.
+        Forbidding 'merging' excludes the plans that merge rows before they join.
         """
         kinds, plan = list(KINDS), None
         if force in KINDS:
@@ -113,24 +113,24 @@ class Hints:
         if not kinds:
             raise SpecError("'hints' forbid every family of plans", hint="allow one of mjoin, tree, jtree")
         if len(graph.names) <= 2 and force != "jtree":
-            kinds = list(KINDS)  # the only plan there is belongs to every family
+            kinds = list(KINDS)  # the only possible plan belongs to every family
         return cls(plan, tuple(kinds), kept, tuple(forbidden), MERGING not in texts, optimizer)
 
     def forbidden_sets(self, model: ResourceModel) -> frozenset[int]:
-        """The sets of relations that may not be joined in any way."""
+        """Returns the sets of relations that must not be joined in any way."""
         patterns = (p for p in self.forbid if isinstance(p, JoinNode) and not any(p.orders))
         return frozenset(model.estimates.mask(pattern.relations) for pattern in patterns)
 
     @property
     def forbids_orders(self) -> bool:
-        """Whether some probe order must not be taken."""
+        """Whether some probe order is forbidden."""
         return any(isinstance(pattern, JoinNode) and any(pattern.orders) for pattern in self.forbid)
 
     def needed_sets(self, model: ResourceModel) -> frozenset[int]:
         return frozenset(model.estimates.mask(tuple(group)) for group in self.keep)
 
     def objection(self, plan: PhysicalPlan) -> str:
-        """The reason why a plan is not allowed; empty if it is allowed."""
+        """Returns the reason why a plan is not allowed; empty if it is allowed."""
         if self == NO_HINTS:
             return ""
         if self.plan is not None:
@@ -151,7 +151,7 @@ class Hints:
         return ""
 
     def amended(self, plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
-        """The plan with every forbidden probe order exchanged for the cheapest allowed one."""
+        """Returns the plan with every forbidden probe order replaced by the cheapest allowed one."""
         if not isinstance(plan, JoinNode):
             return plan
         inputs = tuple(self.amended(child, model) for child in plan.inputs)
@@ -180,7 +180,7 @@ def _pattern(text: str, graph: JoinGraph) -> PhysicalPlan:
 
 
 def _named(names: Sequence[str], entry: str, text: str, graph: JoinGraph) -> Sequence[str]:
-    """The names themselves when they are of two or more relations of the query."""
+    """Returns the names if they are two or more relations of the query; raises otherwise."""
     for name in names:
         if name not in graph.names:
             raise PlanError(
@@ -204,7 +204,7 @@ def _allowed_order(
     def cost(order: tuple[int, ...]) -> float:
         return model.chain(blocks[start], [blocks[position] for position in order])
 
-    # Permutations of the present order, so that a cut-off list begins with its neighbours.
+    # Permutations of the present order, so that a truncated list begins with its neighbours.
     tried = [node.orders[start], *islice(permutations(node.orders[start]), MOST_ORDERS)]
     allowed = [order for order in tried if _sequence(node, start, order) not in forbidden]
     return min(allowed or tried[:1], key=cost)

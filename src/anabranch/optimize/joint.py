@@ -1,23 +1,23 @@
 """Chooses the plans of a set of queries together: which joins they share, and which plans keep a joint budget.
 
 1. Every query begins with the best of its own plans.
-2. *Sharing.* For each set of relations that several queries join, the saving of computing the join once is weighed
-   against the work that sharing adds: a shared join has the longest windows and the weakest filters of its users, and
-   each user tests all its combinations. Queries that make the sum worse are left out. The join that saves most is
-   taken, then the next among the queries that are left, until none saves anything.
-3. *Budget.* While the set needs more than the joint limits, the change of one query's plan is made that costs least for
-   what it gains: CPU for each byte saved, or the reverse.
+2. *Sharing.* For each set of relations that several queries join, the saving of computing the join once is compared
+   with the work that sharing adds: a shared join has the longest windows and the weakest filters of its users, and
+   each user tests all its combinations. Queries that make the sum worse are excluded. The join that saves most is
+   taken, then the next among the remaining queries, until none saves anything.
+3. *Budget.* While the set exceeds the joint limits, one query's plan is changed at a time: the change with the lowest
+   cost for its gain, in CPU for each byte saved, or the reverse.
 
 Fairness: the budget step first uses only plans that need at most `FAIR` times the CPU of the query's own best plan.
-Only if the limits cannot be kept so, other plans are used, again the cheapest first; the answer says which queries pay.
-A query's CPU counts its own work; a shared join belongs to the set. Plans around a shared join are not traded, so a
-query that shares pays for no other. Sharing itself is never unfair: the results of a query come from the same rows in
-the same batch either way.
+Other plans are used only if the limits cannot be kept otherwise, again the cheapest first; the result names the queries
+that pay. A query's CPU is its own work; a shared join belongs to the set. Plans around a shared join are not changed in
+this step, so a query that shares pays for no other. Sharing itself is never unfair: the results of a query come from
+the same rows in the same batch either way.
 
-(Zhu, Raghavan and Rundensteiner 2010, Section 8, name the joint choice for several queries and leave it open.)
+(Zhu, Raghavan and Rundensteiner 2010, Section 8, name the joint choice for several queries as an open problem.)
 
-Limits: a query takes part in one shared join. The search is greedy; it tries every set of relations up to
-`MOST_COMMON`, beyond that only the largest common ones.
+Limit: a query takes part in one shared join. The search is greedy; it tries every set of relations up to `MOST_COMMON`,
+beyond that only the largest common ones.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from anabranch.plan.query_set import Member
 from anabranch.plan.sharing import CommonJoin, common_join
 
 FAIR = 2.0
-"""A query's plan may need this many times the CPU of its own best plan before the budget has demanded more."""
+"""The multiple of the CPU of its own best plan that a query's plan may need before fairness is given up."""
 MOST_CORE_PLANS = 4
-"""Plans of a shared join that are priced."""
+"""The maximum number of priced plans of a shared join."""
 MOST_COMMON = 6
-"""Common relations up to which every part of them is considered."""
+"""The number of common relations up to which all subsets are considered."""
 LEAST_SAVING = 0.02
-"""A shared join must save this share of its users' CPU: estimates are not better than that."""
+"""The minimum saving of a shared join, as a fraction of its users' CPU: estimates are not more accurate than that."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A query of a set with the plans that it may run, best first; one that may not share keeps its own joins."""
+    """A query of a set with its possible plans, best first; a query that may not share keeps its own joins."""
 
     partaker: Partaker
     plans: tuple[PhysicalPlan, ...]
@@ -67,7 +67,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class SharedChoice:
-    """A join that queries share, its cost, and what the set saves by it."""
+    """A join that queries share, its cost, and its saving for the set."""
 
     shared: Shared
     users: tuple[str, ...]
@@ -83,16 +83,16 @@ class JointChoice:
     plans: Mapping[str, PhysicalPlan]
     shared: tuple[SharedChoice, ...]
     cost: Resources
-    """Of the whole set; base states and shared joins are counted once."""
+    """The cost of the whole set; base states and shared joins are counted once."""
     costs: Mapping[str, Resources]
-    """Of each query beyond base states and shared joins."""
+    """The cost of each query beyond base states and shared joins."""
     budget: Budget = UNLIMITED
     unfair: tuple[str, ...] = ()
-    """Queries whose plan needs more than `FAIR` times the CPU of their best one, because the budget demands it."""
+    """Queries whose plan needs more than `FAIR` times the CPU of their best one, because the budget requires it."""
     considered: int = 0
-    """Ways of sharing that were priced."""
+    """The number of priced ways of sharing."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Joins that could have been shared and are not, with the reason."""
+    """Joins that could have been shared but are not, with the reason."""
 
     @property
     def fits(self) -> bool:
@@ -110,7 +110,7 @@ def choose_together(
     *,
     least_saving: float = LEAST_SAVING,
 ) -> JointChoice:
-    """The plans of a set of queries; they may be over the budget where no plan keeps it (`fits`)."""
+    """Returns the plans of a set of queries; they may exceed the budget if no plan keeps it (`fits`)."""
     search = _Search(contenders, core_model, budget, least_saving)
     return search.run()
 
@@ -118,7 +118,7 @@ def choose_together(
 def price_together(
     partakers: Sequence[Partaker], plans: Mapping[str, PhysicalPlan], core_model: CoreModel
 ) -> tuple[Resources, dict[str, Resources]]:
-    """The cost of a set with these plans, and of each query beyond base states and shared joins."""
+    """Returns the cost of a set with these plans, and of each query beyond base states and shared joins."""
     parts: dict[Shared, list[Partaker]] = {}
     for each in partakers:
         for part in shared_parts(plans[each.name]):
@@ -146,7 +146,7 @@ class _Search:
         self.considered = 0
         self.refused: dict[str, str] = {}
         self.given = self._given()
-        """Shared joins of plans that are given, with their models."""
+        """Shared joins of explicit plans, with their models."""
         commons = {part: model for part, (_, model) in self.given.items()}
         self.own = {
             name: [(plan, query_cost(each.partaker, plan, commons)) for plan in _all_ordered(each)]
@@ -179,7 +179,7 @@ class _Search:
         return {part: (join, self.core_model(join)) for part, join in joins.items()}
 
     def _given_choice(self, join: CommonJoin, model: Partaker, costs: Mapping[str, Resources]) -> SharedChoice:
-        """A shared join of given plans, against the same plans without sharing."""
+        """Returns a shared join of explicit plans, compared with the same plans without sharing."""
         core = join_cost(model, join)
         apart = []
         for name in join.rests:
@@ -222,10 +222,10 @@ class _Search:
     def _share(
         self, relations: frozenset[str], users: list[str], costs: Mapping[str, Resources]
     ) -> tuple[SharedChoice, dict[str, tuple[PhysicalPlan, Resources]]] | None:
-        """The best way to share a join among some of the users; None where it saves too little."""
+        """Returns the best way to share a join among some of the users; None if it saves too little."""
         best = self._priced(relations, users, costs)
         while best is not None and len(users) > 2:
-            # Leave out the query without which the others save most.
+            # Exclude the query without which the others save most.
             fewer = [[name for name in users if name != other] for other in users]
             priced = [(each, self._priced(relations, each, costs)) for each in fewer]
             kept = [(each, found) for each, found in priced if found is not None]
@@ -277,7 +277,7 @@ class _Search:
         return best
 
     def _around(self, query: str, shared: Shared, common: Partaker) -> tuple[PhysicalPlan, Resources]:
-        """The cheapest plan of a query around a shared join."""
+        """Returns the cheapest plan of a query around a shared join."""
         contender = self.contenders[query]
         graph = contender.partaker.member.query.graph
         options = [
@@ -317,7 +317,7 @@ class _Search:
         now: Resources,
         factor: float,
     ) -> tuple[str, PhysicalPlan, Resources] | None:
-        """The change of one plan that gives most of what the set has too much of, for what it takes of the other."""
+        """Returns the plan change that saves most of the exceeded resource for what it costs of the other."""
         over_memory = now.memory > self.budget.total_memory
         best, worth = None, 0.0
         for name, priced in self.own.items():
@@ -335,9 +335,10 @@ class _Search:
 
 
 def plans_around(shared: Shared, graph: JoinGraph, own: Iterable[PhysicalPlan] = ()) -> Iterable[PhysicalPlan]:
-    """Plans of a query in which a shared join takes the place of its relations.
+    """Yields plans of a query in which a shared join replaces its relations.
 
-    From each of the query's own plans with a join of these relations, and one join of the shared join with all others.
+    Made from each of the query's own plans with a join of these relations, and one join of the shared join with all
+    others.
     """
     inside = frozenset(shared.relations)
     others = tuple(Leaf(name) for name in graph.names if name not in inside)
@@ -351,7 +352,7 @@ def plans_around(shared: Shared, graph: JoinGraph, own: Iterable[PhysicalPlan] =
 
 
 def _plans_of_join(graph: JoinGraph, model: ResourceModel) -> list[PhysicalPlan]:
-    """The plans to try for a shared join: those that no other dominates, cheapest first."""
+    """Returns the plans to try for a shared join: the undominated ones, cheapest first."""
     if len(graph.names) > LARGEST:
         return [with_default_orders(mjoin(graph.names), graph)]
     found = pareto(Space(model).undominated(forbidden=frozenset(), needed=frozenset(), widest=LARGEST))

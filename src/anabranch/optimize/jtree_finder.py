@@ -1,9 +1,9 @@
-"""JTree-Finder: finds a plan within the budget whenever there is one (Zhu, Raghavan and Rundensteiner 2010).
+"""JTree-Finder: finds a plan within the budget if there is one (Zhu, Raghavan and Rundensteiner 2010).
 
-The search space holds every mjoin, every tree and every mixture, with every probe order; plans that defer a predicate
-or merge rows are outside. `undominated` returns the Pareto set in CPU and memory of that space. The search itself is in
-`jtrees`. Up to `INTERPRETED` relations it runs as plain Python, so that nothing has to be compiled or loaded before a
-small query has its plan; up to `LARGEST` relations it runs compiled. Time grows exponentially with the relations.
+The search space is every mjoin, every tree and every mixture, with every probe order; plans that defer a predicate or
+merge rows are not included. `undominated` returns the Pareto set in CPU and memory of that space. The search itself is
+in `jtrees`. Up to `INTERPRETED` relations it runs as plain Python, so that a small query needs no compilation or
+loading; up to `LARGEST` relations it runs compiled. Time grows exponentially with the number of relations.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Space:
 
     @cached_property
     def orderer(self) -> Orderer:
-        """Orders the joins of the query as well as can be."""
+        """Finds the optimal probe orders of the query's joins."""
         return Orderer(self.model, self.ordering)
 
     def ordering(self, blocks: Blocks) -> Ordering:
-        """The best probe orders of a join, with their cost."""
+        """Returns the best probe orders of a join, with their cost."""
         size, model = len(blocks), self.model
         onward, choice, union = self._floats(1 << size), self._integers(1 << size), self._integers(1 << size)
         masks = self._as_integers(blocks)
@@ -74,7 +74,7 @@ class Space:
         needed: frozenset[int] = frozenset(),
         widest: int = LARGEST,
     ) -> tuple[Candidate, ...]:
-        """All undominated plans within the budget, by rising CPU; empty when there is none.
+        """Returns all undominated plans within the budget, by rising CPU; empty if there is none.
 
         A plan joins no forbidden set of relations, every needed set, and at most `widest` inputs at once.
         """
@@ -99,12 +99,12 @@ class Space:
 
     @cached_property
     def tree(self) -> Shape:
-        """The tree of small states, which needs no search."""
+        """The tree with small states, which needs no search."""
         return min_state(self.orderer)
 
     @cached_property
     def _seeds(self) -> tuple[Shape, ...]:
-        """The tree of small states, the mjoin, and all that state-removal passes between them."""
+        """The tree with small states, the mjoin, and all shapes that state-removal passes between them."""
         return tuple(remove_states(self.orderer, NOTHING_FITS, self.tree))
 
     def _search(
@@ -116,7 +116,7 @@ class Space:
         widest: int,
     ) -> jtrees.Fronts:
         base, masks = self.model.base, range(1 << self.size)
-        # A plan that joins a needed set joins nothing that takes only part of it together with something else.
+        # A plan that joins a needed set never joins a part of it with something else.
         allowed = [mask not in forbidden and all(mask & want in (0, mask, want) for want in needed) for mask in masks]
         limits = jtrees.Limits(
             cpu=budget.total_cpu - base.cpu,
@@ -155,7 +155,7 @@ class Space:
     def _code(self) -> Any:
         if not self._is_compiled:
             return jtrees
-        # Only here: loading numba takes longer than the whole search for a small query.
+        # Imported here because loading numba takes longer than the whole search for a small query.
         from anabranch.optimize import compiled
 
         return compiled
@@ -219,7 +219,7 @@ def find_jtrees(
     forbidden: frozenset[int] = frozenset(),
     needed: frozenset[int] = frozenset(),
 ) -> tuple[Candidate, ...]:
-    """All undominated plans of a query within the budget, by rising CPU; see `Space.undominated`."""
+    """Returns all undominated plans of a query within the budget, by rising CPU; see `Space.undominated`."""
     return Space(model).undominated(budget, forbidden=forbidden, needed=needed)
 
 
@@ -240,7 +240,7 @@ def _classes(model: ResourceModel, mask: int) -> int:
 
 
 def _agreeing(model: ResourceModel) -> list[float]:
-    """For each set, by mask from 1, the share of all combinations whose keys agree."""
+    """Returns, for each set by mask from 1, the fraction of all combinations whose keys agree."""
     shares = [1.0]
     for mask in range(1, 1 << len(model.estimates.names)):
         highest = 1 << (mask.bit_length() - 1)

@@ -1,7 +1,9 @@
-"""JTree-Finder as an optimizer: every plan that no other dominates, up to `jtree_finder.LARGEST` relations.
+"""JTree-Finder as an optimizer: every undominated plan, up to `jtree_finder.LARGEST` relations.
 
-If no plan within the budget is among its candidates, there is none in its search space: mjoins, trees and mixtures
-without deferred predicates and merged rows. With more relations it proposes the mjoin and proves nothing.
+If no candidate keeps the budget, no plan in its search space does: mjoins, trees and mixtures without deferred
+predicates and merged rows.
+
+Limit: with more relations it proposes the mjoin and proves nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from anabranch.optimize.settle import settle
 
 
 def jtree_finder(problem: Problem) -> Proposal | Infeasible:
-    """The best of all plans that no other dominates."""
+    """Returns the best of all undominated plans."""
     space, objective, hints = problem.space, problem.objective, problem.hints
     if space is None:
         mjoin = problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)
@@ -30,7 +32,7 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
         )
         found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early]
     if not found:
-        # The hints leave no plan in the search space; their objection to the mjoin is the reason.
+        # The hints exclude every plan in the search space; their objection to the mjoin is the reason.
         found = [problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)]
     is_complete = hints.kinds in (KINDS, ("tree",)) and not hints.forbids_orders and hints.plan is None
     return settle(problem, [problem.amended(each) for each in found], is_complete=is_complete)

@@ -1,18 +1,18 @@
 """Searches all jtrees of a query: dynamic programming over sets of relations, with branch and bound.
 
 A plan's cost is the sum of the costs of its joins and states, and the cost of a join depends only on how the join
-partitions its set. So each set keeps only the plans that no other plan of the set dominates in CPU and memory: whatever
-is built above, a dominated part can be replaced by the part that dominates it. The answer is the whole Pareto set.
-Predicates are checked at the earliest join; plans that defer one are outside the search space.
+partitions its set. So each set keeps only its plans that are undominated in CPU and memory: in any plan, a dominated
+part can be replaced by the part that dominates it. The result is the whole Pareto set. Predicates are checked at the
+earliest join; plans that defer one are outside the search space.
 
-The partitions of a set are walked block by block. A branch ends as soon as the least it can cost is dominated, by a
-plan of the same set or by a complete plan that is known before (`seeds`). Only partitions that survive get their probe
-orders: the cheapest way from a bound part to the whole is the same for every input that gets there, so one pass over
-the unions of the blocks orders all inputs.
+The partitions of a set are enumerated block by block. A branch is pruned if its lower bound is dominated by a plan of
+the same set or by a complete plan that is known before (`seeds`). Only partitions that survive get their probe orders:
+the cheapest way from a bound part to the whole is the same for every input that reaches it, so one pass over the unions
+of the blocks orders all inputs.
 
-Every function here is plain Python over lists, for small queries, and compiled code over arrays, for large ones
-(`compiled`): one source, run in two ways. So the code uses only numbers, sequences and loops. Sets of relations are bit
-masks; `ternary` numbers pairs of disjoint sets.
+Every function here runs as plain Python over lists for small queries, and as compiled code over arrays for large ones
+(`compiled`). So the code uses only numbers, sequences and loops. Sets of relations are bit masks; `ternary` numbers
+pairs of disjoint sets.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 # Built on optimize/lookups.py 2d933b8614c3
 
 SLACK = 1 - 1e-9
-"""Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""
+"""Bounds are multiplied by this, so that rounding never prunes an undominated plan."""
 
 
 class Sets(NamedTuple):
     """Numbers of each set of relations, by mask."""
 
     relations: Sequence[int]
-    """How many relations the set has."""
+    """The number of relations of the set."""
     ternary: Sequence[int]
     """One ternary digit per relation, 1 for members; `ternary[a] + 2 * ternary[b]` numbers the pair (a, b)."""
     rows: Sequence[float]
     held: Sequence[float]
     copies: Sequence[float]
-    """How many slots hold a combination of the set."""
+    """The number of slots that hold a combination of the set."""
     classes: Sequence[int]
-    """The key classes that the set has a member of, as a mask."""
+    """The key classes with a member in the set, as a mask."""
     agreeing: Sequence[float]
-    """The share of all combinations whose keys agree."""
+    """The fraction of all combinations whose keys agree."""
     turnover: Sequence[float]
     upkeep: Sequence[float]
     """CPU of keeping the set as a state."""
@@ -53,7 +53,7 @@ class Sets(NamedTuple):
     index_bytes: Sequence[float]
     """Bytes of one index over the set."""
     results: Sequence[float]
-    """CPU of finding all combinations of the set once: no join of the set costs less."""
+    """CPU of finding all combinations of the set once: a lower bound for any join of the set."""
 
 
 class Lookups(NamedTuple):
@@ -61,7 +61,7 @@ class Lookups(NamedTuple):
 
     cost: Sequence[float]
     indexes: Sequence[int]
-    """Which index the lookup uses; each number stands for one index over the second set."""
+    """The index that the lookup uses; each number identifies one index over the second set."""
 
 
 class Limits(NamedTuple):
@@ -70,7 +70,7 @@ class Limits(NamedTuple):
     cpu: float
     memory: float
     seed_cpu: Sequence[float]
-    """CPU of complete plans that are known, rising."""
+    """CPU of known complete plans, rising."""
     seed_memory: Sequence[float]
     """Memory of the known plans, falling."""
     allowed: Sequence[bool]
@@ -78,7 +78,7 @@ class Limits(NamedTuple):
     needed: Sequence[int]
     """Sets that a plan must join."""
     widest: int
-    """Inputs that a join may have at most."""
+    """The maximum number of inputs of a join."""
 
 
 class Fronts(NamedTuple):
@@ -89,33 +89,33 @@ class Fronts(NamedTuple):
     cpu: Sequence[float]
     memory: Sequence[float]
     blocks: Sequence[int]
-    """For each entry the sets of its inputs, in as many places as the query has relations; 0 where there is none."""
+    """For each entry the sets of its inputs, padded with 0 to the number of relations of the query."""
     entries: Sequence[int]
     """For each entry and input the entry of the input's plan."""
 
 
 def floats(size: int) -> list[float]:
-    """Zeros, to be overwritten."""
+    """Returns a list of zeros, to be overwritten."""
     return [0.0] * size
 
 
 def integers(size: int) -> list[int]:
-    """Zeros, to be overwritten."""
+    """Returns a list of zeros, to be overwritten."""
     return [0] * size
 
 
 def longer_floats(values: list[float], size: int) -> list[float]:
-    """The values with zeros behind them."""
+    """Returns the values, padded with zeros."""
     return values + [0.0] * (size - len(values))
 
 
 def longer_integers(values: list[int], size: int) -> list[int]:
-    """The values with zeros behind them."""
+    """Returns the values, padded with zeros."""
     return values + [0] * (size - len(values))
 
 
 def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
-    """The cost and the index of every lookup; equal to `ResourceModel.step` and `ResourceModel.index`."""
+    """Returns the cost and the index of every lookup; equal to `ResourceModel.step` and `ResourceModel.index`."""
     rows, held, classes, relations = sets.rows, sets.held, sets.classes, sets.relations
     agree, ternary, copies = sets.agreeing, sets.ternary, sets.copies
     full = len(rows) - 1
@@ -160,7 +160,7 @@ def order_probes(
     """Orders the probes of a join of the first `size` blocks; returns the CPU of all probes.
 
     `choice[g]` becomes the block that rows which have bound the blocks of group g probe next, and `union[g]` the
-    ternary number of the blocks of group g. The three lists have room for at least 2^size numbers.
+    ternary number of the blocks of group g. The three lists have at least 2^size elements.
     """
     ternary, cost = sets.ternary, lookups.cost
     full = (1 << size) - 1
@@ -175,7 +175,7 @@ def order_probes(
             bit = 1 << block
             if group & bit == 0:
                 price = onward[group | bit] + cost[bound + 2 * union[bit]]
-                # Orders that differ by rounding alone count as equal: the first block is taken.
+                # Orders that differ only by rounding count as equal: the first block is taken.
                 if price < least * SLACK or best < 0:
                     least, best = price, block
         onward[group] = least
@@ -189,7 +189,7 @@ def order_probes(
 def count_indexes(
     lookups: Lookups, size: int, choice: Sequence[int], union: Sequence[int], counts: list[int], found: list[int]
 ) -> None:
-    """Counts the indexes that the orders in `choice` need over each block; `found` is room for size^2 numbers."""
+    """Counts the indexes that the orders in `choice` need over each block; `found` is a buffer of size^2 numbers."""
     for block in range(size):
         counts[block] = 0
     full = (1 << size) - 1
@@ -207,7 +207,7 @@ def count_indexes(
 
 
 def first_above(rising: Sequence[float], size: int, value: float) -> int:
-    """The place of the first number above a value, among the first `size` numbers."""
+    """Returns the position of the first number above a value, among the first `size` numbers."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -234,10 +234,10 @@ def is_hopeless(
     kept_memory: Sequence[float],
     kept: int,
 ) -> bool:
-    """Whether plans of a set that cost at least this much are of no use.
+    """Whether plans of a set that cost at least this much can be pruned.
 
-    They are if a kept plan of the set dominates them, or if with the least cost of the rest of a complete plan they are
-    over a limit or dominated by a known plan.
+    They can if a kept plan of the set dominates them, or if together with the lower bound of the rest of a complete
+    plan they exceed a limit or are dominated by a known plan.
     """
     all_cpu, all_memory = (cpu + rest_cpu) * SLACK, (memory + rest_memory) * SLACK
     return (
@@ -249,7 +249,7 @@ def is_hopeless(
 
 
 def cuts_needed(needed: Sequence[int], whole: int, blocks: Sequence[int], size: int) -> bool:
-    """Whether a partition of a set leaves a needed part of the set in no block as a whole."""
+    """Whether a partition of a set splits a needed part of the set."""
     for want in needed:
         if whole & want == want and whole != want:
             is_held = False
@@ -261,9 +261,9 @@ def cuts_needed(needed: Sequence[int], whole: int, blocks: Sequence[int], size: 
 
 
 def least_probing(sets: Sets, lookups: Lookups, whole: int, blocks: Sequence[int], size: int) -> float:
-    """A lower bound of the CPU of all probes of a join: the cheapest first and last lookup of each input.
+    """Returns a lower bound of the CPU of all probes of a join: the cheapest first and last lookup of each input.
 
-    Between two inputs the first lookup is the last one.
+    For two inputs the first lookup is the last one.
     """
     last, second, last_part = inf, inf, -1
     for part in range(size):
@@ -294,7 +294,7 @@ def open_place(
     place: int,
     beaten: int,
 ) -> int:
-    """Makes room for an entry at `place`, which replaces those up to `beaten`; returns the new number of entries."""
+    """Opens a position for an entry at `place`, which replaces those up to `beaten`; returns the new length."""
     shift = 1 - (beaten - place)
     moved, step, end = kept - 1, -1, beaten - 1
     if shift < 0:
@@ -310,9 +310,9 @@ def open_place(
 
 
 def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Sequence[int]) -> Fronts:
-    """The undominated plans of every set that a plan within the limits may join.
+    """Returns the undominated plans of every set that a plan within the limits may join.
 
-    `order` lists the sets of two or more relations, smaller ones first. CPU and memory leave out the base states, which
+    `order` lists the sets of two or more relations, smaller ones first. CPU and memory exclude the base states, which
     all plans share.
     """
     total = len(sets.rows)
@@ -323,9 +323,9 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
     cpu, memory = floats(capacity), floats(capacity)
     inputs, entries = integers(capacity * relations), integers(capacity * relations)
     used = 1
-    # The least that a set costs as the input of a join: its plans, one probe of each new row, and one index.
+    # The lower bound of a set as the input of a join: its plans, one probe of each new row, and one index.
     least_cpu, least_memory = floats(total), floats(total)
-    # The least that the relations of a set cost, however a plan joins them.
+    # The lower bound of the relations of a set in any plan.
     single_cpu, single_memory = floats(total), floats(total)
     for mask in range(1, total):
         lowest = mask & -mask
@@ -333,7 +333,7 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
         single_cpu[mask] = single_cpu[mask ^ lowest] + own_cpu
         single_memory[mask] = single_memory[mask ^ lowest] + sets.index_bytes[lowest]
         if mask == lowest:
-            counts[mask] = 1  # entry 0, free of cost, stands for every base state
+            counts[mask] = 1  # entry 0, without cost, represents every base state
             least_cpu[mask], least_memory[mask] = single_cpu[mask], single_memory[mask]
     room = 64
     kept_cpu, kept_memory = floats(room), floats(room)
@@ -361,11 +361,11 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
         left[0], extra[0] = whole, -1
         low_cpu[0], low_memory[0] = floor, keep_memory
         while depth >= 0:
-            # The next block at this depth: the lowest relation that is left, and some of the others.
+            # The next block at this depth: the lowest remaining relation, and some of the others.
             lowest = left[depth] & -left[depth]
             others = left[depth] ^ lowest
             if is_mjoin:
-                # First of all one join of single relations: the front then has the plan of least memory.
+                # One join of single relations comes first: the front then has the plan of least memory.
                 extra[depth] = 0
             elif extra[depth] < 0:
                 extra[depth] = others
@@ -395,7 +395,7 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
                 is_mjoin, depth, extra[0] = False, 0, -1
             if cuts_needed(limits.needed, whole, blocks, size):
                 continue
-            # Closer and closer bounds: the cheapest lookups, then all lookups, then the indexes that they use.
+            # Increasingly tight bounds: the cheapest lookups, then all lookups, then the indexes that they use.
             least, bound_memory = keep_cpu + size * size * units.call, keep_memory
             for part in range(size):
                 entry = first[blocks[part]]

@@ -1,15 +1,15 @@
-"""Local rate maximization and local time minimization: trees built bottom up, each join judged by itself.
+"""Local rate maximization and local time minimization: builds trees bottom-up, with each join evaluated by itself.
 
-Both are heuristics of Viglas and Naughton 2002 (Section 4.2) that a user may name instead of the full search. A set of
-relations that keeps up puts out its births of the moment at the middle of the time asked for; a join that needs more
-than the cores that there are puts out as much less. For each set the split that puts out most is kept, so the search
-takes 3^n steps instead of looking at every tree.
+Both are heuristics of Viglas and Naughton 2002 (Section 4.2) that a user may select instead of the full search. The
+output of a set of relations that keeps up is its birth rate at half of the requested time; a join that needs more cores
+than available emits proportionally less. For each set the split with the highest output is kept, so the search takes
+3^n steps instead of examining every tree.
 
 Local rate fixes the time (`rate@t`), local time the number of results (`first@n`): the time is then the one at which
-plans that keep up have so many. If every part is asked for its share of those results, the last part to be done is the
-join on top, so the tree whose slowest part is done first is the one that puts out most in that time.
+plans that keep up have emitted n results. The top join finishes last, so the tree whose slowest part finishes first is
+the one with the highest output in that time.
 
-Limit: a join is charged alone, as if it had all the cores; windows are what the paper leaves out and the model has.
+Limit: each join is priced as if it had all the cores. Windows, which the paper omits, follow the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.optimize.shapes import Shape, in_order
 
 @dataclass(frozen=True)
 class _Part:
-    """A tree over some relations: the share of its combinations that it puts out in time, and the work of its joins."""
+    """A tree over some relations: the fraction of its combinations emitted in time, and the work of its joins."""
 
     shape: Shape
     share: float
@@ -35,13 +35,13 @@ class _Part:
 
 
 def local_rate(problem: Problem) -> Proposal | Infeasible:
-    """The tree whose joins, each by itself, put out most by the time of `rate@`; else while the windows fill."""
+    """Returns the tree whose joins, each by itself, emit most by the time of `rate@`; else while the windows fill."""
     longest = max(problem.model.estimates.windows)
     return _built(problem, problem.objective.amount if problem.objective.kind == "rate" else longest, "local-rate")
 
 
 def local_time(problem: Problem) -> Proposal | Infeasible:
-    """The tree whose slowest join is the first to be done with its share of the results of `first@`."""
+    """Returns the tree whose slowest join is the first to finish its share of the results of `first@`."""
     longest = max(problem.model.estimates.windows)
     if problem.objective.kind != "first":
         return _built(problem, longest, "local-time")
@@ -59,7 +59,7 @@ def _built(problem: Problem, seconds: float, origin: str) -> Proposal | Infeasib
 
 
 def _best_tree(model: ResourceModel, cores: float) -> Shape:
-    """The tree in which every set of relations is joined from the two parts that put out most of it."""
+    """Returns the tree in which every set of relations is joined from the two parts with the highest output."""
     everything = model.estimates.everything
     best = {1 << position: _Part({}, 1.0, 0.0) for position in range(everything.bit_length())}
     for mask in range(1, everything + 1):
@@ -78,7 +78,7 @@ def _best_tree(model: ResourceModel, cores: float) -> Shape:
 
 
 def _joined(mine: int, other: int, left: _Part, right: _Part, model: ResourceModel, cores: float) -> _Part:
-    """The join of two parts. Work is that of the rows that the parts put out, per second."""
+    """Joins two parts. The work is that of the rows that the parts emit per second."""
     probing = model.turnover(mine) * left.share * model.step(mine, other)
     probing += model.turnover(other) * right.share * model.step(other, mine)
     keeping = 0.0 if mine | other == model.estimates.everything else model.upkeep(mine | other)

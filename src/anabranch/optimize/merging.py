@@ -1,13 +1,14 @@
 """Finds plans of a grouped query that merge rows before they join: tries which inputs of a plan to merge.
 
-Merging pays if many rows fall into one group between two boundaries, so it is considered only if that is known: if the
+Merging pays if many rows fall into one group between two boundaries. It is considered only if that is known: if the
 number of groups was given, sampled or measured, or if rows need only agree in keys of known selectivity and each key
-comes at least twice. A selectivity alone cannot tell keys that never repeat from as many keys as there are
-rows in a window; asking for two of each keeps such keys out as long as a slide is no longer than the window.
+occurs at least twice. A selectivity alone cannot distinguish keys that never repeat from as many keys as there are rows
+in a window; requiring two of each excludes such keys if a slide is no longer than the window.
 
-Inputs are added one by one, the one that saves most first, until none saves anything (Zhu 2006, Section 14.1, tells
-what may be pushed below a join, not when). Limit: this starts from the plans that are best without merging, so a shape
-that is good only with it can be missed.
+Inputs are added greedily, until none saves anything. (Zhu 2006, Section 14.1, defines what may be pushed below a join,
+not when.)
+
+Limit: this starts from the plans that are best without merging, so a shape that is good only with it can be missed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from anabranch.plan.query import Grouping
 from anabranch.stats.view import StatisticsView
 
 MOST_VARIED = 8
-"""Candidates of which merging variants are worked out, the cheapest first."""
+"""The maximum number of candidates whose merging variants are computed, cheapest first."""
 TWICE = 2.0
 
 
 def merging_variants(
     found: Iterable[Candidate], model: ResourceModel, graph: JoinGraph, grouping: Grouping, seen: StatisticsView
 ) -> list[Candidate]:
-    """For each of the cheapest candidates the best plan with the same joins that merges some of their inputs."""
+    """Returns, for each of the cheapest candidates, the best plan with the same joins and some merged inputs."""
 
     @cache
     def may_pay(relations: frozenset[str]) -> bool:
@@ -80,7 +81,7 @@ def _is_known(
 
 
 def _merged(plan: PhysicalPlan, merged: frozenset[frozenset[str]]) -> PhysicalPlan:
-    """The plan with the inputs of these relations merged."""
+    """Returns the plan with the inputs of these relations merged."""
     if not isinstance(plan, JoinNode):
         return plan
     inputs = (_merged(child, merged) for child in plan.inputs)

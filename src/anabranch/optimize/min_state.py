@@ -1,8 +1,8 @@
 """A binary tree with small intermediate states (min-state, Zhu 2006, ch. 6.1).
 
-Again and again the two parts whose join has the fewest rows are joined. On a star this is the optimal tree without
-cross products, because a join changes the weights of all other edges alike. Two trees are grown, one that forms no
-cross product while it need not and one that may, and the one with less total state is returned.
+Repeatedly joins the two parts whose join has the fewest rows. On a star this is the optimal tree without cross
+products, because a join changes the weights of all other edges alike. Two trees are built, one that avoids cross
+products if possible and one that allows them, and the one with less total state is returned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.optimize.shapes import Orderer, Shape, in_order
 
 
 def min_state(orderer: Orderer) -> Shape:
-    """The tree with the smaller total state of the two that greed finds."""
+    """Returns the tree with the smaller total state of two greedy ones."""
     trees = [_grow(orderer, cross=False), _grow(orderer, cross=True)]
     return min(trees, key=lambda shape: _total_state(orderer.model, shape))
 
@@ -36,7 +36,7 @@ def _grow(orderer: Orderer, *, cross: bool) -> Shape:
 
 
 def _weight(model: ResourceModel, one: int, other: int, *, cross: bool) -> tuple[bool, float]:
-    """Whether joining two parts is a cross product that is not wanted, then the rows of their join."""
+    """Returns whether joining two parts is an unwanted cross product, and the rows of their join."""
     return not cross and not model.connected(one, other), model.rows(one | other)
 
 

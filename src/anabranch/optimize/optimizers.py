@@ -1,13 +1,14 @@
-"""The optimizers in use, by name.
+"""The registry of optimizers, by name.
 
-An optimizer is a function from a problem (join graph, statistics, budget, objective, hints) to a proposal or to
-the bound that no plan keeps. It is pure: it reads no clock, no file and no global state. It prices plans with
-`problem.candidate` and answers with `settle`, which holds it to hints and budget. `choose` asks every optimizer of this
-registry and settles their candidates together; the name of an optimizer is the origin of its candidates. A user may
-name one of `NAMED` (`hints.optimizer`), which is then asked alone.
+An optimizer is a function from a problem (join graph, statistics, budget, objective, hints) to a proposal or to the
+bound that no plan keeps. It prices plans with `problem.candidate` and returns through `settle`, which enforces hints
+and budget. `choose` runs every optimizer of this registry and settles their candidates together; the name of an
+optimizer is the origin of its candidates. A user may select one of `NAMED` (`hints.optimizer`), which then runs alone.
 
-To add an optimizer, write a module with such a function, name it here, and give it tests of its own;
-`tests/contract/test_optimizers.py` holds every optimizer of the registry to the contract.
+Invariant: an optimizer is pure. It reads no clock, no file and no global state.
+
+To add an optimizer, write a module with such a function, register it here, and test it;
+`tests/contract/test_optimizers.py` checks every optimizer of the registry against the contract.
 """
 
 from __future__ import annotations
@@ -34,4 +35,4 @@ NAMED: Mapping[str, Optimizer] = {
     "local-rate": local_rates.local_rate,
     "local-time": local_rates.local_time,
 }
-"""The optimizers that a user may name; the local ones are not asked otherwise, because the search sees all trees."""
+"""The optimizers that a user may select; the local ones run only then, because the search covers all trees."""

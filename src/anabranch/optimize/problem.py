@@ -1,4 +1,4 @@
-"""The question that optimizers answer: a join graph, statistics and a budget, with an objective and hints.
+"""The input of optimizers: a join graph, statistics and a budget, with an objective and hints.
 
 A problem computes the cost model once for all optimizers, and orders each join once.
 """
@@ -27,7 +27,7 @@ from anabranch.stats.view import StatisticsView
 
 @dataclass(frozen=True)
 class Problem:
-    """One query to find a plan for."""
+    """One query to plan."""
 
     graph: JoinGraph
     statistics: StatisticsView
@@ -40,7 +40,7 @@ class Problem:
     partitioning: Partitioning | None = None
     """How rows are spread over the slots; None for the grid that suits the rates."""
     beside: Resources = NOTHING
-    """What the query needs beside its plan."""
+    """The resources of the query outside its plan."""
 
     @cached_property
     def model(self) -> ResourceModel:
@@ -53,22 +53,22 @@ class Problem:
 
     @cached_property
     def space(self) -> Space | None:
-        """All jtrees of the query; None where the query has too many relations to search them."""
+        """All jtrees of the query; None if the query has too many relations to search them."""
         return Space(self.model) if len(self.graph.names) <= LARGEST else None
 
     @cached_property
     def orderer(self) -> Orderer:
-        """Orders the probes of the query's joins: as well as can be, or by rank where there are too many relations."""
+        """Orders the probes of the query's joins: optimally, or by rank if there are too many relations."""
         if self.space is not None:
             return self.space.orderer
-        # Only here: loading compiled kernels takes longer than a small query's whole search.
+        # Imported here because loading compiled kernels takes longer than a small query's whole search.
         from anabranch.optimize.ranking import ranked_orderer
 
         return ranked_orderer(self.model)
 
     @cached_property
     def tree(self) -> Shape:
-        """The tree of small states."""
+        """The tree with small states."""
         return self.space.tree if self.space is not None else min_state(self.orderer)
 
     @cached_property
@@ -78,7 +78,7 @@ class Problem:
 
     @cached_property
     def _not_kept(self) -> frozenset[int]:
-        """The sets with a count window, all relations apart; of more relations than are searched, none is listed."""
+        """The sets with a count window, except that of all relations; empty if there are too many to search."""
         counted = self.model.estimates.mask(self.graph.counted)
         if not counted or len(self.graph.names) > LARGEST:
             return frozenset()
@@ -87,29 +87,29 @@ class Problem:
         )
 
     def objection(self, plan: PhysicalPlan) -> str:
-        """The reason why a plan is not allowed; empty if it is allowed."""
+        """Returns the reason why a plan is not allowed; empty if it is allowed."""
         if (held := keeps_counted(plan, self.graph)) is not None:
             return f"keeps rows of {held[0]}, which has a count window, in a state"
         return self.hints.objection(plan)
 
     @cached_property
     def needed(self) -> frozenset[int]:
-        """The sets of relations that the hints want joined."""
+        """The sets of relations that the hints require to be joined."""
         return self.hints.needed_sets(self.model)
 
     def candidate(self, plan: PhysicalPlan, origin: str) -> Candidate:
-        """A plan with its price; `origin` is the name of the optimizer."""
+        """Returns a plan with its price; `origin` is the name of the optimizer."""
         return Candidate(plan, self.model.price(plan), origin)
 
     def amended(self, candidate: Candidate) -> Candidate:
-        """The candidate with every forbidden probe order exchanged for the cheapest allowed one."""
+        """Returns the candidate with every forbidden probe order replaced by the cheapest allowed one."""
         if not self.hints.forbids_orders:
             return candidate
         plan = self.hints.amended(candidate.plan, self.model)
         return candidate if plan == candidate.plan else replace(candidate, plan=plan, cost=self.model.price(plan))
 
     def progress(self, plan: PhysicalPlan) -> Progress:
-        """Results over time of a plan, on the cores of the budget."""
+        """Returns the results over time of a plan, on the cores of the budget."""
         text = str(plan)
         if text not in self._progress:
             cores = min(self.budget.total_cpu, float(self.budget.slots))
@@ -128,7 +128,7 @@ def resource_model(
     grouping: Grouping | None = None,
     partitioning: Partitioning | None = None,
 ) -> ResourceModel:
-    """The model that prices the plans of a query, with the engine's unit costs unless the statistics know others."""
+    """Returns the model that prices the plans of a query; unit costs are the engine's unless statistics have others."""
     units, _ = unit_costs(statistics)
     slide = grouping.slide / 1e6 if grouping is not None else 0.0
     estimates = from_statistics(graph, statistics, slide=slide)

@@ -1,6 +1,7 @@
-"""Answers of optimizers: a proposal, or the bound that no plan keeps, each with every plan that was priced.
+"""Results of optimizers: a proposal, or the bound that no plan keeps, each with every priced plan.
 
-A budget that no plan keeps is an expected answer and travels as a value; only the outermost room makes an error of it.
+A budget that no plan keeps is an expected result and is returned as a value; only the outermost package raises it as an
+error.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
-"""Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""
+"""Whether a plan was chosen, was beaten by another, exceeds the budget, or violates a hint."""
 Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together", "hints"]
-"""The limit that no plan keeps; "hints" when the hints refuse every plan that an optimizer found."""
+"""The limit that no plan keeps; "hints" if the hints reject every plan that an optimizer found."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The cores and bytes that each slot may use. Work divides evenly among the slots.
+    """The cores and bytes that each slot may use. Work is divided evenly among the slots.
 
-    A limit is for all that runs in a slot. What the host takes of it, whatever the plan, is `taken`; a plan may use the
-    rest.
+    A limit applies to everything that runs in a slot. The host's part, independent of the plan, is `taken`; a plan may
+    use the rest.
     """
 
     cpu: float = math.inf
     memory: float = math.inf
     slots: int = 1
     taken: Resources = field(default=NOTHING, repr=False)
-    """What the host takes of each slot."""
+    """The host's resources in each slot."""
     room: float = field(default=1.0, repr=False)
-    """Bytes of memory that a byte of state may take."""
+    """Maximum bytes of memory per byte of state."""
 
     def __post_init__(self) -> None:
         for name, value, example in (("cpu", self.cpu, "0.8"), ("memory", self.memory, "500000000")):
@@ -48,12 +49,12 @@ class Budget:
 
     @property
     def total_cpu(self) -> float:
-        """Cores that a plan may use in all slots together; 0 or less where the host leaves none."""
+        """The cores that a plan may use in all slots together; 0 or less if the host leaves none."""
         return (self.cpu - self.taken.cpu) * self.slots
 
     @property
     def total_memory(self) -> float:
-        """Bytes of state that a plan may have in all slots together; 0 or less where the host leaves none."""
+        """The bytes of state that a plan may have in all slots together; 0 or less if the host leaves none."""
         return (self.memory - self.taken.memory) * self.slots / self.room
 
     @property
@@ -61,32 +62,32 @@ class Budget:
         return min(self.cpu, self.memory) < math.inf
 
     def allows(self, cost: Resources) -> bool:
-        """True when the whole plan fits the slots together."""
+        """True if the whole plan fits the slots together."""
         return cost.cpu <= self.total_cpu and cost.memory <= self.total_memory
 
     def of_slot(self, cost: Resources) -> Resources:
-        """What a slot needs in all for a plan of that cost: its part of the plan, and the host's."""
+        """Returns the total resources of a slot for a plan of that cost: its part of the plan, and the host's."""
         cpu = cost.cpu / self.slots + self.taken.cpu
         return Resources(cpu, cost.memory * self.room / self.slots + self.taken.memory, cost.rate / self.slots)
 
     def shares(self, cost: Resources) -> tuple[float, float]:
-        """The shares of the limits on CPU and memory that a plan and its host take; no limit is one core a slot."""
+        """Returns the fractions of the CPU and memory limits that plan and host use; no limit is one core per slot."""
         slot = self.of_slot(cost)
         return slot.cpu / (self.cpu if self.cpu < math.inf else 1.0), slot.memory / self.memory
 
     def use(self, cost: Resources) -> float:
-        """The larger of the two shares."""
+        """Returns the larger of the two fractions."""
         return max(self.shares(cost))
 
 
 UNLIMITED = Budget()
 NOTHING_FITS = Budget(memory=math.ulp(0.0))
-"""The smallest budget there is."""
+"""The smallest possible budget."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that an optimizer priced, the name of the optimizer, and why the plan won or lost."""
+    """A priced plan, the name of its optimizer, and why the plan won or lost."""
 
     plan: PhysicalPlan
     cost: Resources
@@ -107,25 +108,25 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """The bound that no considered plan keeps, and the plan that comes nearest to keeping it."""
+    """The bound that no considered plan keeps, and the plan that comes nearest to it."""
 
     bound: Bound
     best: PhysicalPlan
     cost: Resources
     considered: tuple[Candidate, ...] = ()
     is_proven: bool = False
-    """Whether no plan keeps the bound at all: the optimizer searched every plan."""
+    """Whether it is proven that no plan keeps the bound: the optimizer searched every plan."""
 
 
 @dataclass(frozen=True)
 class MeshOffer:
-    """A mesh beside the priced plans: written out, learnt from a sample, or still to be learnt."""
+    """A mesh beside the priced plans: explicit, learnt from a sample, or yet to be learnt."""
 
     reason: str
     """Why the mesh is taken or not."""
     is_taken: bool = False
     mesh: Mesh | None = None
-    """None while the mesh is still to be learnt, or where learning could not pay."""
+    """None if the mesh is yet to be learnt, or if learning could not pay."""
     learnt: LearntMesh | None = None
     """The mesh with its costs on the sampled rows."""
     cost: Resources | None = None
@@ -133,7 +134,7 @@ class MeshOffer:
 
 
 def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
-    """The family a plan belongs to; a join of two relations is a tree."""
+    """Returns the family of a plan; a join of two relations is a tree."""
     arities = [len(node.inputs) for node in nodes(plan)]
     if all(arity == 2 for arity in arities):
         return "tree"
@@ -141,7 +142,7 @@ def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
 
 
 def over_budget(cost: Resources, budget: Budget) -> str:
-    """The limits that a plan exceeds, in words; empty when the plan fits."""
+    """Describes the limits that a plan exceeds; empty if the plan fits."""
     parts = []
     slot, taken = budget.of_slot(cost), budget.taken
     if taken == NOTHING:
@@ -161,7 +162,7 @@ def over_budget(cost: Resources, budget: Budget) -> str:
 
 
 def pareto(plans: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The plans that no other dominates, by rising CPU; one of each pair of costs."""
+    """Returns the undominated plans, by rising CPU; one of each pair of costs."""
     kept: list[Candidate] = []
     least = math.inf
     for candidate in sorted(plans, key=lambda c: (c.cost.cpu, c.cost.memory, str(c.plan))):
@@ -172,7 +173,7 @@ def pareto(plans: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Each plan once, as it was found first."""
+    """Returns each plan once, as it was found first."""
     found: dict[str, Candidate] = {}
     for candidate in candidates:
         found.setdefault(str(candidate.plan), candidate)

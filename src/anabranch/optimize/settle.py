@@ -1,7 +1,7 @@
-"""From priced plans to an answer: hints and budget strike plans out, the objective ranks the rest.
+"""Selects the best of the priced plans: hints and budget eliminate plans, the objective ranks the rest.
 
-Every optimizer settles its own candidates, and `choose` settles the candidates of all optimizers together, so that an
-optimizer cannot propose a plan that a hint refuses or that the budget does not allow.
+Every optimizer settles its own candidates, and `choose` settles the candidates of all optimizers together, so no
+optimizer can propose a plan that violates a hint or the budget.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Bound, Budget, Candidate, Infeasible, Proposal, distinct, over_budget
 
 ALIKE = 0.05
-"""Without limits, plans this near to the least CPU count as equally fast, and the smallest of them is taken."""
+"""Without limits, plans within this fraction of the least CPU count as equally fast, and the smallest one is taken."""
 MOST_ALIKE = 12
-"""Candidates whose progress over time is shown where the cheapest keeps up: then no other can be ahead of it."""
+"""The number of candidates whose progress is shown if the cheapest keeps up: then no other can be ahead of it."""
 
 
 def settle(problem: Problem, candidates: Iterable[Candidate], *, is_complete: bool = False) -> Proposal | Infeasible:
-    """The best of some candidates by the objective, or the bound that none of them keeps.
+    """Returns the best of some candidates by the objective, or the bound that none of them keeps.
 
-    There is at least one candidate. `is_complete` says that no plan outside the candidates can keep the budget if none
+    There is at least one candidate. `is_complete` means that no plan outside the candidates can keep the budget if none
     of them does.
     """
     budget, hints = problem.budget, problem.hints
@@ -55,7 +55,7 @@ def settle(problem: Problem, candidates: Iterable[Candidate], *, is_complete: bo
 
 
 def infeasible(candidates: list[Candidate], budget: Budget) -> Infeasible:
-    """The bound that no candidate keeps, with the candidate that comes nearest to it."""
+    """Returns the bound that no candidate keeps, with the candidate that comes nearest to it."""
     bound: Bound
     if (least := min(candidates, key=lambda c: c.cost.memory)).cost.memory > budget.total_memory:
         bound, best = "memory", least
@@ -81,7 +81,7 @@ def _ranked(plans: list[Candidate], problem: Problem) -> list[Candidate]:
             return sorted(alike, key=lambda c: c.cost.memory) + by_cpu[len(alike) :]
         case "rate" | "first":
             timed = []
-            # A plan that is cheaper once its windows are full may be dearer while they fill, so none is left out.
+            # A plan that is cheaper once its windows are full may cost more while they fill, so none is excluded.
             keeps_up = by_cpu[0].cost.cpu <= min(budget.total_cpu, float(budget.slots))
             going_first = by_cpu[:MOST_ALIKE] if keeps_up else by_cpu
             for candidate in going_first:
@@ -92,7 +92,7 @@ def _ranked(plans: list[Candidate], problem: Problem) -> list[Candidate]:
                 else:
                     seconds = going.time_to(objective.amount)
                     timed.append((seconds, replace(candidate, reason=f"there after {seconds:.3g} s")))
-            # Plans that keep up are alike; equal to a part in a million, the cheaper one wins.
+            # Plans that keep up are equivalent; if equal to one part in a million, the cheaper one wins.
             timed.sort(key=lambda pair: float(f"{pair[0]:.6g}"))
             return [candidate for _, candidate in timed] + by_cpu[len(timed) :]
 

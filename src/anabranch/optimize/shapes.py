@@ -1,7 +1,7 @@
-"""Plans while they are being searched: which sets of relations are joined, and from which parts.
+"""Plan shapes during a search: which sets of relations are joined, and from which parts.
 
-A shape maps each joined set to its inputs, all as bit masks; leaving out a set and handing its inputs to the join above
-removes a state. Probe orders belong to the parts of one join alone, so they are found per join and remembered.
+A shape maps each joined set to its inputs, all as bit masks; removing a set and passing its inputs to the join above
+removes a state. Probe orders depend only on the parts of one join, so they are computed per join and cached.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.optimize.proposals import Candidate
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 Blocks: TypeAlias = tuple[int, ...]
-"""Disjoint sets of relations, by their lowest relation."""
+"""Disjoint sets of relations, ordered by their lowest relation."""
 Shape: TypeAlias = Mapping[int, Blocks]
 
 
@@ -31,9 +31,9 @@ class Ordering:
 
 @dataclass(frozen=True)
 class Orderer:
-    """Orders and prices the joins of one query, and remembers each answer.
+    """Orders and prices the joins of one query; caches results.
 
-    `find` orders one join: by rank for any number of relations (`ranking`), or as well as can be (`jtree_finder`).
+    `find` orders one join: by rank for any number of relations (`ranking`), or optimally (`jtree_finder`).
     """
 
     model: ResourceModel
@@ -44,7 +44,7 @@ class Orderer:
         return {}
 
     def order(self, blocks: Blocks) -> Ordering:
-        """Good orders for a join of these inputs."""
+        """Returns good orders for a join of these inputs."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = self.find(blocks)
@@ -59,11 +59,11 @@ class Orderer:
         return tuple(1 << position for position in range(len(self.model.estimates.names)))
 
     def mjoin(self) -> Shape:
-        """One join of all relations; no shape needs less memory."""
+        """Returns one join of all relations; no shape needs less memory."""
         return {self.everything: self.leaves} if len(self.leaves) > 1 else {}
 
     def price(self, shape: Shape) -> Resources:
-        """The resources of a shape with these orders, equal to the model's price of its plan."""
+        """Returns the resources of a shape with these orders, equal to the model's price of its plan."""
         base = self.model.base
         cpu, memory = base.cpu, base.memory
         for joined, blocks in shape.items():
@@ -76,14 +76,14 @@ class Orderer:
         return Resources(cpu, memory, base.rate)
 
     def plan(self, shape: Shape) -> PhysicalPlan:
-        """The plan of a shape, its orders written out where a join has three or more inputs."""
+        """Returns the plan of a shape, with explicit orders if a join has three or more inputs."""
         return build(shape, self.model.estimates.names, self.everything, lambda blocks: self.order(blocks).orders)
 
     def considered(self, shape: Shape, origin: str) -> Candidate:
         return Candidate(self.plan(shape), self.price(shape), origin)
 
     def complete(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """The plan with every probe order that it leaves open filled in."""
+        """Fills in every probe order that the plan leaves open."""
         inputs = tuple(self.complete(child) for child in plan.inputs)
         if not isinstance(plan, JoinNode):
             return plan.with_inputs(inputs)
@@ -94,7 +94,7 @@ class Orderer:
         return replace(plan, inputs=inputs, orders=orders)
 
     def anew(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """The plan with these orders in place of its own."""
+        """Replaces all probe orders of the plan."""
         inputs = tuple(self.anew(child) for child in plan.inputs)
         if not isinstance(plan, JoinNode):
             return plan.with_inputs(inputs)
@@ -106,7 +106,7 @@ OrderBlocks: TypeAlias = Callable[[Blocks], tuple[tuple[int, ...], ...]]
 
 
 def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -> PhysicalPlan:
-    """The plan of one set of a shape."""
+    """Returns the plan of one set of a shape."""
     if mask not in shape:
         return Leaf(names[mask.bit_length() - 1])
     blocks = shape[mask]
@@ -115,12 +115,12 @@ def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -
 
 
 def in_order(blocks: Iterable[int]) -> Blocks:
-    """Disjoint sets by their lowest relation, the one spelling of a partition."""
+    """Sorts disjoint sets by their lowest relation, the canonical form of a partition."""
     return tuple(sorted(blocks, key=lambda block: block & -block))
 
 
 def dissolved(shape: Shape, state: int) -> Shape:
-    """The shape without one state: the join that kept it reads its inputs instead."""
+    """Removes one state from the shape: the join that kept it reads its inputs instead."""
     changed = dict(shape)
     inner = changed.pop(state)
     for above, blocks in changed.items():

@@ -1,8 +1,8 @@
-"""From a binary tree towards the mjoin: give up those intermediate states that cost the least CPU for their size.
+"""Moves from a binary tree towards the mjoin: removes the intermediate states that save the least CPU for their size.
 
 State-removal (Zhu, Raghavan and Rundensteiner 2010, alg. 4; Zhu 2006, alg. 4) starts at the min-state tree and, until
 the plan fits or only the mjoin is left, removes the state with the smallest ratio of added CPU to freed memory: the
-join that filled it is merged into the join that kept it. The added CPU is negative where upkeep cost more than
+join that filled it is merged into the join that kept it. The added CPU is negative if upkeep cost more than
 recomputing.
 """
 
@@ -13,7 +13,7 @@ from anabranch.optimize.shapes import Orderer, Shape, dissolved
 
 
 def remove_states(orderer: Orderer, budget: Budget, tree: Shape) -> list[Shape]:
-    """The shapes passed through, the given tree first and the answer last; the answer may still be over budget."""
+    """Returns the shapes visited, the given tree first and the result last; the result may still exceed the budget."""
     trail = [tree]
     while not budget.allows(orderer.price(trail[-1])) and len(trail[-1]) > 1:
         trail.append(_remove_one_state(orderer, trail[-1]))

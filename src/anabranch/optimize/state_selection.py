@@ -1,11 +1,11 @@
-"""From the mjoin towards a tree: keep those intermediate results that save the most CPU for their size.
+"""Moves from the mjoin towards a tree: keeps the intermediate results that save the most CPU for their size.
 
 State-selection (Zhu, Raghavan and Rundensteiner 2010, alg. 3; Zhu 2006, alg. 2) starts at the mjoin, which has the
 least memory, and joins pairs of inputs of the top join below it, those with the largest frequency / weight first, as
 long as that lowers the CPU and the memory allows it. The frequency of a pair is the number of probe orders in which the
-two stand side by side, its weight the rows of their join. When one of the pair is a join itself, it is dissolved into
-the new join if that saves both resources (operator merging). A pair that would break the memory bound is passed over,
-where the printed algorithm gives up.
+two are adjacent, its weight the rows of their join. If one of the pair is a join itself, it is dissolved into the new
+join if that saves both resources (operator merging). A pair that would exceed the memory limit is skipped, where the
+published algorithm stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.optimize.shapes import Blocks, Orderer, Shape, dissolved, in_orde
 
 
 def select_states(orderer: Orderer, budget: Budget) -> list[Shape]:
-    """The shapes passed through, the mjoin first and the answer last; the answer may still be over budget."""
+    """Returns the shapes visited, the mjoin first and the result last; the result may still exceed the budget."""
     trail = [orderer.mjoin()]
     cost = orderer.price(trail[0])
     while cost.cpu > budget.total_cpu and (better := _keep_one_state(orderer, trail[-1], cost.cpu, budget)):
@@ -42,7 +42,7 @@ def _keep_one_state(orderer: Orderer, shape: Shape, cpu: float, budget: Budget) 
 
 
 def _promising(orderer: Orderer, top: Blocks) -> list[Blocks]:
-    """The pairs of inputs of the top join by falling frequency / weight."""
+    """Returns the pairs of inputs of the top join by falling frequency / weight."""
     frequency: dict[frozenset[int], int] = {}
     for start, order in enumerate(orderer.order(top).orders):
         sequence = (start, *order)
@@ -64,7 +64,7 @@ def _with_pair(orderer: Orderer, shape: Shape, pair: Blocks) -> Shape:
 
 
 def _merge_operators(orderer: Orderer, shape: Shape, new: int) -> Shape:
-    """The shape with the joins below the new one dissolved into it where both resources gain."""
+    """Dissolves the joins below the new one into it if both resources gain."""
     for child in shape[new]:
         if child in shape:
             merged = dissolved(shape, child)

@@ -12,7 +12,7 @@ from anabranch.optimize.ranking import ranked_orderer
 
 
 def compile_searches() -> None:
-    """Runs each compiled search once on a small chain; numba keeps the code on disk."""
+    """Runs each compiled search once on a small chain; numba caches the code on disk."""
     names = [f"r{number}" for number in range(INTERPRETED + 1)]
     model = ResourceModel(from_edges(dict.fromkeys(names, 1.0), 1.0, dict.fromkeys(pairwise(names), 0.5)), ENGINE)
     find_jtrees(model)

@@ -1,21 +1,21 @@
-"""Recognises band predicates: conjunctions that keep the distance of two expressions between two finite numbers.
+"""Recognises band predicates: conjunctions that bound the difference of two expressions on both sides.
 
     ABS(x - y) <= c        x BETWEEN y - c AND y + d        x >= y - c AND x <= y + d
 
-The reader takes each comparison as a sum of terms and constants. When one term of one relation and one term of another
-remain, with opposite signs, the comparison bounds their difference. The bounds of one pair are intersected over all
-predicates, and the first of these predicates carries the band.
+Each comparison is read as a sum of terms and constants. If one term of one relation and one term of another remain,
+with opposite signs, the comparison bounds their difference. The bounds of one pair are intersected over all predicates,
+and the first of these predicates carries the band.
 
-Law: every pair of rows that passes the predicates lies within the band. The predicates stay, so a band may be too wide
-and never too narrow: its bounds are closed and rounded outwards. Three things would break the law:
+Invariant: every pair of rows that passes the predicates lies within the band. The predicates are still checked, so a
+band may be too wide but never too narrow: its bounds are closed and rounded outwards. Three cases need care:
 
-- *Rounding.* A comparison of doubles is off by some ulps of the largest number on the way. Where that number is a bound
-  or a value, `engine.evaluate.codes.band_codes` allows for it. Where it is a constant that others cancel, the bounds
-  are widened here.
-- *NaN* is greater than every number, so `x - y >= c` is true of it. A pair of doubles is a band only if some predicate
-  is false when x alone is NaN, and some when y alone is.
-- *Failure.* Buckets are computed ahead of every predicate. A term that can fail, and that an earlier predicate may
-  guard, is not used.
+- *Rounding.* A comparison of doubles is off by a few ulps of the largest intermediate value. If that value is a bound
+  or a column value, `engine.evaluate.codes.band_codes` allows for it. If it is a constant that others cancel, the
+  bounds are widened here.
+- *NaN* is greater than every number, so `x - y >= c` is true for it. A pair of doubles is a band only if some predicate
+  is false when only x is NaN, and some predicate is false when only y is NaN.
+- *Failure.* Buckets are computed before any predicate. A term that can fail, and that an earlier predicate may guard,
+  is not used.
 
 Limit: bounds beyond 2**960 and sums of more than 16 constants are not bands.
 """
@@ -55,7 +55,7 @@ class Bounds:
     low: Fraction | None
     high: Fraction | None
     without_nan: frozenset[Expr]
-    """The terms that are not NaN, unless the other one is, where the predicates hold."""
+    """Terms that, where the predicates hold, are not NaN unless the other term is."""
 
     def mirrored(self) -> Bounds:
         low, high = (None if self.high is None else -self.high), (None if self.low is None else -self.low)
@@ -93,7 +93,7 @@ class _Sum:
 
 
 def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
-    """The predicates as thetas, in order, the first of each bounded pair with its band."""
+    """Returns the predicates as thetas, in order; the first of each bounded pair carries its band."""
     found: dict[tuple[Expr, Expr], tuple[int, Bounds]] = {}
     for position, predicate in enumerate(predicates):
         bound = bounds(predicate)
@@ -115,7 +115,7 @@ def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
 
 
 def _may_be_guarded(bound: Bounds, before: Sequence[Expr]) -> bool:
-    """True when a predicate before may keep a term from failing: buckets are numbered ahead of every predicate."""
+    """True if an earlier predicate may keep a term from failing: buckets are computed before any predicate."""
     terms = without_widening(bound.left), without_widening(bound.right)
     return any(guarded_by(predicate, terms) is not None for predicate in before)
 
@@ -135,7 +135,7 @@ def _band(bound: Bounds) -> Band | None:
 
 
 def bounds(predicate: Expr) -> Bounds | None:
-    """The bounds that a comparison sets to the difference of two terms; None where it sets none."""
+    """Returns the bounds that a comparison sets on the difference of two terms; None if it sets none."""
     if not isinstance(predicate, Call) or predicate.function not in _MIRRORED:
         return None
     function, (left, right) = predicate.function, predicate.arguments
@@ -158,10 +158,10 @@ def bounds(predicate: Expr) -> Bounds | None:
 
 
 def _slack(constants: tuple[Fraction, ...]) -> Fraction:
-    """By how much a sum of doubles may be off because of its constants, beyond some ulps of its bounds and its values.
+    """Returns the rounding error of a sum of doubles due to its constants, beyond a few ulps of its bounds and values.
 
-    One constant is the bound. Several may cancel, and then the bound says nothing of their size. A difference of
-    integers is exact until it becomes a double, which matters where the bound is beyond 2**53.
+    A single constant is the bound. Several constants may cancel, so the bound does not show their size. A difference of
+    integers is exact until it is cast to double; this matters for bounds beyond 2**53.
     """
     largest = sum(map(abs, constants), Fraction(0))
     if len(constants) < 2 and largest < _EXACT_IN_DOUBLE:
@@ -172,7 +172,7 @@ def _slack(constants: tuple[Fraction, ...]) -> Fraction:
 def _pair(
     total: _Sum, function: str, distance: Fraction | None, slack: Fraction, without_nan: frozenset[Expr]
 ) -> Bounds | None:
-    """The bounds that `total function 0`, or `|total| function distance`, sets to the difference of two terms."""
+    """Returns the bounds that `total function 0` or `|total| function distance` sets on the two terms' difference."""
     if len(total.added) != 1 or len(total.subtracted) != 1 or len(total.constants) > _MOST_CONSTANTS:
         return None
     left, right = total.added[0], total.subtracted[0]
@@ -182,7 +182,7 @@ def _pair(
     kinds = {kind_of(left.type), kind_of(right.type)}
     if not kinds <= _MEASURABLE or (len(kinds) > 1 and "timestamp" in kinds):
         return None
-    # Both sides are put into buckets of one measure, so they must be of one type.
+    # Both sides use the same buckets, so they must have the same type.
     type_ = common_type(left.type, right.type)
     known = frozenset(coerce(term, type_) for term in without_nan)
     left, right = coerce(left, type_), coerce(right, type_)
@@ -215,10 +215,10 @@ def _sum(expr: Expr) -> _Sum:
 
 
 def _uncast(expr: Expr) -> Expr:
-    """The expression below widening casts, and below the double of an integer computation.
+    """Strips widening casts, and the cast to double of an integer computation.
 
-    Rounding to a double keeps the order, so a bound on the double of a sum of integers bounds the sum as well; `_slack`
-    allows for bounds that other sums are rounded to.
+    Rounding to a double preserves order, so a bound on the double of a sum of integers also bounds the sum. `_slack`
+    covers bounds that other sums are rounded to.
     """
     expr = without_widening(expr)
     match expr:

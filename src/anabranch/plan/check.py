@@ -13,14 +13,14 @@ from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
 
 PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
-"""What may be asked for in place of a plan."""
+"""Keywords that may be given instead of a plan."""
 
 
 def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = None) -> PhysicalPlan:
-    """The plan itself when it joins exactly the relations of the graph, checks each predicate once, and merges only
-    what may be merged.
+    """Returns the plan; raises PlanError if it does not compute the query.
 
-    Joins validated their own parts at birth. `grouping` is that of the query, None when it is not grouped.
+    A plan must join exactly the relations of the graph, check each predicate once, and merge only mergeable rows. Joins
+    validate their own inputs on construction. `grouping` is that of the query, None if it is not grouped.
     """
     planned, wanted = set(plan.relations), set(graph.names)
     if unknown := sorted(planned - wanted):
@@ -37,7 +37,7 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
             detail="when such a row leaves is known only when others have come, and the state would not hear of it",
             hint=f"let '{name}' be an input of the last join by itself, as in ((a b) {name}), or use mjoin",
         )
-    # A shared join stands for the joins inside it.
+    # A shared join counts as the joins inside it.
     _require_checkable(unshared(plan), graph)
     if any(shared_parts(plan)) and any(pre_groups(plan)):
         raise PlanError(
@@ -51,9 +51,9 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
 
 
 def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | None:
-    """A relation with a count window whose rows an intermediate state of the plan would hold, and that state.
+    """Returns a relation with a count window that an intermediate state of the plan would hold, and that state.
 
-    Rows that are merged are held as well; while deadlines are open, rows cannot be merged by them.
+    Merged rows are held as well: rows cannot be merged while their deadlines are unknown.
     """
     if not graph.counted:
         return None
@@ -67,7 +67,7 @@ def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | Non
 
 
 def _meant(plan: PhysicalPlan, word: str) -> str | None:
-    """A hint for a plan that is one word, such as 'mjion'."""
+    """Returns a hint for a plan that is one word, such as 'mjion'."""
     close = get_close_matches(word, PLAN_WORDS, n=1) if isinstance(plan, Leaf) else []
     return f"did you mean '{close[0]}'?" if close else None
 
@@ -96,7 +96,7 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
 
 
 def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
-    """Raise PlanError if a deferred predicate may guard another one against failing."""
+    """Raises PlanError if a deferred predicate may guard another one against failing."""
     name = selection_name(position)
     others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
     if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:

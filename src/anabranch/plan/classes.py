@@ -1,15 +1,15 @@
-"""Class columns: a column of a stream that the query does not carry, cut into a few classes that travel as one byte.
+"""Class columns: stream columns that the query does not carry, discretized into a few classes of one byte each.
 
-A classifier may test any column of a stream. What it tests need not be known exactly: a class column says between which
-thresholds a number lies, or which of the listed texts a text is. The class of a row is computed where the row is read,
-by a tree whose leaves are classes (`tree`): as a CASE expression by Spark, as a walk over columns by slots that read
-files and by the host in process. The engine gets a value back that stands for the class (`values`), so that the tests
-of a classifier are the same for columns that are carried and for classes.
+A classifier may test any column of a stream. It needs no exact values: a class column records between which thresholds
+a number lies, or which of the listed strings a text equals. The class of a row is computed where the row is read, by a
+tree whose leaves are classes (`tree`): as a CASE expression in Spark, and as array operations in slots that read files
+and in the in-process host. The engine receives a representative value for the class (`values`), so a classifier tests
+carried columns and classes in the same way.
 
-Law: a class decides the route of a new row and nothing else. It is neither kept in a checkpoint nor part of a query's
-identity; a row without one has class `UNKNOWN`, and goes where a NULL goes.
+Invariant: a class decides the route of a new row and nothing else. It is neither kept in a checkpoint nor part of a
+query's identity. A row without a class has class `UNKNOWN` and is routed like a NULL.
 
-Limit: `MOST_CLASSES` classes. A classifier over a class column is exact for thresholds that are bounds of it.
+Limit: `MOST_CLASSES` classes. A classifier over a class column is exact for thresholds that are bounds of the column.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from anabranch.lang.schema import is_text
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, column_of
 
 UNKNOWN = 0
-"""The class of a row of which nothing is known, and of NULL and NaN."""
+"""The class of a row without information, and of NULL and NaN."""
 MOST_CLASSES = 62
-"""Bounds or texts of a class column; with the rest and UNKNOWN they fit a byte, and are categories of a search."""
+"""Maximum bounds or texts of a class column; with the rest and UNKNOWN they fit a byte, and are categories of a search.
+"""
 MOST_CODES = 127
 """The largest class that fits a byte."""
 REST = "\uffff"
@@ -44,7 +45,7 @@ class ClassColumn:
 
     attribute: str
     type: pa.DataType
-    """Of the attribute's values."""
+    """The type of the attribute's values."""
     bounds: tuple[float, ...] = ()
     texts: tuple[str, ...] = ()
 
@@ -60,7 +61,7 @@ class ClassColumn:
 
     @property
     def column(self) -> str:
-        """The column of the stream that it is computed from."""
+        """The stream column that the attribute is computed from."""
         return column_of(self.attribute)
 
     @property
@@ -69,7 +70,7 @@ class ClassColumn:
 
     @cached_property
     def values(self) -> tuple[float, ...] | tuple[str, ...]:
-        """The value that stands for each class from 1 on."""
+        """The representative value of each class, from class 1 on."""
         if self.is_text:
             return (*self.texts, REST)
         last = self.bounds[-1] if self.bounds else 0.0
@@ -103,7 +104,7 @@ class ClassColumn:
 
     @cached_property
     def digest(self) -> str:
-        """A short name for what the classes mean; states of other classes have another."""
+        """A short digest of the meaning of the classes; states with other classes have a different digest."""
         text = f"{self.attribute} {self.type} {self.bounds} {self.texts}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -112,10 +113,10 @@ class ClassColumn:
 
 
 def merged(one: ClassColumn, other: ClassColumn, most: int = MOST_CLASSES) -> ClassColumn:
-    """The classes of two columns of one attribute: those of the first, and of the second as many as there is room for.
+    """Merges the classes of two columns of one attribute: all of the first, and of the second as many as fit in `most`.
 
-    A row is in one class of the outcome; whatever either column could tell apart, this one can, up to `most` bounds or
-    texts. Beyond that the second tells fewer rows apart, and its classifiers send some by a route nearby.
+    Up to `most` bounds or texts, the result distinguishes every row that either column distinguishes. Beyond that, the
+    second column loses bounds, and its classifiers send some rows to a neighbouring route.
     """
     return replace(one, bounds=_some(one.bounds, other.bounds, most), texts=_some(one.texts, other.texts, most))
 
@@ -123,6 +124,6 @@ def merged(one: ClassColumn, other: ClassColumn, most: int = MOST_CLASSES) -> Cl
 def _some(first: tuple[T, ...], more: Collection[T], most: int) -> tuple[T, ...]:
     others = [each for each in more if each not in first]
     room = max(0, most - len(first))
-    # At even distances, so that what is left out is not one end.
+    # Evenly spaced, so that the dropped bounds are not all at one end.
     chosen = others if len(others) <= room else [others[at * len(others) // room] for at in range(room)]
     return (*first, *chosen)

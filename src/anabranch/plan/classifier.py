@@ -1,22 +1,22 @@
 """Classifiers: decision trees over the attributes of a row that assign the row its route, as immutable values.
 
 `mesh` learns a tree, the plan carries it, and `classify` evaluates it. Every row gets a route: each test names the
-branch that a NULL takes (a NaN counts as NULL), and a category that no test lists takes the second branch. The route of
-a row changes the cost of its results, never the results.
+branch for NULL (NaN counts as NULL), and a category that no test lists takes the second branch. The route of a row
+changes the cost of its results, never the results.
 
     0                                            every row takes route 0
     (price <= 3.5 ? 0 : 1)                       rows up to 3.5 take route 0; the others, and NULLs, route 1
     (sector in {'food', 'it'} or null ? 2 : 0)   listed categories and NULLs take route 2
-    (hour(at) <= 11.5 ? 0 : 1)                   rows of the first half of the day, by UTC, take route 0
+    (hour(at) <= 11.5 ? 0 : 1)                   rows of the first half of the day, in UTC, take route 0
 
-The grammar of this text, which `parse_classifier` reads back:
+The grammar, which `parse_classifier` reads:
 
     tree := route | '(' test ['or' 'null'] '?' tree ':' tree ')'
     test := number_of '<=' number | name 'in' '{' [string (',' string)*] '}'
     number_of := name | 'hour' '(' name ')'
 
 A name that is not a plain word is in backquotes, a string in quotes; both are doubled inside. Booleans are 0 and 1,
-dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
+dates are days and timestamps are microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations
@@ -103,23 +103,23 @@ _HOUR = re.compile(r"hour\((.+)\)", re.S)
 
 
 def hour_attribute(column: str) -> str:
-    """Return the attribute that is the hour of day, by UTC, of a column of timestamps."""
+    """Returns the attribute that is the UTC hour of day of a timestamp column."""
     return f"hour({column})"
 
 
 def hour_of(attribute: str) -> str | None:
-    """Return the column whose hour of day an attribute is; None of any other attribute."""
+    """Returns the column whose hour of day an attribute is; None for any other attribute."""
     found = _HOUR.fullmatch(attribute)
     return None if found is None else found[1]
 
 
 def column_of(attribute: str) -> str:
-    """Return the column that an attribute is computed from."""
+    """Returns the column that an attribute is computed from."""
     return hour_of(attribute) or attribute
 
 
 def walk(classifier: Classifier) -> Iterator[Classifier]:
-    """Yield the tree and all its nodes, tests before their branches."""
+    """Yields the tree and all its nodes, tests before their branches."""
     yield classifier
     if not isinstance(classifier, Assign):
         yield from walk(classifier.first)
@@ -127,24 +127,24 @@ def walk(classifier: Classifier) -> Iterator[Classifier]:
 
 
 def attributes(classifier: Classifier) -> tuple[str, ...]:
-    """Return the tested attributes, each once, in order of first appearance."""
+    """Returns the tested attributes, each once, in order of first appearance."""
     return tuple(dict.fromkeys(node.attribute for node in walk(classifier) if not isinstance(node, Assign)))
 
 
 def routes(classifier: Classifier) -> tuple[int, ...]:
-    """Return the routes that a row can get, ascending."""
+    """Returns the routes that a row can get, ascending."""
     return tuple(sorted({node.route for node in walk(classifier) if isinstance(node, Assign)}))
 
 
 def depth(classifier: Classifier) -> int:
-    """Return the number of tests on the longest path to a leaf."""
+    """Returns the number of tests on the longest path to a leaf."""
     if isinstance(classifier, Assign):
         return 0
     return 1 + max(depth(classifier.first), depth(classifier.second))
 
 
 def leaves(classifier: Classifier) -> tuple[tuple[int, int], ...]:
-    """Return the leaves in order: the route of each, and the number of tests on the path to it."""
+    """Returns the leaves in order: the route of each, and the number of tests on the path to it."""
     if isinstance(classifier, Assign):
         return ((classifier.route, 0),)
     below = (*leaves(classifier.first), *leaves(classifier.second))
@@ -152,20 +152,20 @@ def leaves(classifier: Classifier) -> tuple[tuple[int, int], ...]:
 
 
 def map_leaves(classifier: Classifier, change: Callable[[Assign], Classifier]) -> Classifier:
-    """Apply a function to every leaf, in order."""
+    """Applies a function to every leaf, in order."""
     if isinstance(classifier, Assign):
         return change(classifier)
     return replace(classifier, first=map_leaves(classifier.first, change), second=map_leaves(classifier.second, change))
 
 
 def by_leaf(classifier: Classifier) -> Classifier:
-    """Number the leaves from 0: the tree then assigns a row its leaf instead of its route."""
+    """Numbers the leaves from 0: the tree then assigns a row its leaf instead of its route."""
     numbers = count()
     return map_leaves(classifier, lambda _: Assign(next(numbers)))
 
 
 def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> None:
-    """Raise if a tree tests a column that the relation lacks or whose type does not fit the test."""
+    """Raises if a tree tests a column that the relation lacks or whose type does not fit the test."""
     types = {field.name: field.type for field in schema}
     for node in walk(classifier):
         if isinstance(node, Assign):
@@ -181,7 +181,7 @@ def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> N
 
 
 def require_kind(test: Test, kind: pa.DataType) -> None:
-    """Raise for a number test on a type that is not a number, or a category test on a type that is not text."""
+    """Raises for a number test on a type that is not a number, or a category test on a type that is not text."""
     fits = is_classifiable(kind) and is_text(kind) == isinstance(test, CategoryTest)
     if not fits:
         wanted = "text" if isinstance(test, CategoryTest) else "a number, boolean, date or timestamp"
@@ -204,7 +204,7 @@ def is_classifiable(kind: pa.DataType) -> bool:
 
 
 def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) -> str:
-    """Return the route number as a Spark SQL expression, so that rows can be classified before the shuffle."""
+    """Returns the route number as a Spark SQL expression, so that rows can be classified before the shuffle."""
     match classifier:
         case Assign(route=route):
             return str(route)
@@ -215,7 +215,7 @@ def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) ->
 
 
 def _condition(test: Test, kind: pa.DataType) -> str:
-    """A condition that is never NULL."""
+    """Returns a condition that is never NULL."""
     require_kind(test, kind)
     name = "`" + test.attribute.replace("`", "``") + "`"
     missing = "true" if test.null_first else "false"
@@ -247,7 +247,7 @@ def _sql_double(value: float) -> str:
 
 
 def _sql_string(value: str) -> str:
-    """Return a string literal with one meaning whether or not the session reads escapes."""
+    """Returns a string literal that means the same whether or not the session parses escapes."""
     parts = [part for part in re.split(r"(['\\])", value) if part]
     texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
     return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"
@@ -260,7 +260,7 @@ _RESERVED = frozenset({"in", "or", "null", "inf"})
 
 
 def parse_classifier(text: str) -> Classifier:
-    """Parse a classifier; raise PlanError with the position of a mistake."""
+    """Parses a classifier; raises PlanError with the position of a mistake."""
     reader = _Reader(text)
     tree, at = reader.tree(0)
     reader.end(at)

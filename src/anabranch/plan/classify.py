@@ -1,10 +1,12 @@
-"""Walks a classifier: finds the route of every row of a batch, column by column.
+"""Evaluates a classifier: finds the route of every row of a batch, column by column.
 
-The thresholds and categories of a tree cut the columns that it reads into buckets, and all columns together into boxes;
-rows of one box have one route. So a tree is laid out once as a table of boxes. A batch then costs a pass for each
-threshold, which numbers the boxes of its rows without a branch (a third of a nanosecond per row), and one look into the
-table, however deep the tree is. NULL has a bucket of its own in every column, and NaN counts as NULL. A tree with more
-than `MOST_BOXES` is cut in two at its first test. Texts are looked up in one list of all categories.
+The thresholds and categories of a tree cut its columns into buckets, and all columns together into boxes; all rows of
+one box have the same route. So a tree is compiled once into a table of boxes. A batch then costs one branch-free pass
+per threshold to number the boxes (a third of a nanosecond per row) and one table lookup, regardless of the depth of the
+tree. NULL has its own bucket in every column, and NaN counts as NULL. Texts are looked up in one list of all
+categories.
+
+Limit: a tree with more than `MOST_BOXES` boxes is split in two at its first test.
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ from anabranch.plan.classifier import (
 Booleans: TypeAlias = NDArray[np.bool_]
 Routes: TypeAlias = NDArray[np.uint16]
 AttributeColumn: TypeAlias = pa.Array | pa.ChunkedArray | Doubles | Integers
-"""Numbers without NULL need not be in Arrow's form."""
+"""Numbers without NULLs may be numpy arrays."""
 
 MOST_BOXES = 1 << 14
-"""Boxes of a table: 32 kilobytes, which the nearest cache holds."""
+"""The most boxes of a table: 32 kilobytes, which fit the L1 cache."""
 _EXACT = 1 << 53
 """A double holds every whole number below this."""
 
 
 def assign_routes(classifier: Classifier, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-    """The route number of each row; `columns` holds at least the attributes that the classifier tests."""
+    """Returns the route number of each row; `columns` holds at least the attributes that the classifier tests."""
     for name in attributes(classifier):
         if name not in columns:
             raise UnknownAttribute(
@@ -64,7 +66,7 @@ def assign_routes(classifier: Classifier, columns: Mapping[str, AttributeColumn]
 
 @dataclass(frozen=True)
 class _Numbers:
-    """A column of numbers in a tree: a value beyond n of its thresholds is in bucket n; the last bucket is for NULL."""
+    """A numeric column in a tree: a value above n of its thresholds is in bucket n; the last bucket is for NULL."""
 
     attribute: str
     tests: tuple[NumberTest, ...]
@@ -75,7 +77,7 @@ class _Numbers:
 
     @cached_property
     def whole_thresholds(self) -> Integers | None:
-        """Thresholds for whole numbers, if comparing with them equals comparing doubles."""
+        """Thresholds for integers, if comparing with them is equivalent to comparing doubles."""
         is_exact = bool((np.abs(self.thresholds) < _EXACT).all())
         return np.floor(self.thresholds).astype(np.int64) if is_exact else None
 
@@ -105,7 +107,7 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Categories:
-    """A column of texts in a tree: each listed category has a bucket, then NULL has one, then all others."""
+    """A text column in a tree: one bucket for each listed category, then one for NULL, then one for all others."""
 
     attribute: str
     tests: tuple[CategoryTest, ...]
@@ -126,7 +128,7 @@ class _Categories:
         assert not isinstance(column, np.ndarray)
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if isinstance(whole, pa.DictionaryArray):
-            # Few texts for many rows: each is looked up once.
+            # Few distinct texts for many rows: look each up once.
             places = self._looked_up(whole.dictionary)
             found = np.append(places, len(self.listed)).take(np.asarray(whole.indices.fill_null(len(places))))
         else:
@@ -134,7 +136,7 @@ class _Categories:
         boxes += found.astype(np.uint16) * np.uint16(stride)
 
     def _looked_up(self, texts: pa.Array) -> Integers:
-        """The bucket of each text."""
+        """Returns the bucket of each text."""
         require_kind(self.tests[0], texts.type)
         known = pa.array([*self.listed, None], texts.type)
         return np.asarray(pc.index_in(texts, known).fill_null(len(known)))
@@ -146,10 +148,10 @@ class Table:
 
     axes: tuple[_Numbers | _Categories, ...]
     routes: Routes
-    """The route of each box; buckets of the first column follow one another."""
+    """The route of each box; buckets of the first column are contiguous."""
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row; see `assign_routes`."""
+        """Returns the route number of each row; see `assign_routes`."""
         boxes = np.zeros(rows, dtype=np.uint16)
         stride = 1
         for axis in self.axes:
@@ -161,21 +163,21 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """A classifier of too many boxes, cut in two at its first test."""
+    """A classifier with too many boxes, split in two at its first test."""
 
     test: Table | Tables
     first: Table | Tables
     second: Table | Tables
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row; see `assign_routes`."""
+        """Returns the route number of each row; see `assign_routes`."""
         test, first, second = (part.assign(columns, rows) for part in (self.test, self.first, self.second))
         return np.where(test == 0, first, second)
 
 
 @lru_cache(maxsize=256)
 def lay_out(classifier: Classifier) -> Table | Tables:
-    """Lays a classifier out as tables."""
+    """Compiles a classifier into tables."""
     numbers: dict[str, list[NumberTest]] = {}
     categories: dict[str, list[CategoryTest]] = {}
     for node in walk(classifier):
@@ -198,7 +200,7 @@ def lay_out(classifier: Classifier) -> Table | Tables:
 
 
 def _fill(routes: Routes, tree: Classifier, axes: tuple[_Numbers | _Categories, ...], within: list[Booleans]) -> None:
-    """Writes the routes of a tree into the boxes that come to it, which lie within these buckets of each column."""
+    """Writes the routes of a tree into the boxes that reach it: those within the given buckets of each column."""
     if isinstance(tree, Assign):
         routes[np.ix_(*within)] = tree.route
         return
@@ -239,7 +241,7 @@ def _add(values: Doubles, thresholds: Doubles, stride: int, boxes: Routes) -> No
 
 @numba.njit("void(uint16[::1], uint16[::1])", cache=True, nogil=True)
 def _look_up(boxes: Routes, routes: Routes) -> None:
-    """Puts the route of each box in its place."""
+    """Replaces each box number by its route."""
     for i in range(boxes.shape[0]):
         boxes[i] = routes[boxes[i]]
 
@@ -248,7 +250,7 @@ def _look_up(boxes: Routes, routes: Routes) -> None:
 
 
 def hours(times: pa.Array | pa.ChunkedArray | Integers) -> Doubles:
-    """The hour of day, by UTC, of timestamps or of microseconds since the epoch; NaN for NULL."""
+    """Returns the UTC hour of day of timestamps or of microseconds since the epoch; NaN for NULL."""
     if isinstance(times, np.ndarray):
         found: Doubles = (times % DAY // HOUR).astype(np.float64)
         return found
@@ -259,7 +261,7 @@ def hours(times: pa.Array | pa.ChunkedArray | Integers) -> Doubles:
 
 
 def as_doubles(column: pa.Array | pa.ChunkedArray) -> Doubles:
-    """A number, boolean, date or timestamp column as doubles, NaN for NULL."""
+    """Converts a number, boolean, date or timestamp column to doubles, NaN for NULL."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif pa.types.is_date32(column.type):
@@ -267,7 +269,7 @@ def as_doubles(column: pa.Array | pa.ChunkedArray) -> Doubles:
     elif pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     if column.null_count:
-        # Arrow refuses an integer beyond 2^53 as a double; numpy rounds it, as Spark does.
+        # Arrow rejects the conversion of an integer beyond 2^53 to double; numpy rounds it, as Spark does.
         valid = np.asarray(column.is_valid())
         values = np.full(len(column), np.nan)
         values[valid] = np.asarray(column.drop_null())

@@ -1,15 +1,13 @@
-"""Which columns of streams travel as classes: those that the meshes of a run test and that its queries do not carry.
+"""Decides which stream columns travel as classes: those that the meshes of a run test and its queries do not carry.
 
-The columns that travel are fixed for a run, so this is decided at its start, from the plans that it begins with and
-from those that it may change to. Whoever knows rows may ask for finer classes than a mesh tests (`carrying`), so that a
-later search of the same run can move thresholds.
+The columns that travel are fixed for a run, so this is decided at its start, from the initial plans and those that the
+run may change to. Callers that have a sample of rows may request finer classes than a mesh tests (`carrying`), so that
+a later search of the same run can move thresholds. In a set of queries, a relation has the classes of all plans, one
+class column per attribute, and any query may route by it.
 
-Queries together share relations whose rows travel once for all. A relation then has the classes of all plans, one class
-column for each attribute: what any classifier tests of it is a bound of it, and any query may route by it.
+Invariant: classes never change the meaning of a query; they are not part of a fingerprint.
 
-Law: the queries mean what they meant: classes are no part of a fingerprint.
-
-Limit: relations of streams. Tables and results of other queries have no classes.
+Limit: only relations of streams. Tables and results of other queries have no classes.
 """
 
 from __future__ import annotations
@@ -41,19 +39,19 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 
 MOST_COLUMNS = 64
-"""Columns of a stream that are sampled beyond those that a query carries."""
+"""The most columns of a stream that are sampled beyond those that a query carries."""
 
 Classes: TypeAlias = dict[str, tuple[ClassColumn, ...]]
 """Class columns, by relation."""
 Finer = Callable[[str, str, ClassColumn], ClassColumn]
-"""Gives the classes that a column is to have for a query, of a relation by name: at least those given."""
+"""Returns the classes for a column of a query's relation (both by name): at least those given."""
 
 
 def classes_for(plan: Plan, graph: JoinGraph) -> Classes:
-    """The class columns of each relation that a plan tests and the engine would not have: only meshes test any.
+    """Returns the class columns that a plan tests and that the engine would lack, by relation; only meshes test any.
 
-    A mesh that tests a column which the stream does not have is an UnknownAttribute. A relation of whose stream no
-    columns are known has none; whether its classifier fits is seen where the mesh is checked.
+    Raises UnknownAttribute if a mesh tests a column that the stream lacks. A relation whose stream columns are unknown
+    is skipped; its classifier is checked with the mesh.
     """
     found: Classes = {}
     for way in plan.ways if isinstance(plan, Mesh) else ():
@@ -70,16 +68,17 @@ def classes_for(plan: Plan, graph: JoinGraph) -> Classes:
 
 
 def with_classes(graph: JoinGraph, classes: Mapping[str, Iterable[ClassColumn]]) -> JoinGraph:
-    """The graph with class columns, by relation, beside those that it has."""
+    """Returns the graph with additional class columns, by relation."""
     return _each(graph, lambda each: replace(each, classes=_together(each.classes, classes.get(each.name, ()))))
 
 
 def carrying(
     queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer = lambda query, relation, column: column
 ) -> QuerySet:
-    """The queries with the class columns that meshes test among plans, each with the name of its query.
+    """Returns the queries with the class columns that meshes among the plans test.
 
-    What the plans test comes first; what is finer, and what the queries carried so far, as far as there is room.
+    Each plan comes with the name of its query. Classes that the plans test take precedence; finer classes and those
+    that the queries already carry fill the rest.
     """
     tested: Classes = {}
     wished: Classes = {}
@@ -93,12 +92,12 @@ def carrying(
 
 
 def without_sources(queries: QuerySet) -> QuerySet:
-    """The queries as they travel to slots: what their streams have beside what they read is no matter there."""
+    """Returns the queries as sent to slots, without the stream columns that they do not read."""
     return _over(queries, lambda graph: _each(graph, lambda each: replace(each, source=Schema(()))))
 
 
 def _over(queries: QuerySet, change: Callable[[JoinGraph], JoinGraph]) -> QuerySet:
-    """The queries, which mean the same, over relations that a change gives more or less to know."""
+    """Applies a change to the relations of all queries; the change must keep the meaning of the queries."""
 
     def changed(query: Query) -> Query:
         sides = tuple(replace(side, graph=change(side.graph)) for side in query.sides)
@@ -113,7 +112,7 @@ def _each(graph: JoinGraph, change: Callable[[Relation], Relation]) -> JoinGraph
 
 
 def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
-    """The query as if it carried the columns of its streams that a classifier can test and that are there."""
+    """Returns the query as if it carried all existing columns of its streams that a classifier can test."""
 
     def wide(each: Relation) -> Relation:
         return replace(each, schema=Schema((*each.schema, *_further(each, partial(is_there, each)))))
@@ -122,7 +121,7 @@ def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
 
 
 def _further(relation: Relation, is_there: Callable[[Field], bool]) -> list[Field]:
-    """The columns of a relation's stream that it does not carry, that a classifier can test and that are there."""
+    """Returns the existing columns of a relation's stream that it does not carry and that a classifier can test."""
     found = [
         each
         for each in relation.source
@@ -135,7 +134,7 @@ def _further(relation: Relation, is_there: Callable[[Field], bool]) -> list[Fiel
 
 
 def _type(relation: Relation, attribute: str) -> pa.DataType:
-    """The type of an attribute that is computed from a column of the stream."""
+    """Returns the type of an attribute that is computed from a column of the stream."""
     field = next((each for each in relation.source if each.name == column_of(attribute)), None)
     fits = field is not None and (hour_of(attribute) is None or field.type == TIMESTAMP)
     if field is None or not fits:
@@ -150,7 +149,7 @@ def _type(relation: Relation, attribute: str) -> pa.DataType:
 
 
 def _tested(attribute: str, kind: pa.DataType, classifier: Classifier) -> ClassColumn:
-    """The classes that a classifier tells apart by an attribute."""
+    """Returns the classes that a classifier distinguishes by an attribute."""
     tests = [node for node in walk(classifier) if not isinstance(node, Assign) and node.attribute == attribute]
     return ClassColumn(
         attribute,
@@ -163,7 +162,7 @@ def _tested(attribute: str, kind: pa.DataType, classifier: Classifier) -> ClassC
 def _together(
     some: Iterable[ClassColumn], first: Iterable[ClassColumn], most: int = MOST_CLASSES
 ) -> tuple[ClassColumn, ...]:
-    """Class columns, one for each attribute, with so many bounds or texts at most; those of `first` come first."""
+    """Merges class columns, one per attribute, with at most `most` bounds or texts each; `first` takes precedence."""
     found = {each.attribute: each for each in some}
     for each in first:
         known = found.get(each.attribute)

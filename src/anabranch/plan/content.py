@@ -1,8 +1,8 @@
 """The content of a state: the identity of an intermediate state across plans.
 
-A state holds combinations of some relations that pass the predicates checked so far, whatever the shape of the joins
-below. So its identity is its relations, the input operators that were applied on the way, and the predicates over its
-relations that are deferred to a join above. `PhysicalPlan.content` gives the content of a part of a plan.
+A state holds combinations of some relations that pass the predicates checked so far, regardless of the join tree that
+produced it. Its identity is its relations, the input operators applied below it, and the predicates over its relations
+that are deferred to a join above. `PhysicalPlan.content` returns the content of a part of a plan.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ class Content:
 
     @classmethod
     def of(cls, relations: Iterable[str]) -> Content:
-        """Combinations of some relations, no operator applied, all predicates checked."""
+        """Returns the content of some relations with no operator applied and all predicates checked."""
         return cls(frozenset(relations))

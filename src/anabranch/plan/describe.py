@@ -1,6 +1,6 @@
 """Descriptions of the joins of a physical plan: the predicates they check and the probe orders of their inputs.
 
-Texts and pictures of plans both use these functions, so they cannot disagree.
+Both the text and the graphical form of plans use these functions, so they agree.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from anabranch.plan.physical import (
 from anabranch.plan.selections import checked_in, deferred_thetas
 
 LONGEST_MESH = 90
-"""The most letters of a mesh text that is shown in one line."""
+"""The maximum length of a mesh text that is shown on one line."""
 
 
 def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
-    """Return the predicates that each join of a plan checks, by its shape; none for a cross product."""
+    """Returns the predicates that each join of a plan checks, by its shape; none for a cross product."""
     deferred = deferred_thetas(plan)
     found = {}
     for node in nodes(plan):
@@ -43,12 +43,12 @@ def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...
 
 
 def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ...]:
-    """Return an input and the other inputs in its probe order, as shapes."""
+    """Returns an input and the other inputs in its probe order, as shapes."""
     return tuple(shape(node.inputs[step]) for step in (position, *probe_order(node, position, graph)))
 
 
 def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
-    """Describe a plan: its text, every join with its predicates and probe orders, and the relations."""
+    """Describes a plan: its text, every join with its predicates and probe orders, and the relations."""
     lines = [f"plan {plan}"]
     states, added = {inner.shape for inner in kept(plan)}, conditions(plan, graph)
     lines += [f"  shared {part} computed once for all queries that share it" for part in shared_parts(plan)]
@@ -61,7 +61,7 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
 
 
 def short_text(plan: Plan) -> str:
-    """Return the text of a plan for one line; for a mesh with a long text, its number of routes."""
+    """Returns the text of a plan for one line; for a mesh with a long text, its number of routes."""
     text = str(plan)
     if not isinstance(plan, Mesh) or len(text) <= LONGEST_MESH:
         return text
@@ -69,13 +69,13 @@ def short_text(plan: Plan) -> str:
 
 
 def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:
-    """Describe a mesh: its text, each relation's classifier and routes, and the relations."""
+    """Describes a mesh: its text, each relation's classifier and routes, and the relations."""
     lines = [f"plan {mesh}", *(line for way in mesh.ways for line in describe_routes(way, graph))]
     return "\n".join([*lines, *_named(graph)])
 
 
 def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] = ()) -> list[str]:
-    """Describe the classifier and the routes of one relation, with optional notes on the routes."""
+    """Describes the classifier and the routes of one relation, with optional notes on the routes."""
     tested = ", ".join(attributes(way.classifier))
     lines = [f"  rows of {way.relation}{f' by {tested}' if tested else ''}"]
     if tested:
@@ -91,7 +91,7 @@ def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] 
 
 
 def _named(graph: JoinGraph) -> list[str]:
-    """List the relations, and the predicates with the names that plans defer them by."""
+    """Lists the relations, and the predicates with the names that plans defer them by."""
     relations = [f"  {line}" for line in render(graph).split("\n") if line.startswith("relation ")]
     return relations + [f"  {selection_name(i)} is {theta}" for i, theta in enumerate(graph.thetas)]
 
@@ -103,6 +103,6 @@ def _operator_text(operator: str, graph: JoinGraph) -> str:
 
 
 def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:
-    """Return the equality that a join adds: one member per input."""
+    """Returns the equality that a join adds: one member per input."""
     chosen = [next((str(member) for name, member in key.members if name in side), None) for side in sides]
     return " = ".join(member for member in chosen if member is not None)

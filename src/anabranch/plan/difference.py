@@ -1,20 +1,20 @@
 """The difference between two plans of a query: which states they share, and the boxes in which they differ.
 
 Every inner join of a plan keeps its results as a state, identified by its *content* (`plan.content`). Two plans share a
-state exactly if the contents are equal; such a state is handed over unchanged.
+state if and only if the contents are equal; such a state is handed over unchanged.
 
-States that differ in nothing but their deferred predicates can be moved as well, by the law in `plan.selections`: a
-state must hold every combination that passes all predicates, and none that fails one checked at or below it. Where the
-new plan has checked more, the old state is *filtered* by the missing predicates. Where it has checked less, the old
-state is moved unchanged: the combinations that it lacks fail a predicate that is checked above, so no result needs
-them. Selections never have to be undone. Columns need no care: a state holds row numbers, so no column can be missing.
-(Zhu 2006, Section 13.2, filters, projects and stuffs states of rows; of these only the first is left.)
+States that differ only in their deferred predicates can be moved as well, by the invariant in `plan.selections`: a
+state must hold every combination that passes all predicates, and none that fails one checked at or below it. If the new
+plan has checked more, the old state is *filtered* by the missing predicates. If it has checked less, the old state is
+moved unchanged: the combinations that it lacks fail a predicate that is checked above, so no result needs them.
+Selections never have to be undone. No column can be missing, because a state holds row numbers. (Zhu 2006, Section
+13.2, filters, projects and stuffs states of rows; only filtering is needed here.)
 
 A *box* is a region in which the plans differ: both compute its output, from inputs that both have, by joins that only
-one of them has. Outside the boxes nothing changes. Boxes never overlap; where one ends another may begin, at a shared
+one of them has. Outside the boxes nothing changes. Boxes never overlap; one may begin where another ends, at a shared
 state. The roots of both plans have equal content, merged or not: results, or input of the query's group-by. (Zhu 2006,
-Sections 12.1.1 and 26.2, draws boxes by hand; here they follow from the plans. The group-by above both plans is its SGB
-operator, Section 14.1.2.)
+Sections 12.1.1 and 26.2, draws boxes by hand; here they are derived from the plans. The group-by above both plans is
+its SGB operator, Section 14.1.2.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Box:
 
 @dataclass(frozen=True)
 class FilteredState:
-    """A state of the old plan that the new one has with more predicates checked: shapes, and positions of thetas."""
+    """A state of the old plan that the new plan has with more predicates checked: shapes, and positions of thetas."""
 
     old: str
     new: str
@@ -60,7 +60,7 @@ class FilteredState:
 
 @dataclass(frozen=True)
 class StateMatching:
-    """The intermediate states of two plans, by shape: those that both have, and those of one alone."""
+    """The intermediate states of two plans, by shape: those in both, and those in only one."""
 
     moved: tuple[tuple[str, str], ...]
     """Old and new shapes of states that are handed over unchanged."""
@@ -69,7 +69,7 @@ class StateMatching:
     discarded: tuple[str, ...]
     """States of the old plan that the new one does not need, after filtering."""
     filtered: tuple[FilteredState, ...] = ()
-    """States that are copied without the combinations that the new plan has already rejected."""
+    """States that are copied without the combinations that the new plan would already have rejected."""
 
     @property
     def is_trivial(self) -> bool:
@@ -78,7 +78,7 @@ class StateMatching:
 
 
 def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> StateMatching:
-    """Which states of the old plan serve the new one; `thetas`, of the query, matter where a plan puts one off.
+    """Returns which states of the old plan the new plan can use; `thetas` of the query matter if a plan defers one.
 
     >>> from anabranch.plan.text import parse
     >>> match_states(parse("((a b c) d)"), parse("(((b c) a) d)"))
@@ -101,7 +101,7 @@ def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] =
 
 
 def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[Box, ...]:
-    """Return the boxes of two plans over the same relations, inner ones first.
+    """Returns the boxes of two plans over the same relations, inner ones first.
 
     >>> from anabranch.plan.text import parse
     >>> [(sorted(box.output.relations), [sorted(part.relations) for part in box.inputs]) for box in boxes(
@@ -124,7 +124,7 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
 
 
 def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:
-    """Return the content of every part of a plan, by its shape; the root has all relations, merged or not."""
+    """Returns the content of every part of a plan, by its shape; the root has all relations, merged or not."""
     deferred = deferred_thetas(plan)
     made = {
         shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, deferred))
@@ -141,7 +141,7 @@ def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinN
 
 
 def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
-    """Return the highest contents at or below a plan that two plans share."""
+    """Returns the highest contents at or below a plan that two plans share."""
     if isinstance(plan, Leaf | Shared) or made[shape(plan)] in common:
         yield made[shape(plan)]
     else:
@@ -150,7 +150,7 @@ def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Conten
 
 
 def _between(plan: JoinNode | InputOperator, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
-    """Return the joins from the inputs up to the plan, the topmost last."""
+    """Returns the joins from the inputs up to the plan, the topmost last."""
     parts = list(inputs)
     return tuple(
         inner for inner in nodes(plan) if not any(frozenset(inner.relations) <= part.relations for part in parts)

@@ -1,7 +1,7 @@
-"""The execution models that a query may run in: what waits for what, and which order results come in.
+"""The execution models of a query: when rows and results are held back, and in which order results are emitted.
 
-`engine.execution` explains the models and does the waiting and ordering. To add a model, add its value here; a model
-that needs more than these two properties needs a property of its own.
+`engine.execution` explains and implements the models. To add a model, add its value here; a model that needs more than
+these two properties needs a new property.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from anabranch.errors import SpecError
 
 @dataclass(frozen=True)
 class ExecutionModel:
-    """One model, known to users by its name."""
+    """An execution model, selected by its name."""
 
     name: str
     rows_wait: bool = False
-    """Rows wait for the watermark before the plan sees them."""
+    """Rows are buffered until the watermark has passed them."""
     orders_results: bool = False
-    """The results of a step wait for its end, and come in the order of their newest times."""
+    """The results of a step are emitted at its end, ordered by their newest event times."""
 
     def __str__(self) -> str:
         return self.name
@@ -38,12 +38,12 @@ EXECUTION_MODELS = (
 
 
 def for_counting(model: ExecutionModel) -> ExecutionModel:
-    """The model in which a query with count windows runs: rows are counted once the watermark has passed them."""
+    """Returns the model for a query with count windows: rows are counted once the watermark has passed them."""
     return TOTAL if model.orders_results else ROWS
 
 
 def execution_model(name: str) -> ExecutionModel:
-    """The model of that name."""
+    """Returns the model with that name."""
     for model in EXECUTION_MODELS:
         if model.name == name:
             return model

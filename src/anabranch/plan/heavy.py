@@ -1,14 +1,14 @@
-"""Heavy keys: single key values whose rows are cut by a hash of the row, over a sub-grid of their own.
+"""Heavy keys: single key values whose rows are spread by a hash of the row, over a sub-grid of their own.
 
-All rows with one value of a key meet in one partition group, so a value with much work makes its slot too long, however
-groups are moved. A heavy key takes such a value out of the grid: its rows get a *region* of groups that is appended to
-the table. The axes of a region are the other dimensions of the grid, as they are, and one axis for each relation that
-has the key, along which the rows of the relation are spread by a hash of the row (as in SharesSkew: Afrati, Ullman and
-Vasilakopoulos 2015; without other dimensions it is the grid of Okcan and Riedewald 2011).
+All rows with one key value are in one partition group, so a value with much work overloads its slot wherever groups are
+moved. A heavy key takes such a value out of the grid: its rows get a *region* of groups that is appended to the table.
+The axes of a region are the other dimensions of the grid, and one axis for each relation that has the key, along which
+the rows of the relation are spread by a hash of the row (as in SharesSkew: Afrati, Ullman and Vasilakopoulos 2015;
+without other dimensions it is the grid of Okcan and Riedewald 2011).
 
-A combination belongs to the region of the first heavy key whose value it has, else to the grid. So a row that has the
-key of a region is needed there if it has the value and no earlier heavy value. A row that does not have the key is
-needed in the region as well as in the grid, unless it has an earlier heavy value itself.
+Invariant: a combination belongs to the region of the first heavy key whose value it has, else to the grid. So a row
+with the key of a region is needed there if it has the value and no earlier heavy value. A row without the key is needed
+in the region as well as in the grid, unless it has an earlier heavy value itself.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _MASK = (1 << 64) - 1
 _PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 _SEED = 42
 FINER = 2
-"""Rows of a heavy key are cut into this many times the parts that its slots need, so that parts of it can move."""
+"""Rows of a heavy key are cut into this multiple of the parts that its slots need, so that parts can move."""
 
 
 @dataclass(frozen=True)
 class HeavyKey:
-    """One value of a key, by its code, and into how many parts the rows of each relation that has the key are cut."""
+    """One value of a key, by its code, and the number of parts for the rows of each relation that has the key."""
 
     code: str
     """The code of the dimension."""
     value: int
     shares: tuple[tuple[str, int], ...]
-    """The parts of each relation of the dimension, in the order of their names."""
+    """The number of parts of each relation of the dimension, ordered by name."""
     frequency: float = field(default=0.0, compare=False)
-    """The share of all rows that the value had when it was split; estimates of copies are weighted by it."""
+    """The fraction of all rows with this value when it was split; estimates of copies are weighted by it."""
 
     @property
     def name(self) -> str:
-        """A hash of the value, for people who need not know the value."""
+        """A hash of the value, for displays that must not reveal the value."""
         return f"{self.code}#{xxhash64_long(self.value) & _MASK:016x}"
 
     @property
@@ -47,11 +47,11 @@ class HeavyKey:
         return math.prod(share for _, share in self.shares)
 
     def share(self, relation: str) -> int | None:
-        """The parts of a relation; None if it does not have the key."""
+        """Returns the number of parts of a relation; None if it does not have the key."""
         return dict(self.shares).get(relation)
 
     def coordinate(self, share: int) -> int:
-        """The coordinate of the value along its dimension."""
+        """Returns the coordinate of the value along its dimension."""
         return xxhash64_long(self.value) % share
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class HeavyKey:
 
 
 def xxhash64_long(value: int) -> int:
-    """Spark SQL's `xxhash64` of one bigint, signed; the engine's kernels compute the same for whole arrays.
+    """Computes Spark SQL's `xxhash64` of one bigint, signed; the engine's kernels compute the same for arrays.
 
     >>> xxhash64_long(0)
     -5252525462095825812
@@ -91,9 +91,9 @@ def _rotated(value: int, bits: int) -> int:
 def choose_cuts(
     relations: frozenset[str], others: Sequence[tuple[frozenset[str], int]], slots: int, traffic: Mapping[str, float]
 ) -> tuple[tuple[int, ...], dict[str, int]] | None:
-    """Return the cuts of a region that send least: the factors of the other dimensions, and the parts of relations.
+    """Returns the cuts of a region that send the fewest rows: factors of the other dimensions, and parts of relations.
 
-    `others` are the relations and the share of each other dimension. None where the slots do not fit any cut.
+    `others` has the relations and the share of each other dimension. Returns None if no cut fits the slots.
     """
     names = sorted(relations)
     axes = [*others, *((frozenset([name]), slots) for name in names)]
@@ -114,7 +114,7 @@ def choose_cuts(
 
 
 def factorings(number: int, parts: int) -> list[tuple[int, ...]]:
-    """Return all ways to write a number as an ordered product.
+    """Returns all ways to write a number as an ordered product.
 
     >>> factorings(4, 2)
     [(1, 4), (2, 2), (4, 1)]

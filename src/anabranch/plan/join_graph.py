@@ -1,8 +1,8 @@
 """The n-ary join of a query as a graph: relations, the key classes that connect them, and the other predicates.
 
-Equalities are closed transitively into *key classes*: all members of a class agree in every result, so any two of them
-may be joined directly, whatever the query text compares. Every other predicate over two or more relations is a *theta*;
-a theta of the form low <= x - y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
+Equalities are closed transitively into *key classes*: all members of a class are equal in every result, so any two of
+them may be joined directly. Every other predicate over two or more relations is a *theta*; a theta of the form low <= x
+- y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
 
 A filter of one relation is part of the relation and applied before any state, unless it is *deferred*: then it is a
 theta over that relation alone, which a join checks. Plans and meshes name a theta by its position: `#0` is the first.
@@ -33,11 +33,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Relation:
-    """One FROM item after push-down: the columns still needed and the filter its rows must pass.
+    """A FROM item after pushdown: the columns still needed and the filter on its rows.
 
-    A *derived* relation has the output of another operator. Its rows are combinations; each carries the event time of
-    every row inside (`parts`), so that readers with different windows find their own deadline. Its stream advances by
-    the ticks of its producer alone, and its filter has been applied there.
+    The rows of a *derived* relation are the output of another operator. They are combinations; each carries the event
+    time of every row inside (`parts`), so that readers with different windows can compute their own deadline. Its
+    watermark advances only by the ticks of its producer, and its filter has already been applied there.
     """
 
     name: str
@@ -48,19 +48,23 @@ class Relation:
     disorder: int = 0
     filter: Expr | None = None
     parts: tuple[Part, ...] = ()
-    """The rows inside a row of a derived relation; empty for a stream's own rows."""
+    """The constituents of a row of a derived relation; empty for plain stream rows."""
     is_table: bool = False
-    """Whether `stream` names a table: rows without event time, which never arrive and never leave."""
+    """Whether `stream` names a table: its rows have no event time, never arrive and never expire."""
     is_result: bool = False
-    """Whether its rows are results of another query of the set; `stream` is the name of that query. Its rows tell
-    nothing about what may still come, so its disorder has no limit: only the watermark of that query counts."""
+    """Whether its rows are results of another query of the set; `stream` is then the name of that query.
+
+    Its rows imply no watermark, so its disorder is unbounded: only the watermark of that query counts.
+    """
     condition: Expr | None = None
-    """Of a relation with a count window, which has no filter: what rows must pass to be part of results. Rows that do
-    not pass are counted."""
+    """For a relation with a count window, which has no filter: the condition for rows to be part of results.
+
+    Rows that fail it are still counted.
+    """
     source: Schema = field(default=Schema(()), repr=False, compare=False)
-    """All columns of its stream, as far as they are known; a query that runs does not know them."""
+    """All known columns of its stream; empty in a running query."""
     classes: tuple[ClassColumn, ...] = ()
-    """Columns that are not carried and by whose classes routes are chosen; not part of what a query means."""
+    """Columns that are not carried but whose classes select routes; not part of the meaning of a query."""
 
     def __post_init__(self) -> None:
         if self.window.is_counted and (self.filter is not None or self.parts):
@@ -96,7 +100,7 @@ class KeyClass:
 
     @property
     def is_exact(self) -> bool:
-        """True when a key fits an int64, so that equal codes mean equal keys and no match needs checking."""
+        """True if a key fits an int64, so that equal codes mean equal keys and matches need no verification."""
         kind = self.type
         return bool(
             is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
@@ -108,7 +112,7 @@ class KeyClass:
 
 @dataclass(frozen=True)
 class Band:
-    """low <= left - right <= high, each side over one relation; times count in microseconds."""
+    """low <= left - right <= high, each side over one relation; times are in microseconds."""
 
     left_relation: str
     left: Expr
@@ -156,12 +160,12 @@ class JoinGraph:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """Return the streams of the relations, each once, in FROM order."""
+        """The streams of the relations, each once, in FROM order."""
         return tuple(dict.fromkeys(relation.stream for relation in self.streamed))
 
     @cached_property
     def streamed(self) -> tuple[Relation, ...]:
-        """The relations of streams: all that are not tables."""
+        """The relations of streams, without tables."""
         return tuple(relation for relation in self.relations if not relation.is_table)
 
     @cached_property
@@ -171,7 +175,7 @@ class JoinGraph:
 
     @cached_property
     def tables(self) -> tuple[str, ...]:
-        """The tables that relations are of, each once, in FROM order."""
+        """The tables that relations read, each once, in FROM order."""
         return tuple(dict.fromkeys(relation.stream for relation in self.relations if relation.is_table))
 
     def relation(self, name: str) -> Relation:
@@ -181,7 +185,7 @@ class JoinGraph:
         raise PlanError(f"no relation '{name}' in the join graph", detail=f"it has {', '.join(self.names)}")
 
     def keys_of(self, relations: Iterable[str]) -> tuple[KeyClass, ...]:
-        """Return the classes with a member in any of the relations."""
+        """Returns the classes with a member in any of the relations."""
         wanted = frozenset(relations)
         return tuple(key for key in self.keys if key.relations & wanted)
 
@@ -191,16 +195,16 @@ class JoinGraph:
         return {name: tuple(key.name for key in self.keys_of([name])) for name in self.names}
 
     def keys_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[KeyClass, ...]:
-        """Return the classes by which one side can probe the other."""
+        """Returns the classes by which one side can probe the other."""
         one, other = frozenset(left), frozenset(right)
         return tuple(key for key in self.keys if key.relations & one and key.relations & other)
 
     def thetas_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[Theta, ...]:
-        """Return the thetas that become checkable when two sides join."""
+        """Returns the thetas that become checkable when two sides join."""
         return tuple(self.thetas[position] for position in self.checkable(left, right))
 
     def checkable(self, left: Iterable[str], right: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of the thetas that become checkable when two sides join.
+        """Returns the positions of the thetas that become checkable when two sides join.
 
         A deferred filter becomes checkable at the first join of its relation.
         """
@@ -233,12 +237,12 @@ class JoinGraph:
 
 
 def selection_name(position: int) -> str:
-    """Return the name of the theta at a position, as plans and meshes write it."""
+    """Returns the name of the theta at a position, as plans and meshes write it."""
     return f"#{position}"
 
 
 def position_of(name: str) -> int:
-    """Return the position of the theta with that name."""
+    """Returns the position of the theta with that name."""
     return int(name[1:])
 
 
@@ -248,7 +252,7 @@ def is_selection(name: str) -> bool:
 
 
 def shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:
-    """One key for all that compare the same expressions, and the graphs with their keys named by them."""
+    """Returns one key for all keys over the same expressions, and the graphs with their keys renamed to it."""
     known: list[KeyClass] = []
     renamed = []
     for graph in graphs:
@@ -267,10 +271,10 @@ def shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list
 
 
 def fewest_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:
-    """Like `shared_keys`, of queries that run together: keys of one type that no query has beside each other are one.
+    """Like `shared_keys`, but also merges keys of one type that no query uses together.
 
-    The rows of queries that have nothing in common are then spread along one axis, and none is copied. Each graph must
-    have all relations of its query: keys that a query has beside each other are not equal.
+    Rows of queries that have nothing in common are then spread along one axis, and none is copied. Each graph must have
+    all relations of its query: keys that a query uses together are not equal.
     """
     known, renamed = shared_keys(graphs)
     names = _merged(known, [frozenset(key.name for key in graph.keys) for graph in renamed])
@@ -284,7 +288,7 @@ def fewest_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list
 
 
 def _merged(known: Sequence[KeyClass], used: Sequence[frozenset[str]]) -> dict[str, str]:
-    """For each key, the name of the first one that it can be one with."""
+    """Maps each key to the name of the first key that it can be merged with."""
     classes: list[list[KeyClass]] = []
     for key in known:
         for several in classes:
@@ -299,7 +303,7 @@ def _merged(known: Sequence[KeyClass], used: Sequence[frozenset[str]]) -> dict[s
 
 
 def _agree(key: KeyClass, other: KeyClass) -> bool:
-    """True when the two share a relation, and every relation they share has the same expression in both."""
+    """True if the keys share a relation, and every shared relation has the same expression in both."""
     common = key.relations & other.relations
     return (
         bool(common)
@@ -309,7 +313,7 @@ def _agree(key: KeyClass, other: KeyClass) -> bool:
 
 
 def render(graph: JoinGraph) -> str:
-    """Return the graph as text: relations, then keys and thetas."""
+    """Returns the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
         where = relation.condition if relation.window.is_counted else relation.filter
@@ -323,6 +327,6 @@ def render(graph: JoinGraph) -> str:
 
 def _kind(theta: Theta) -> str:
     if len(theta.relations) == 1:
-        # A deferred filter. The word is part of the fingerprint: another one would orphan existing checkpoints.
+        # A deferred filter. This string is part of the fingerprint; changing it would invalidate existing checkpoints.
         return "late filter"
     return "theta" if theta.band is None else "band"

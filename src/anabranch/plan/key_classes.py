@@ -1,7 +1,7 @@
 """Key classes: equalities between relations, closed transitively into classes of equal expressions.
 
-Law: two members of one class are compared by every conjunction of the equalities that built it. Equality in one family
-of types does not carry over to another (two bigints that are equal as doubles may differ), so a class never mixes
+Invariant: two members of one class are equal wherever all equalities that built the class hold. Equality in one type
+family does not imply equality in another (two bigints that are equal as doubles may differ), so a class never mixes
 families: `a.k = b.k` over bigints and `a.k = c.f` over doubles make two classes.
 """
 
@@ -26,7 +26,7 @@ class EqualExpressions:
 
 
 def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
-    """Return the sides of an equality between two relations, or None for any other predicate."""
+    """Returns the sides of an equality between two relations, or None for any other predicate."""
     match predicate:
         case Call(function="equal", arguments=(left, right)):
             one, other = relations(left), relations(right)
@@ -36,7 +36,7 @@ def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
 
 
 def equal_expressions(predicates: Iterable[Expr]) -> tuple[EqualExpressions, ...]:
-    """Return the classes that the equalities form; other predicates are ignored."""
+    """Returns the classes that the equalities form; other predicates are ignored."""
     classes: list[EqualExpressions] = []
     for predicate in predicates:
         sides = key_sides(predicate)
@@ -66,6 +66,6 @@ def _merge(one: EqualExpressions, other: EqualExpressions) -> EqualExpressions |
     try:
         type_ = common_type(one.type, other.type)
     except ValueError:
-        # Decimals that are comparable pair by pair but need too many digits together stay separate classes.
+        # Decimals that are comparable pairwise but together need too many digits stay in separate classes.
         return None
     return EqualExpressions(one.family, type_, tuple(dict.fromkeys((*one.members, *other.members))))

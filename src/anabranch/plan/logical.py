@@ -1,8 +1,8 @@
 """Logical plans: the meaning of a query, independent of how it runs.
 
-Nodes are frozen and validate themselves on construction, so later passes may trust them. A join stays n-ary. The
-binder builds `Project(Filter(Join(Source…)))`, with an `OuterJoin` around the join for each outer, semi and anti join,
-and an `Aggregate` and a second `Filter` (HAVING) above for grouped queries; the rules in `rewrite/` push filters and
+Nodes are immutable and validate themselves on construction. A join is n-ary. The binder builds
+`Project(Filter(Join(Source…)))`, with an `OuterJoin` around the join for each outer, semi and anti join, and an
+`Aggregate` and a second `Filter` (HAVING) above for grouped queries. The rules in `rewrite/` push filters and
 projections down to the sources; `plan.normal_form` derives the normal form from the result.
 """
 
@@ -25,7 +25,7 @@ BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of a stream under an alias, while they are inside their window; or those of a table."""
+    """The rows of a stream under an alias while they are inside their window, or the rows of a table."""
 
     relation: str
     stream: str
@@ -35,9 +35,9 @@ class Source:
     disorder: int = 0
     is_table: bool = False
     is_result: bool = False
-    """Whether the stream has the results of another query."""
+    """Whether the stream contains the results of another query."""
     subquery: Subquery | None = None
-    """That query, where it stands in FROM and has not been compiled yet."""
+    """That query, if it is a subquery in FROM and has not been compiled yet."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -129,16 +129,17 @@ class Join:
 
 
 class SideKind(Enum):
-    """What becomes of a combination that meets the rows of a side, and of one that meets none."""
+    """What happens to a combination that matches rows of a side, and to one that matches none."""
 
     LEFT = "left"
-    """It is extended by each of them, or by NULLs."""
+    """It is extended by each matching row, or by NULLs."""
     FULL = "full"
-    """As LEFT; and a row of the side that meets no combination comes with NULLs for the combination."""
+    """Like LEFT; in addition, a row of the side that matches no combination is emitted with NULLs for the combination.
+    """
     SEMI = "semi"
-    """It stays, once, if it meets one."""
+    """It is kept, once, if it has a match."""
     ANTI = "anti"
-    """It stays if it meets none."""
+    """It is kept if it has no match."""
 
     @property
     def extends(self) -> bool:
@@ -173,7 +174,7 @@ class Aggregate:
     aggregates: tuple[AggregateCall, ...]
     slide: int
     lag: int = 0
-    """1 where windows do not include their end."""
+    """1 if windows do not include their end."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -184,12 +185,12 @@ LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | OuterJoin | 
 
 
 def result_schema(outputs: Iterable[Output]) -> Schema:
-    """Return the columns of the results of a query, as other queries read them."""
+    """Returns the columns of the results of a query, as other queries read them."""
     return Schema(tuple(Field(each.name, each.expression.type, is_nullable(each.expression)) for each in outputs))
 
 
 def with_sources(plan: LogicalPlan, change: Callable[[Source], Source]) -> LogicalPlan:
-    """Return the plan with every source changed."""
+    """Returns the plan with every source changed."""
     match plan:
         case Source():
             return change(plan)
@@ -214,14 +215,14 @@ def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
 
 
 def relation_names(plan: LogicalPlan) -> tuple[str, ...]:
-    """Return the aliases below a plan, left to right."""
+    """Returns the aliases below a plan, left to right."""
     if isinstance(plan, Source):
         return (plan.relation,)
     return tuple(name for child in inputs(plan) for name in relation_names(child))
 
 
 def render(plan: LogicalPlan, indent: str = "") -> str:
-    """Return the plan as indented text, one node per line."""
+    """Returns the plan as indented text, one node per line."""
     deeper = indent + "  "
     below = "".join("\n" + render(child, deeper) for child in inputs(plan))
     match plan:

@@ -1,17 +1,17 @@
 """Meshes: several routes over shared base states, and classifiers that assign rows to routes, as immutable values.
 
 For each relation a mesh has the routes of its new rows and, if there are several, a classifier. A route is a sequence
-of steps over operators: a probe of another relation (its name), a question (`b?` drops rows that have no partner in
-`b`, without joining), or a deferred predicate (`#0` is the first theta of the join graph; a theta that no route names
-is checked as early as possible). A step of several operators is open: all of them are taken, in an order decided at run
-time.
+of steps over operators: a probe of another relation (its name), an existence probe (`b?` is a semi-join: it drops rows
+without a match in `b`), or a deferred predicate (`#0` is the first theta of the join graph; a theta that no route names
+is checked as early as possible). A step with several operators is open: all of them are applied, in an order decided at
+run time.
 
     mesh(a: b>c; b: a>c; c: b>a)                           one route each: the mjoin with those probe orders
     mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)  two routes for rows of a
     mesh(a: b|c; b: a>c>#0; c: b>a)                        an open step, and a predicate deferred to the end
-    mesh(a: c?>b>c; b: a>c; c: b>a)                        rows of a join only if there are partners in c too
+    mesh(a: c?>b>c; b: a>c; c: b>a)                        rows of a join only if they also have a match in c
 
-The grammar of this text, which `parse_mesh` reads back; classifiers have a text of their own (`plan.classifier`):
+The grammar, which `parse_mesh` reads; `plan.classifier` has that of classifiers:
 
     mesh      := 'mesh' '(' relation (';' relation)* ')'
     relation  := name ':' route (',' route)* ['by' classifier]
@@ -19,8 +19,8 @@ The grammar of this text, which `parse_mesh` reads back; classifiers have a text
     step      := operator ('|' operator)*
     operator  := name ['?'] | '#' number
 
-Law: a mesh has only base states, so replacing one by another moves no state. The route of a row affects the cost of its
-results, never the results. (Nehme et al. 2012, sections 3 and 5.)
+Invariant: a mesh has only base states, so replacing one mesh by another moves no state. The route of a row affects the
+cost of its results, never the results. (Nehme et al. 2012, sections 3 and 5.)
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
 
 RouteStep: TypeAlias = tuple[str, ...]
-"""One or more operators; several are taken in any order (an open step)."""
+"""One or more operators; several operators (an open step) are applied in any order."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Route:
             raise PlanError(f"route '{self}' has a step without operators")
         if twice := sorted({operator for operator in taken if taken.count(operator) > 1}):
             raise PlanError(f"route '{self}' takes '{twice[0]}' twice")
-        # The order inside an open step has no meaning, so it is not part of the value.
+        # The order inside an open step has no meaning, so the step is sorted.
         object.__setattr__(self, "steps", tuple(tuple(sorted(step)) for step in self.steps))
 
     @property
@@ -105,7 +105,7 @@ class RelationRoutes:
 
     @property
     def is_plain(self) -> bool:
-        """True for one route without questions, which an mjoin can have too."""
+        """True for one route without existence probes, which an mjoin can have too."""
         return len(self.routes) == 1 and not any(is_question(operator) for operator in self.routes[0].operators)
 
     def __str__(self) -> str:
@@ -141,23 +141,23 @@ Plan: TypeAlias = PhysicalPlan | Mesh
 
 
 def operators(graph: JoinGraph) -> tuple[str, ...]:
-    """Return the operators of a query: a probe for each relation, a selection for each theta, and the questions."""
+    """Returns the operators of a query: probes of relations, selections of thetas, and existence probes."""
     selections = (selection_name(position) for position in range(len(graph.thetas)))
     return (*graph.names, *selections, *(question(name) for name in graph.names))
 
 
 def question(relation: str) -> str:
-    """Return the operator that drops rows without a partner in a relation."""
+    """Returns the existence probe of a relation: the operator that drops rows without a match in it."""
     return f"{relation}?"
 
 
 def is_question(operator: str) -> bool:
-    """True if an operator asks for partners and does not join."""
+    """True if an operator is an existence probe: it checks for matches but does not join."""
     return operator.endswith("?")
 
 
 def asked(operator: str) -> str:
-    """Return the relation that a question is about."""
+    """Returns the relation that an existence probe checks."""
     return operator[:-1]
 
 
@@ -167,32 +167,32 @@ def is_probe(operator: str) -> bool:
 
 
 def selected(operator: str, graph: JoinGraph) -> Theta:
-    """Return the predicate that a selection checks."""
+    """Returns the predicate that a selection checks."""
     return graph.thetas[position_of(operator)]
 
 
 def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
-    """Return the relations that must be joined before the operator; none for a probe."""
+    """Returns the relations that must be joined before the operator; none for a probe."""
     return selected(operator, graph).relations if is_selection(operator) else frozenset()
 
 
 def attributes_of(graph: JoinGraph, relation: str) -> Schema:
-    """Return the columns that a classifier of the relation may test.
+    """Returns the columns that a classifier of the relation may test.
 
-    These are the columns that the engine has: those that the query needs after its joins, key columns whose code is
-    the value itself, columns whose classes travel (`plan.classes`), and the hours of the day of all timestamps.
+    These are the columns that the engine has: those that the query needs after its joins, key columns whose code is the
+    value itself, columns whose classes travel (`plan.classes`), and the hour of day of all timestamps.
     """
     found = graph.relation(relation)
     keys = {name: key.type for name, key in key_columns(graph, relation).items() if found.schema.find(name) is None}
     attributes = [*found.schema, *(Field(name, kind, False) for name, kind in keys.items())]
     attributes += [Field(each.attribute, each.type) for each in found.classes]
     attributes += [Field(hour_attribute(name), pa.int64()) for name in timed_columns(found)]
-    # What comes first counts: a column that is carried needs no class.
+    # The first occurrence wins: a carried column needs no class.
     return Schema(tuple({each.name.lower(): each for each in reversed(attributes)}.values())[::-1])
 
 
 def timed_columns(relation: Relation) -> tuple[str, ...]:
-    """Return the columns of timestamps that the engine has: the event time, and those that are carried."""
+    """Returns the timestamp columns that the engine has: the event time and the carried ones."""
     carried = (each.name for each in relation.schema if each.type == TIMESTAMP)
     has_times = not (relation.is_table or relation.is_derived or relation.is_result)
     own = (relation.event_time,) if has_times else ()
@@ -200,7 +200,7 @@ def timed_columns(relation: Relation) -> tuple[str, ...]:
 
 
 def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
-    """Return the relation's columns that are keys and whose code is the value, with the class of each."""
+    """Returns the relation's columns that are keys and whose code is the value, with the class of each."""
     return {
         member.name: key
         for key in graph.keys_of([relation])
@@ -209,7 +209,7 @@ def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
 
 
 def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
-    """Return the mesh with one route per relation: the given probe order, or the default one."""
+    """Returns the mesh with one route per relation: the given probe order, or the default one."""
     every = mjoin(graph.names)
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(graph.names, ())
     if isinstance(every, JoinNode):
@@ -222,7 +222,7 @@ def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = N
 
 
 def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
-    """Return the probe orders of an mjoin, by relation; none of any other plan."""
+    """Returns the probe orders of an mjoin, by relation; empty for any other plan."""
     if not isinstance(plan, JoinNode) or not all(isinstance(child, Leaf) for child in plan.inputs):
         return {}
     names = [child.relations[0] for child in plan.inputs]
@@ -230,12 +230,12 @@ def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]
 
 
 def certain(order: tuple[str, ...]) -> Route:
-    """Return the route that takes these operators one after another."""
+    """Returns the route that applies these operators in order."""
     return Route(tuple((operator,) for operator in order))
 
 
 def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
-    """Return the mesh if every route computes the query; raise PlanError otherwise."""
+    """Returns the mesh if every route computes the query; raises PlanError otherwise."""
     known = set(operators(graph))
     if unknown := sorted(set(mesh.relations) - set(graph.names)):
         raise PlanError(
@@ -257,7 +257,7 @@ def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
 
 
 def check_plan(plan: Plan, graph: JoinGraph, grouping: Grouping | None = None) -> Plan:
-    """Return the plan if it computes the query of the graph; raise PlanError otherwise."""
+    """Returns the plan if it computes the query of the graph; raises PlanError otherwise."""
     return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph, grouping)
 
 
@@ -293,17 +293,17 @@ _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
 
 
 def parse_plan(text: str) -> Plan:
-    """Parse a plan or mesh; raise PlanError with the position of a mistake."""
+    """Parses a plan or mesh; raises PlanError with the position of a mistake."""
     return parse_mesh(text) if is_mesh_text(text) else parse(text)
 
 
 def is_mesh_text(text: str) -> bool:
-    """True if a text describes a mesh, not a plan or a family of plans."""
+    """True if a text describes a mesh rather than a plan or a family of plans."""
     return re.match(r"\s*mesh\s*\(", text) is not None
 
 
 def parse_mesh(text: str) -> Mesh:
-    """Parse a mesh; raise PlanError with the position of a mistake."""
+    """Parses a mesh; raises PlanError with the position of a mistake."""
     reader = _Reader(text)
     try:
         mesh, at = reader.mesh()
@@ -367,7 +367,7 @@ class _Reader(TextReader):
         return tuple(step), at
 
     def classifier(self, at: int) -> tuple[Classifier, int]:
-        """Parse the classifier from the text up to the next token outside parentheses."""
+        """Parses the classifier from the text up to the next token outside parentheses."""
         end, depth = at, 0
         while end < len(self.tokens) and (depth or end == at):
             depth += {"(": 1, ")": -1}.get(self.peek(end), 0)

@@ -1,7 +1,9 @@
 """Which slots need a row under two tables that may differ in their heavy keys.
 
-Rows are told apart by the heavy values that they have under either table, by their coordinates, and by their parts in
-the regions of those values. Which parts go together is not asked, so a pair may be listed that no row has.
+Rows are distinguished by their heavy values under either table, by their coordinates, and by their parts in the regions
+of those values.
+
+Limit: all combinations of parts are listed, including pairs that no row has.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ Slots = tuple[int, ...]
 
 
 def places_of_both(before: Partitioning, after: Partitioning, relation: str) -> Iterator[tuple[Slots, Slots]]:
-    """The slots that need a row of the relation under two tables over the same dimensions, for every kind of row."""
+    """Yields the slots that need a row of the relation under two tables with equal dimensions, per kind of row."""
     one, other = before.slots_of(relation), after.slots_of(relation)
     if before.heavy == after.heavy:
         yield from zip(one, other, strict=True)
@@ -43,7 +45,7 @@ def places_of_both(before: Partitioning, after: Partitioning, relation: str) -> 
 
 
 def _cells(table: Partitioning, relation: str, had: dict[str, int | None], coordinate: dict[str, int]) -> range:
-    """The cells of rows with those heavy values and coordinates."""
+    """Returns the cells of rows with those heavy values and coordinates."""
     members = table.members(relation)
     for number, key in enumerate(table.heavy):
         share = key.share(relation)

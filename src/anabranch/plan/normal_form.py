@@ -1,13 +1,12 @@
 """Derives the normal form of a query from its rewritten logical plan.
 
-It expects a plan that the rules of `rewrite` have finished: an output list over an optional grouping over one n-ary
-join (with outer joins around it), each input of which is a source with at most a filter and a pruning on top.
-Equalities become key classes, every other join predicate a theta, and each relation keeps as payload only the columns
-that something after its arrival still reads: the outputs, the grouping, the thetas, and key members whose matches have
-to be verified on values.
+The input is a plan that the rules of `rewrite` have finished: an output list over an optional grouping over one n-ary
+join (with outer joins around it), whose inputs are sources with at most a filter and a pruning on top. Equalities
+become key classes, and every other join predicate a theta. Each relation keeps only the columns that are read after a
+row has arrived: by the outputs, the grouping, the thetas, and key members whose matches are verified on values.
 
-A relation with a count window counts its rows before any condition: it has no filter but a *condition*, keeps every
-column that the query names, and its keys are NULL where the condition guards them against failing and is not true.
+A relation with a count window counts its rows before any condition: it has a *condition* instead of a filter, keeps
+every column that the query names, and its keys are NULL if the condition guards them against failing and is not true.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from anabranch.plan.sides import Comparisons, compared, make_side
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
-    """Return the query of a rewritten plan; raise PlanError if rewriting has not finished.
+    """Returns the query of a rewritten plan; raises PlanError if rewriting has not finished.
 
     `late_filters` names the deferred filters: a relation for all its conjuncts, or the text of one conjunct. They
     become thetas, numbered after all others. Conditions that remove NULL keys cannot be deferred.
@@ -95,7 +94,7 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
 
 @dataclass(frozen=True)
 class _Around:
-    """An outer join on its way to a side."""
+    """An outer join that becomes a side."""
 
     kind: SideKind
     arms: list[_Arm]
@@ -103,7 +102,7 @@ class _Around:
 
 
 def _peeled(plan: LogicalPlan) -> tuple[LogicalPlan, list[OuterJoin], Expr | None]:
-    """Return the core, the outer joins around it from the inside out, and the condition above them."""
+    """Returns the core, the outer joins around it from the inside out, and the condition above them."""
     condition: Expr | None = None
     match plan:
         case Filter(input=OuterJoin() as joined, predicate=predicate):
@@ -122,7 +121,7 @@ def _around(arms: list[_Arm], outer: list[OuterJoin], classes: tuple[EqualExpres
     for node in outer:
         own, inside = _arms(node.side)
         names = [arm.source.relation for arm in own]
-        # Combinations that a full join adds have no row of the core.
+        # Combinations added by a full join have no row of the core.
         each = compared(node.kind, before, names, inside, node.predicates, classes, absent)
         found.append(_Around(node.kind, own, each))
         classes = each.classes
@@ -133,7 +132,7 @@ def _around(arms: list[_Arm], outer: list[OuterJoin], classes: tuple[EqualExpres
 
 
 def _arms(plan: LogicalPlan) -> tuple[list[_Arm], tuple[Expr, ...]]:
-    """Return the inputs of an inner join and its predicates."""
+    """Returns the inputs of an inner join and its predicates."""
     match plan:
         case Join(inputs=inputs, predicates=predicates):
             return [_arm(child) for child in inputs], predicates
@@ -142,7 +141,7 @@ def _arms(plan: LogicalPlan) -> tuple[list[_Arm], tuple[Expr, ...]]:
 
 
 def _verified(keys: Iterable[KeyClass]) -> list[Expr]:
-    """Return the members of keys whose matches have to be verified on values."""
+    """Returns the members of keys whose matches must be verified on values."""
     return [expression for key in keys if not key.is_exact for _, expression in key.members]
 
 
@@ -153,7 +152,7 @@ class _Arm:
 
 
 def _deferred(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
-    """Return the conditions to defer, each once."""
+    """Returns the conditions to defer, each once."""
     can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_deferred(each)] for arm in arms}
     found: dict[Expr, None] = {}
     for name in named:
@@ -166,7 +165,7 @@ def _deferred(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
 
 
 def _without(arm: _Arm, deferred: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
-    """Remove the deferred conditions from an arm; if one of them removed NULL keys, add a condition that does."""
+    """Removes the deferred conditions from an arm; if one of them excluded NULL keys, adds a condition that does."""
     early = [each for each in arm.conditions if each not in deferred]
     tested = {column for each in arm.conditions if each in deferred for column in columns(each)}
     for key in keys:
@@ -177,12 +176,12 @@ def _without(arm: _Arm, deferred: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
 
 
 def _can_be_deferred(condition: Expr) -> bool:
-    """True if a condition reads a row and may reject one whose keys are not NULL."""
+    """True if a condition reads a row and may reject a row whose keys are not NULL."""
     return bool(relations(condition)) and not (isinstance(condition, Call) and condition.function == "is_not_null")
 
 
 def _refuse_guards(deferred: Iterable[Expr], ahead: Sequence[Expr]) -> None:
-    """Raise SpecError if a deferred condition may guard an expression that is evaluated before it."""
+    """Raises SpecError if a deferred condition may guard an expression that is evaluated before it."""
     for condition in deferred:
         if (guarded := guarded_by(condition, ahead)) is not None:
             raise SpecError(
@@ -233,7 +232,7 @@ def _arm(plan: LogicalPlan) -> _Arm:
 
 
 def _keys(predicates: Iterable[Expr]) -> tuple[tuple[KeyClass, ...], dict[str, list[Expr]]]:
-    """Return the key classes, and a filter for each second member of one relation."""
+    """Returns the key classes, and a filter for each second member of one relation."""
     keys: list[KeyClass] = []
     filters: dict[str, list[Expr]] = {}
     for position, known in enumerate(equal_expressions(predicates)):
@@ -248,7 +247,7 @@ def _keys(predicates: Iterable[Expr]) -> tuple[tuple[KeyClass, ...], dict[str, l
 
 
 def _partition_keys(keys: Sequence[KeyClass], arms: Sequence[_Arm]) -> Iterator[KeyClass]:
-    """A key for each count window whose parts no key of the joins could spread over slots."""
+    """Yields a key for each count window whose partitions no join key could spread over slots."""
     number = len(keys)
     for arm in arms:
         name, window = arm.source.relation, arm.source.window
@@ -263,7 +262,7 @@ def _partition_keys(keys: Sequence[KeyClass], arms: Sequence[_Arm]) -> Iterator[
 
 
 def _guarded(key: KeyClass, arms: Sequence[_Arm], filters: Mapping[str, Sequence[Expr]]) -> KeyClass:
-    """Let the members of a key that may fail be NULL for rows that are counted and do not pass their condition."""
+    """Makes key members that may fail NULL for counted rows that do not pass their condition."""
     members = dict(key.members)
     for arm in arms:
         name = arm.source.relation

@@ -4,15 +4,16 @@ A window bounds how much newer than its row any other row of a result is. A band
 
     b.ts BETWEEN a.ts - INTERVAL 5 SECONDS AND a.ts + INTERVAL 5 SECONDS        a.ts <= b.ts        a.ts = b.ts
 
-bounds the same for one pair. Each is a *difference constraint*: t(b) - t(a) <= d. The shortest paths over all of them
-are the tightest bounds that hold for every pair, also for one that no predicate compares (Zhu 2006, Section 3.2).
+sets the same kind of bound for one pair. Each is a *difference constraint*: t(b) - t(a) <= d. The shortest paths over
+all constraints are the tightest bounds for every pair, including pairs that no predicate compares (Zhu 2006, Section
+3.2).
 
-Law: in every result, a row of `b` is at most `between(a, b)` microseconds newer than the row of `a`, and the result is
-valid for at most `until_end(a)` after it. So a row that all rows still to come are further away from is of no use any
-more, however long its window is.
+Invariant: in every result, a row of `b` is at most `between(a, b)` microseconds newer than the row of `a`, and the
+result is valid for at most `until_end(a)` after it. So a row can be dropped once all future rows are further away than
+that, even if its window has not ended.
 
-Limits: the bounds are closed, so `<` counts as `<=`. The event times of results of other queries and of rows derived at
-other sites are in no column that a predicate could compare. Rows of tables have no event time.
+Limit: the bounds are closed, so `<` counts as `<=`. Event times of results of other queries and of derived rows are in
+no column that a predicate could compare. Rows of tables have no event time.
 """
 
 from __future__ import annotations
@@ -39,42 +40,42 @@ class PairwiseWindows:
     """The bounds of one join graph."""
 
     windows: Mapping[str, int]
-    """How long a row stays by its window alone, at most."""
+    """The maximum time a row is kept by its window alone."""
     steady: frozenset[str]
-    """The relations whose rows all stay equally long by their window: a deadline tells the event time."""
+    """Relations whose rows all have the same lifetime in their window, so that a deadline determines the event time."""
     _distances: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """For pairs of different relations; empty where no band says more than the windows."""
+    """For pairs of different relations; empty if no band is tighter than the windows."""
 
     def between(self, one: str, other: str) -> int:
-        """How much newer than a row of one relation the row of another can be."""
+        """Returns how much newer than a row of one relation the row of another can be."""
         return self._distances.get((one, other), self.windows.get(one, FOREVER))
 
     def from_any(self, inside: Iterable[str], other: str) -> int:
-        """How much newer than a combination of some relations the row of another can be; tables set no bound."""
+        """Returns how much newer than a combination of some relations the row of another can be; tables are ignored."""
         return min((self.between(one, other) for one in inside if one in self.windows), default=2 * FOREVER)
 
     def until_end(self, one: str) -> int:
-        """How long after a row of a relation the windows of all its results have ended."""
+        """Returns how long after a row of a relation the windows of all its results have ended."""
         others = (self.between(one, other) + reach for other, reach in self.windows.items() if other != one)
         return min(self.windows[one], *others, FOREVER)
 
     def lifetime(self, one: str, *, to_the_end: bool) -> int:
-        """How long after its event time a row is of use: until its results have ended, or to find more of them."""
+        """Returns how long a row is needed after its event time: until its results have ended, or to find more."""
         if to_the_end or len(self.windows) == 1:
             return self.until_end(one)
         return max(self.between(one, other) for other in self.windows if other != one)
 
     def spare(self, one: str, other: str) -> int:
-        """How much sooner than its deadline a row is out of reach of rows of another relation."""
+        """Returns how long before its deadline a row is out of reach of rows of another relation."""
         return self.windows[one] - self.between(one, other) if one in self.steady else 0
 
     def spare_at_end(self, one: str) -> int:
-        """How much sooner than its deadline a row counts for no result any more."""
+        """Returns how long before its deadline a row no longer counts for any result."""
         return self.windows[one] - self.until_end(one) if one in self.steady else 0
 
 
 def pairwise_windows(graph: JoinGraph) -> PairwiseWindows:
-    """The bounds that the windows, the bands and the equalities over event times of a graph set."""
+    """Returns the bounds set by the windows, bands and equalities over event times of a graph."""
     windows = {relation.name: relation.window.reach for relation in graph.streamed}
     steady = frozenset(each.name for each in graph.streamed if each.window.span is not None and not each.is_derived)
     given: dict[tuple[str, str], int] = {}
@@ -91,13 +92,13 @@ def pairwise_windows(graph: JoinGraph) -> PairwiseWindows:
             for other in windows:
                 found[one, other] = min(found[one, other], found[one, by] + found[by, other], FOREVER)
     if any(found[name, name] < 0 for name in windows):
-        # No rows can be that far apart: there are no results, and nothing is gained by saying when rows leave.
+        # The constraints contradict each other, so there are no results and no early expiry is computed.
         return PairwiseWindows(windows, steady)
     return PairwiseWindows(windows, steady, {pair: bound for pair, bound in found.items() if pair[0] != pair[1]})
 
 
 def lifetimes(queries: Iterable[Query]) -> dict[str, int]:
-    """For each relation of a stream, how long after its event time a row may be of use to some query, at most."""
+    """Returns, for each relation of a stream, how long after its event time a row is needed by some query, at most."""
     longest: dict[str, int] = {}
     for query in queries:
         for name, span in _lifetimes(query).items():
@@ -113,9 +114,10 @@ def _lifetimes(query: Query) -> dict[str, int]:
 
 
 def leaving_early(query: Query) -> tuple[str, ...]:
-    """The relations whose rows may leave before their windows have ended.
+    """Returns the relations whose rows may expire before their windows have ended.
 
-    Rows of a side stay as long as a combination may wait; so do all rows where a full join lets them come out alone.
+    Rows of a side are kept as long as a combination may wait. A full join keeps all rows, because it may emit them
+    alone.
     """
     if any(side.kind is SideKind.FULL for side in query.sides):
         return ()
@@ -127,12 +129,12 @@ def leaving_early(query: Query) -> tuple[str, ...]:
 
 
 def compares_event_times(graph: JoinGraph, theta: Theta) -> bool:
-    """True if a theta does nothing but bound the distance of two event times."""
+    """True if a theta only bounds the distance of two event times."""
     return _time_band(graph, theta) is not None
 
 
 def _constraints(graph: JoinGraph) -> Iterator[tuple[str, str, int]]:
-    """Pairs of relations, and how much newer the row of the second can be than that of the first."""
+    """Yields pairs of relations, and how much newer the row of the second can be than that of the first."""
     for theta in graph.thetas:
         if (band := _time_band(graph, theta)) is None:
             continue
@@ -153,8 +155,8 @@ def _time_band(graph: JoinGraph, theta: Theta) -> Bounds | None:
 
 
 def _timed(graph: JoinGraph, expression: Expr) -> str | None:
-    """The relation of which an expression is the event time."""
-    # A time without a zone is turned into an instant by the zone of the session, which may skip or repeat an hour.
+    """Returns the relation whose event time the expression is, or None."""
+    # A timestamp without a zone is converted to an instant by the session time zone, which may skip or repeat an hour.
     if not isinstance(expression, Column) or expression.type != TIMESTAMP:
         return None
     relation = graph.relation(expression.relation)

@@ -1,16 +1,15 @@
 """The partitioning of a query over slots: a grid of partition groups and a table from groups to slots.
 
-Every key class is a possible dimension of the grid; a relation that is in no class gets a dimension of its own, along
-which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is
-needed in every group that agrees with those: a *hypercube* when there are several classes (Shares: Afrati & Ullman
-2010), a grid when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot,
-not once per group; a finished combination has all coordinates and belongs to the one slot that holds its group.
+Every key class is a possible dimension of the grid; a relation that is in no class gets its own dimension, along which
+its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is needed in
+every group that agrees with those: a *hypercube* if there are several classes (Shares: Afrati & Ullman 2010), a grid if
+there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot, not once per group.
 
-The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it. Groups of
-*heavy keys* (`plan.heavy`) follow those of the grid.
+Invariant: a finished combination has all coordinates and belongs to the one slot that holds its group.
 
-Rows are looked up by their *cell*: a number per relation, first of the cells of the grid, then of those of each heavy
-key that the relation has.
+The table is immutable. Moving a group to another slot creates a new table, which determines the slots that need a row.
+The groups of *heavy keys* (`plan.heavy`) follow those of the grid. Rows are looked up by their *cell*: a number per
+relation, first of the cells of the grid, then of those of each heavy key that the relation has.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Partitioning:
     slots: int
     table: tuple[int, ...]
     leaving: tuple[int, ...] | None = None
-    """While groups move on parallel tracks: the table of combinations with a row before the mark."""
+    """While groups move on parallel tracks: the old table, which owns combinations with a row before the mark."""
     mark: int | None = None
-    """The event time from which rows are new to such a move; None while there is none."""
+    """The event time from which rows belong to the new table of such a move; None if no move is under way."""
     heavy: tuple[HeavyKey, ...] = ()
-    """Keys whose rows are spread over groups of their own; these follow the groups of the grid."""
+    """Keys whose rows are spread over their own groups; these follow the groups of the grid."""
 
     def __post_init__(self) -> None:
         _require_slots(self.slots)
@@ -76,17 +75,17 @@ class Partitioning:
         return self.region(len(self.heavy))
 
     def region(self, number: int) -> int:
-        """Return the first group of the region of a heavy key; the grid comes before all regions."""
+        """Returns the first group of the region of a heavy key; the grid comes before all regions."""
         whole = math.prod(dimension.share for dimension in self.dimensions)
         return whole + sum(whole // self.dimension(k.code).share * k.parts for k in self.heavy[:number])
 
     @property
     def grid(self) -> tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]:
-        """All but the slots of groups: tables over one grid differ in moves of groups only."""
+        """Everything but the slots of groups; tables with the same grid differ only in where groups are."""
         return self.dimensions, self.heavy
 
     def dimension(self, code: str) -> Dimension:
-        """Return the dimension of a code."""
+        """Returns the dimension of a code."""
         found = next((dimension for dimension in self.dimensions if dimension.code == code), None)
         if found is None:
             raise PlanError(f"the grid has no dimension '{code}'", hint=f"it has {', '.join(self.shares)}")
@@ -99,11 +98,11 @@ class Partitioning:
 
     @cached_property
     def working(self) -> tuple[int, ...]:
-        """The slots that have groups, or still have combinations of groups that leave."""
+        """The slots that have groups, or still have combinations of groups that are moving away."""
         return tuple(sorted({*self.table, *(self.leaving or ())}))
 
     def beside(self, target: Partitioning, mark: int) -> Partitioning:
-        """The table of a move to a target on parallel tracks: combinations with a row before the mark stay here."""
+        """Returns the table of a move on parallel tracks: combinations with a row before the mark stay here."""
         return replace(target, leaving=self.table, mark=mark)
 
     @property
@@ -117,16 +116,16 @@ class Partitioning:
         return self if self.leaving is None else replace(self, table=self.leaving, leaving=None, mark=None)
 
     def is_on_track(self, slot: int) -> bool:
-        """True for a slot that gives or takes groups on parallel tracks."""
+        """True for a slot that gives or receives groups on parallel tracks."""
         pairs = zip(self.table, self.leaving or self.table, strict=True)
         return any(new != old and slot in (new, old) for new, old in pairs)
 
     def with_table(self, table: Iterable[int]) -> Partitioning:
-        """The grid with another table from groups to slots."""
+        """Returns the grid with another table from groups to slots."""
         return replace(self, table=tuple(table))
 
     def moved(self, groups: Iterable[int], to: int) -> Partitioning:
-        """The table after some groups have moved to a slot."""
+        """Returns the table after some groups have moved to a slot."""
         chosen = frozenset(groups)
         if unknown := sorted(group for group in chosen if not 0 <= group < self.groups):
             raise PlanError(
@@ -136,17 +135,17 @@ class Partitioning:
         return self.with_table(to if group in chosen else slot for group, slot in enumerate(self.table))
 
     def groups_of(self, slot: int) -> tuple[int, ...]:
-        """The groups that a slot has."""
+        """Returns the groups of a slot."""
         return tuple(group for group, at in enumerate(self.table) if at == slot)
 
     def require_slots(self, *slots: int) -> None:
-        """Refuses slots that do not exist."""
+        """Raises PlanError for slots that do not exist."""
         for slot in slots:
             if not 0 <= slot < self.slots:
                 raise PlanError(f"slot {slot} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
 
     def members(self, relation: str) -> tuple[Dimension, ...]:
-        """Return the dimensions in which a relation's rows have a coordinate."""
+        """Returns the dimensions in which a relation's rows have a coordinate."""
         return tuple(dimension for dimension in self.dimensions if relation in dimension.relations)
 
     @cached_property
@@ -155,7 +154,7 @@ class Partitioning:
         return self.slots == 1 or all(self._has_one_home(name) for name in self.relations)
 
     def finds_once(self, relations: Iterable[str]) -> bool:
-        """True if only one slot can find each combination: no second slot has rows of all the relations.
+        """True if only one slot can find each combination, because no other slot has rows of all the relations.
 
         The slot that owns a combination always has its rows.
         """
@@ -169,7 +168,7 @@ class Partitioning:
         return all(len(slots) == 1 for slots in self.slots_of(relation))
 
     def copies(self, relations: Iterable[str]) -> float:
-        """Return the mean number of slots that hold a row of the relation, or a combination of the relations.
+        """Returns the mean number of slots that hold a row of the relation, or a combination of the relations.
 
         Rows of heavy keys count by the frequency that the keys had when they were split.
         """
@@ -192,12 +191,12 @@ class Partitioning:
         return rest * means[None] + sum(share * means[number] for number, share in heavy.items())
 
     def sent(self, traffic: Mapping[str, float]) -> float:
-        """Return what is sent to slots over what is read, for an amount of rows or bytes per relation."""
+        """Returns the ratio of data sent to slots to data read, for an amount of rows or bytes per relation."""
         read = sum(traffic.values())
         return sum(amount * self.copies([name]) for name, amount in traffic.items()) / read if read else 1.0
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
-        """Return the slots of a row for every cell of the relation."""
+        """Returns the slots of a row for every cell of the relation."""
         needed: list[set[int]] = [set() for _ in range(self.cells(relation))]
         for group, cells in enumerate(self.cells_of_groups(relation)):
             for cell in cells:
@@ -205,15 +204,15 @@ class Partitioning:
         return tuple(tuple(sorted(slots)) for slots in needed)
 
     def _slots_at(self, group: int) -> set[int]:
-        """Return the slot of a group; while the group moves on parallel tracks, both slots."""
+        """Returns the slot of a group; while the group moves on parallel tracks, both slots."""
         return {self.table[group]} if self.leaving is None else {self.table[group], self.leaving[group]}
 
     def cells(self, relation: str) -> int:
-        """Return how many cells the relation has."""
+        """Returns how many cells the relation has."""
         return self.first_cell(relation, len(self.heavy))
 
     def first_cell(self, relation: str, number: int) -> int:
-        """Return the first cell of the relation's rows with the value of a heavy key."""
+        """Returns the first cell of the relation's rows with the value of a heavy key."""
         members = self.members(relation)
         whole = math.prod(d.share for d in members)
         return whole + sum(
@@ -223,7 +222,7 @@ class Partitioning:
         )
 
     def cells_of_groups(self, relation: str) -> list[tuple[int, ...]]:
-        """Return for each group the cells of the relation whose rows it needs."""
+        """Returns for each group the cells of the relation whose rows it needs."""
         whole = [range(d.share) for d in self.dimensions]
         own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
         found: list[tuple[int, ...]] = [(self._mixed(place, own),) for place in itertools.product(*whole)]
@@ -240,13 +239,13 @@ class Partitioning:
         return found
 
     def coordinates_of_groups(self, code: str) -> list[int]:
-        """Return the coordinate of each group along a dimension; -1 for the groups of its heavy keys."""
+        """Returns the coordinate of each group along a dimension; -1 for the groups of its heavy keys."""
         position = list(self.shares).index(code)
         found = [place[position] for place in itertools.product(*(range(d.share) for d in self.dimensions))]
         return found + [place[position] for n in range(len(self.heavy)) for _, place, _ in self._region_groups(n)]
 
     def _later_cells(self, relation: str, number: int, place: tuple[int, ...], own: list[int]) -> list[int]:
-        """Return the cells of rows with the value of a later heavy key that a group of a region needs as well."""
+        """Returns the cells of rows with the value of a later heavy key that a group of a region needs as well."""
         cells: list[int] = []
         for later in range(number + 1, len(self.heavy)):
             key = self.heavy[later]
@@ -260,7 +259,7 @@ class Partitioning:
         return cells
 
     def _region_groups(self, number: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, int]]]:
-        """Return the groups of a region: number, coordinates (-1 along the key's own dimension), parts by relation."""
+        """Returns the groups of a region: number, coordinates (-1 along the key's own dimension), parts by relation."""
         key = self.heavy[number]
         ranges = [range(-1, 0) if d.code == key.code else range(d.share) for d in self.dimensions]
         names = [name for name, _ in key.shares]
@@ -272,7 +271,7 @@ class Partitioning:
                 group += 1
 
     def _mixed(self, place: tuple[int, ...], own: Iterable[int]) -> int:
-        """Return coordinates along some dimensions as one number in mixed radix."""
+        """Returns coordinates along some dimensions as one number in mixed radix."""
         cell = 0
         for position in own:
             cell = cell * self.dimensions[position].share + place[position]
@@ -289,10 +288,10 @@ class Partitioning:
         frequency: float = 0.0,
         uncut: frozenset[str] = frozenset(),
     ) -> Partitioning:
-        """The table in which the rows of one value of a key are spread over some slots; rows of `uncut` are copied.
+        """Returns the table in which the rows of one key value are spread over some slots; rows of `uncut` are copied.
 
-        `traffic` has for each relation how much of it goes to the region: of relations that have the key the rows with
-        the value, of others all rows. Without it, relations count the same.
+        `traffic` has for each relation the amount that goes to the region: for relations with the key the rows with the
+        value, for others all rows. Without it, all relations count the same.
         """
         dimension = self.dimension(code)
         if code.startswith(ROW):
@@ -325,7 +324,7 @@ class Partitioning:
         return replace(self, table=(*self.table, *(over[place] for place in places)), heavy=(*self.heavy, key))
 
     def united(self, code: str, value: int) -> Partitioning:
-        """The table in which the rows of a heavy key are back in the grid."""
+        """Returns the table in which the rows of a heavy key are back in the grid."""
         for number, key in enumerate(self.heavy):
             if (key.code, key.value) == (code, value):
                 table = (*self.table[: self.region(number)], *self.table[self.region(number + 1) :])
@@ -333,12 +332,12 @@ class Partitioning:
         raise PlanError("the key is not split", hint="only a key that was split can be united")
 
     def slots_of_heavy(self, number: int) -> tuple[int, ...]:
-        """Return the slots over which a heavy key is split."""
+        """Returns the slots over which a heavy key is split."""
         return tuple(sorted(set(self.table[self.region(number) : self.region(number + 1)])))
 
     @property
     def without_heavy(self) -> Partitioning:
-        """The grid alone, where no group is on its way."""
+        """Returns the grid without heavy keys and moves."""
         return replace(self.settled, table=self.table[: self.region(0)], heavy=())
 
     def to_json(self) -> dict[str, Any]:
@@ -378,7 +377,7 @@ def _finds_once(partitioning: Partitioning, relations: frozenset[str]) -> bool:
 
 
 def row_code(relation: str) -> str:
-    """Return the name of the code that partitions the rows of a relation without a key."""
+    """Returns the name of the code that partitions the rows of a relation without a key."""
     return f"{ROW}{relation}"
 
 
@@ -389,12 +388,12 @@ def choose_partitioning(
     traffic: Mapping[str, float] | None = None,
     spread: Iterable[str] | None = None,
 ) -> Partitioning:
-    """Choose the grid that sends the least, and an even table over it.
+    """Chooses the grid that sends the least data, and an even table over it.
 
-    `traffic` has for each relation how much of it is read in some time, in rows or bytes; without it, relations count
-    as equally large. First the slots are factored over the dimensions so that the sum over relations of traffic x
-    (slots a row is sent to) is least: the optimum of Shares in whole numbers. Then every dimension that is cut is cut
-    finer until there are enough groups to balance with.
+    `traffic` has for each relation the amount read per unit of time, in rows or bytes; without it, relations count as
+    equally large. First the slots are factored over the dimensions to minimise the sum over relations of traffic x
+    (slots a row is sent to): the optimum of Shares in integers. Then every dimension that is cut is cut finer until
+    there are enough groups for balancing.
 
     Relations in no class are spread by their rows; if `spread` is given, only those that it names. A grid without any
     axis has one group.
@@ -415,7 +414,7 @@ def choose_partitioning(
         return amount, max(factors), tuple(-factor for factor in factors)
 
     factors = min(factorings(slots, len(axes)), key=sent)
-    # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would replicate rows needlessly.
+    # Cut only dimensions that are cut anyway: a longer axis elsewhere would replicate rows needlessly.
     cut = [i for i, factor in enumerate(factors) if factor > 1] or [0]
     finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
     shares = tuple(factor * finer if i in cut else 1 for i, factor in enumerate(factors))
@@ -424,10 +423,10 @@ def choose_partitioning(
 
 
 def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple[str, frozenset[str]]]:
-    """Return the possible dimensions of a grid: a code each, and the relations with that code.
+    """Returns the possible dimensions of a grid: a code each, and the relations with that code.
 
-    A slot counts the rows of a count window itself, so it needs all of them, or all of some parts: only a column of its
-    PARTITION BY may spread them.
+    A slot counts the rows of a count window itself, so it needs all rows of the window or of some partitions. Only a
+    column of its PARTITION BY may spread them.
     """
     axes = [
         (key.name, frozenset(name for name in key.relations if _may_spread(graph, key, name))) for key in graph.keys
@@ -444,13 +443,13 @@ def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
 
 
 def agrees_in_parts(member: Expr, window: CountWindow) -> bool:
-    """Whether an expression has one value in each part that a count window counts."""
+    """Whether an expression has a single value in each partition of a count window."""
     read = {column.name for column in columns(member)}
     return bool(read) and read <= set(window.partition)
 
 
 def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...]:
-    """Return a table of contiguous blocks: each dimension is cut into as many pieces as its factor says."""
+    """Returns a table of contiguous blocks: each dimension is cut into as many pieces as its factor says."""
     table = []
     for coordinates in itertools.product(*(range(share) for share in shares)):
         slot = 0

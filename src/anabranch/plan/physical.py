@@ -1,8 +1,8 @@
-"""Physical plans: small immutable values that say how the join graph of a query runs.
+"""Physical plans: small immutable values that describe how the join graph of a query runs.
 
 A plan is a tree of n-way window joins over relations. A join of all relations is an *mjoin* (no intermediate state), a
 tree of two-way joins keeps every intermediate result, and anything between is a *jtree*. Each input of a join has a
-probe order over the other inputs; an empty order leaves the choice to `probe_order`, which follows the join graph.
+probe order over the other inputs; for an empty order, `probe_order` chooses one that follows the join graph.
 
     (a b c)              one three-way join
     ((a b) c)            a tree
@@ -12,8 +12,8 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     ((a b) c #0)         the first theta of the join graph is deferred to the upper join
     ({a b} c)            the inner join is shared: all queries of a set with that part in their plans compute it once
 
-Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages; `plan.pregrouping` defines
-the contents of a merged row.
+Merging is for grouped queries: a `PreGroup` is the lower stage of a two-stage group-by; `plan.pregrouping` defines the
+contents of a merged row.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class JoinNode:
 
     @cached_property
     def parts(self) -> tuple[PhysicalPlan, ...]:
-        """The join and all plans below it, inputs first; those that weigh plans walk through them again and again."""
+        """The join and all plans below it, inputs first; cached, because plan selection traverses them often."""
         return (*(part for child in self.inputs for part in subplans(child)), self)
 
     @cached_property
@@ -125,7 +125,7 @@ class JoinNode:
         )
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> JoinNode:
-        """Return the join over other inputs."""
+        """Returns the join over other inputs."""
         return replace(self, inputs=inputs)
 
     @property
@@ -137,7 +137,7 @@ class JoinNode:
 
     @cached_property
     def _text(self) -> str:
-        """Plans are told apart by their texts wherever several are weighed."""
+        """The plan text; cached, because plan selection identifies plans by their texts."""
         body = " ".join([*(str(child) for child in self.inputs), *self._checks])
         orders = ", ".join(
             ">".join(shape(self.inputs[step]) for step in (position, *order))
@@ -151,8 +151,8 @@ class JoinNode:
 class InputOperator:
     """An operator between an input and the join that reads it; the join keeps its results as an intermediate state.
 
-    A kind of it needs a text form (`shape`, `__str__`, `plan.text`) and an operator of the engine
-    (`engine.operators.inputs`). Cost models take a kind that they do not know to be free and to leave all rows.
+    A new kind needs a text form (`shape`, `__str__`, `plan.text`) and an operator of the engine
+    (`engine.operators.inputs`). Cost models assume that an unknown kind is free and keeps all rows.
     """
 
     input: PhysicalPlan
@@ -180,7 +180,7 @@ class InputOperator:
         return replace(below, applied=below.applied | {Applied(self.kind, below.relations)})
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Self:
-        """Return the operator over another input."""
+        """Returns the operator over another input."""
         (below,) = inputs
         return replace(self, input=below)
 
@@ -201,7 +201,7 @@ class PreGroup(InputOperator):
 
     @property
     def content(self) -> Content:
-        """The rows are merged again, whatever was merged further below."""
+        """The content after merging; earlier merges below are subsumed."""
         relations = frozenset(self.relations)
         return Content(relations, frozenset({Applied(self.kind, relations)}))
 
@@ -211,9 +211,9 @@ class PreGroup(InputOperator):
 
 @dataclass(frozen=True)
 class Shared:
-    """A join that queries of a set compute once for all of them; `plan.sharing` says what it finds.
+    """A join that queries of a set compute once for all of them; `plan.sharing` defines its results.
 
-    To the plan that names it, it is a source of combinations like the base state of a relation: it has no inputs.
+    For the plan that names it, it is a source of combinations like the base state of a relation: it has no inputs.
     """
 
     join: JoinNode
@@ -254,12 +254,12 @@ PhysicalPlan: TypeAlias = Leaf | Shared | JoinNode | InputOperator
 
 
 def shape(plan: PhysicalPlan) -> str:
-    """The plan text without probe orders."""
+    """Returns the plan text without probe orders."""
     return plan.shape
 
 
 def plain_shape(plan: PhysicalPlan) -> str:
-    """The shape with shared joins as if the plan computed them itself; statistics name joins and states by it."""
+    """Returns the shape with shared joins expanded; statistics identify joins and states by it."""
     return shape(plan).translate(_PLAIN)
 
 
@@ -267,7 +267,7 @@ _PLAIN = str.maketrans("{}", "()")
 
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """Yield a plan and all plans below it, inputs first."""
+    """Yields a plan and all plans below it, inputs first."""
     if isinstance(plan, JoinNode):
         yield from plan.parts
         return
@@ -277,12 +277,12 @@ def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
 
 
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
-    """Return the plans whose rows are kept as intermediate state: all inputs of joins that the plan itself makes."""
+    """Returns the plans whose rows are kept as intermediate state: all inputs of the plan's own joins."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf | Shared))
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
-    """Yield the joins of a plan, inputs first."""
+    """Yields the joins of a plan, inputs first."""
     if isinstance(plan, JoinNode):
         return iter(plan.joins)
     return (below for below in subplans(plan) if isinstance(below, JoinNode))
@@ -294,27 +294,27 @@ def is_plain(plan: PhysicalPlan) -> bool:
 
 
 def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:
-    """Yield the operators between inputs and joins, inner ones first."""
+    """Yields the operators between inputs and joins, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, InputOperator))
 
 
 def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
-    """Yield the merged inputs of a plan, inner ones first."""
+    """Yields the merged inputs of a plan, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, PreGroup))
 
 
 def leaves(plan: PhysicalPlan) -> tuple[str, ...]:
-    """Return the relations whose rows the plan itself joins; those of shared joins are left out."""
+    """Returns the relations whose rows the plan itself joins, without those of shared joins."""
     return tuple(below.relation for below in subplans(plan) if isinstance(below, Leaf))
 
 
 def shared_parts(plan: PhysicalPlan) -> tuple[Shared, ...]:
-    """Return the shared joins of a plan."""
+    """Returns the shared joins of a plan."""
     return tuple(below for below in subplans(plan) if isinstance(below, Shared))
 
 
 def unshared(plan: PhysicalPlan) -> PhysicalPlan:
-    """Return the plan that computes its shared joins itself.
+    """Returns the plan that computes its shared joins itself.
 
     >>> str(unshared(JoinNode((Shared(JoinNode((Leaf("a"), Leaf("b")))), Leaf("c")))))
     '((a b) c)'
@@ -325,25 +325,25 @@ def unshared(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
-    """Return the plan without its merging."""
+    """Returns the plan without its merging."""
     if isinstance(plan, PreGroup):
         return ungrouped(plan.input)
     return plan.with_inputs(tuple(ungrouped(child) for child in plan.inputs))
 
 
 def height(plan: PhysicalPlan) -> int:
-    """Return the number of joins on the longest path from a relation to the root."""
+    """Returns the number of joins on the longest path from a relation to the root."""
     return int(isinstance(plan, JoinNode)) + max((height(child) for child in plan.inputs), default=0)
 
 
 def mjoin(relations: tuple[str, ...]) -> PhysicalPlan:
-    """Return one join of all relations; a single relation is its own plan."""
+    """Returns one join of all relations; a single relation is its own plan."""
     leaves = tuple(Leaf(name) for name in relations)
     return leaves[0] if len(leaves) == 1 else JoinNode(leaves)
 
 
 def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
-    """Return a left-deep tree of two-way joins, in that order."""
+    """Returns a left-deep tree of two-way joins, in that order."""
     plan: PhysicalPlan = Leaf(relations[0])
     for name in relations[1:]:
         plan = JoinNode((plan, Leaf(name)))
@@ -351,7 +351,7 @@ def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
 
 
 def probe_order(node: JoinNode, position: int, graph: JoinGraph) -> tuple[int, ...]:
-    """Return the order in which rows of one input probe the others: the given one, or connected inputs first.
+    """Returns the order in which rows of one input probe the others: the given one, or connected inputs first.
 
     The default repeatedly takes the first input that shares a key class with the inputs so far, else one that shares
     any predicate, else the first remaining, so that no cross product is formed while an index can be used. It starts

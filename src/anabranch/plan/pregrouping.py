@@ -2,22 +2,22 @@
 
 A grouped query needs the boundaries at which a combination counts, its group, and the arguments of the aggregates. A
 row counts at the boundaries from its event time to its deadline, a combination at those that all its rows share. So
-rows of one input, or combinations of a sub-join, are interchangeable above it when they agree in
+rows of one input, or combinations of a sub-join, are interchangeable above it if they agree in
 
 - the first and the last boundary at which they count,
-- their codes in the key classes that reach outside the input (and the keys themselves, where codes are hashes),
+- their codes in the key classes that reach outside the input (and the keys themselves, if codes are hashes),
 - the columns that group keys, thetas and aggregates read, if these reach outside the input.
 
-No expression is computed here that might fail for a row without matches: it is left to the operators above, and the
-columns it reads become part of the agreement.
+Interchangeable rows become one row with a *weight*, their number, and with the *parts* of the aggregates over the input
+alone. A join multiplies weights; COUNT and SUM of one input are multiplied by the weights of the others, MIN and MAX
+are unchanged, AVG is a sum and a count. This is the two-stage group-by of Part II of the migration paper (Section
+14.1), for many-to-many joins, without restriction to distributive aggregates.
 
-Interchangeable rows become one row with a *weight*, their number, and with the *parts* of the aggregates over the
-input alone. A join multiplies weights; COUNT and SUM of one input are multiplied by the weights of the others, MIN and
-MAX stay as they are, AVG is a sum and a count. This is the two-stage group-by of Part II of the migration paper
-(Section 14.1), for many-to-many joins, without restriction to distributive aggregates.
+Invariant: no expression that might fail for a row without matches is computed here. It is left to the operators above,
+and rows must agree in the columns it reads.
 
-An aggregate whose parts have no fixed width (the minimum of texts) is not carried: the columns it reads are part of the
-agreement instead, so such rows merge less.
+Limit: an aggregate whose parts have no fixed width (the minimum of texts) is not carried. Rows must agree in the
+columns it reads instead, so fewer rows merge.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Part:
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
-    """Return the parts of an aggregate of a grouping, by position: AVG is a sum and a count, most others have one."""
+    """Returns the parts of an aggregate of a grouping, by position: AVG is a sum and a count, most others have one."""
     name = f"part{position}"
     match aggregate.function:
         case "avg" if is_decimal(aggregate.type):
@@ -79,7 +79,7 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
         case "sum" if is_decimal(aggregate.type) and aggregate.type.precision == _LONGEST:
             return tuple(Part(f"{name}.word{word}", position, "sum", WHOLE_SUM, word) for word in (0, 1))
         case ("min" | "max") as least if is_float(aggregate.type) or pa.types.is_duration(aggregate.type):
-            # Arrow has no minimum or maximum of intervals, and skips NaN.
+            # Arrow has no minimum or maximum for intervals, and ignores NaN.
             return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:
             return (Part(f"{name}.{other}", position, other, aggregate.type),)
@@ -92,11 +92,11 @@ _ITEMS = {
     "collect_list": "first_n",
     "percentile": "histogram",
 }
-"""How lists of items merge, by aggregate; see `engine.operators.aggregates`."""
+"""How item lists are merged, by aggregate; see `engine.operators.aggregates`."""
 
 
 def _item(aggregate: AggregateCall) -> pa.DataType:
-    """The type of an item of an aggregate that keeps a list of them."""
+    """Returns the item type of an aggregate that keeps a list of items."""
     assert aggregate.argument is not None
     value = aggregate.argument.type
     match aggregate.function:
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Agreement:
-    """Return how the rows of these relations, one input of a join of a grouped query, may be merged."""
+    """Returns how the rows of these relations, one input of a join of a grouped query, may be merged."""
     inside = frozenset(merged)
     reaching = [key for key in graph.keys_of(inside) if not key.relations <= inside]
     values: dict[Expr, None] = {}

@@ -1,7 +1,7 @@
 """The normal form of a query: a join graph, the sides around it, optionally a grouping, and the output list.
 
 It is derived from a rewritten logical plan and shared by optimizers, engine and hosts. The fingerprint identifies the
-meaning of the query (not its plan, slots or machine); a checkpoint stores it, so that state is never used for another
+meaning of the query (not its plan, slots or machine). A checkpoint stores it, so that state is never used for another
 query.
 """
 
@@ -33,22 +33,22 @@ class Grouping:
     """Over the columns of GROUPED: boundary, key0…, aggregate0…"""
     slide: int
     lag: int = field(default=0, repr=False)
-    """1 where windows do not include their end: a boundary then counts the rows up to a microsecond before it."""
+    """1 if windows do not include their end: a boundary then counts rows up to one microsecond before it."""
 
     def first_boundary(self, times: Any) -> Any:
-        """The number of the first boundary that counts a row of this time, or each of several rows."""
+        """Returns the number of the first boundary that counts a row with this event time; accepts arrays."""
         return -(-(times + self.lag) // self.slide)
 
     def last_boundary(self, deadlines: Any) -> Any:
-        """The number of the last boundary that counts a row with this deadline, or each of several rows."""
+        """Returns the number of the last boundary that counts a row with this deadline; accepts arrays."""
         return (deadlines + self.lag) // self.slide
 
     def last_answered(self, watermark: int) -> int:
-        """The number of the last boundary that a watermark has passed."""
+        """Returns the number of the last boundary that a watermark has passed."""
         return -(-(watermark + self.lag) // self.slide) - 1
 
     def instant(self, boundary: Any) -> Any:
-        """The time up to which a boundary, by its number, counts rows."""
+        """Returns the time up to which a boundary, by its number, counts rows."""
         return boundary * self.slide - self.lag
 
 
@@ -58,19 +58,19 @@ class Query:
 
     text: str
     graph: JoinGraph
-    """The inner joins, which plans are of; of a query with sides, its core."""
+    """The inner joins, which plans cover; for a query with sides, its core."""
     outputs: tuple[Output, ...]
     grouping: Grouping | None = None
     sides: tuple[Side, ...] = ()
     """The outer, semi and anti joins around the core, in order."""
     condition: Expr | None = None
-    """What a combination behind all sides must pass."""
+    """The predicate on a combination after all sides."""
     inputs: tuple[tuple[str, Query], ...] = ()
-    """The queries whose results this one reads, by the name of their stream."""
+    """The queries whose results this one reads, by stream name."""
 
     @cached_property
     def whole(self) -> JoinGraph:
-        """The core and all sides: every relation that is read, and every key and band by which states are indexed."""
+        """The core and all sides: every relation that is read, and every key and band that states are indexed by."""
         if not self.sides:
             return self.graph
         keys: dict[str, KeyClass] = {}
@@ -85,26 +85,26 @@ class Query:
 
     @cached_property
     def pairwise(self) -> PairwiseWindows:
-        """How far apart in event time the rows of one result can be; of a query with sides, those of its core."""
+        """How far apart in event time the rows of one result can be; for a query with sides, the rows of its core."""
         return pairwise_windows(self.graph)
 
     @property
     def may_be_absent(self) -> frozenset[str]:
-        """The relations of which a combination may have no row."""
+        """The relations that a combination may lack."""
         extending = [side for side in self.sides if side.kind.extends]
         absent = {name for side in extending for name in side.names}
         return frozenset(absent | {n for side in extending if side.kind is SideKind.FULL for n in self.graph.names})
 
     @property
     def waits(self) -> bool:
-        """Whether combinations wait at a side until the watermark says that they meet nothing."""
+        """Whether combinations wait at a side until the watermark proves that they have no match."""
         return any(not side.is_known_at_once for side in self.sides)
 
     @property
     def merging(self) -> Grouping | None:
-        """The grouping by which a plan may merge rows before they join; None where it must not.
+        """The grouping by which a plan may merge rows before they join; None if merging is not allowed.
 
-        Combinations that meet the rows of a side must be told apart, and so must those whose deadlines are open.
+        Combinations with sides must be matched one by one, and deadlines of count windows are unknown when rows arrive.
         """
         return None if self.sides or self.graph.counted else self.grouping
 
@@ -114,7 +114,7 @@ class Query:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short digest of everything that decides the results."""
+        """A short digest of everything that determines the results."""
         parts = [render(self.graph)]
         parts += [f"{render(side.graph)}\n{side} READY {side.ready}" for side in self.sides]
         if self.condition is not None:
@@ -125,7 +125,7 @@ class Query:
         parts += [f"{output.expression} AS {output.name}" for output in self.outputs]
         if self.grouping is not None:
             parts.append(str(self.grouping))
-            # Not in the text of a grouping, so that it stays the text of older checkpoints.
+            # Not in the text of a grouping, so that older checkpoints keep their fingerprint.
             read = [*self.grouping.keys, *(e for a in self.grouping.aggregates for e in a.arguments)]
             parts += [own.title for expression in read for own in own_functions(expression)]
             parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others]
@@ -143,7 +143,7 @@ class Query:
         return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
 
     def result_columns(self, relation: str) -> tuple[str, ...]:
-        """Return the relation's columns that a result needs, in schema order."""
+        """Returns the relation's columns that a result needs, in schema order."""
         if self.grouping is None:
             expressions = [output.expression for output in self.outputs]
         else:
@@ -159,12 +159,12 @@ class Query:
 
 
 def late_filters(graph: JoinGraph) -> tuple[str, ...]:
-    """Return the deferred filters of a graph, as texts."""
+    """Returns the deferred filters of a graph, as texts."""
     return tuple(str(theta) for theta in graph.thetas if len(theta.relations) == 1)
 
 
 def render_query(query: Query) -> str:
-    """Return the join graph of a query and its sides, as text."""
+    """Returns the join graph of a query and its sides, as text."""
     lines = [render(query.graph)]
     for side in query.sides:
         lines += [f"side {line}" for line in render(JoinGraph(side.own)).splitlines()]
@@ -175,12 +175,12 @@ def render_query(query: Query) -> str:
 
 
 def derived_name(query: Query) -> str:
-    """The name under which a query in FROM runs; users never wrote it, so errors show `titled` instead."""
+    """Returns the name under which a subquery in FROM runs; users did not write it, so errors show `titled` instead."""
     return f"derived_{query.fingerprint[:8]}"
 
 
 def titled(name: str) -> str:
-    """How errors name a query.
+    """Returns how errors name a query.
 
     >>> titled("alerts"), titled(""), titled("derived_e4c15823")
     ("query 'alerts'", 'the query', 'the subquery in FROM')

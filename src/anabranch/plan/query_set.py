@@ -1,15 +1,15 @@
-"""Queries that run as one: rows are read, spread, kept and indexed once, and each query has its own answer.
+"""Sets of queries that run together: rows are read, partitioned, kept and indexed once; each query has its own results.
 
-A query that runs alone is a set of one: its member has no name (`ALONE`), no terms, and the set has the graph, the text
-and the fingerprint of the query.
+A query that runs alone is a set of one: its member has no name (`ALONE`) and no terms, and the set has the graph, the
+text and the fingerprint of the query.
 
-A relation that several queries name is shared. It must be of one stream. It carries the columns that any of them needs,
-keeps rows as long as the longest of their windows, and filters by the conjuncts that all their filters have. What a
-query asks beyond that are its `Terms`; the query applies them to its own combinations. Keys that queries compare by the
-same expressions have one code. A relation of another name is another relation, and its rows travel on their own.
+A relation that several queries name is shared; it must be of one stream. It carries the columns that any of them needs,
+keeps rows for the longest of their windows, and filters by the conjuncts that all their filters have. The remaining
+window and filter of a query are its `Terms`, which it applies to its own combinations. Keys over the same expressions
+share one code. A relation with a different name is a separate relation, and its rows are sent separately.
 
-Law: each query answers as it would alone: grouped queries, and those with outer joins, by the watermark of their own
-streams.
+Invariant: each query returns the same results as it would alone. Grouped queries and those with outer joins follow the
+watermark of their own streams.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query, late_filters, titled
 
 ALONE = ""
-"""The name of a query that runs alone; files and records do not show it."""
+"""The name of a query that runs alone; files and records omit it."""
 MOST_RELATIONS = 128
-"""Rows travel with the number of their relation in a byte; the negative half of it are rows that a filter rejects."""
+"""The relation number of a row is one byte; its negative half is for rows that a filter rejects."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The demands of one query on a shared relation beyond those of all; `range` is that of the query's own window."""
+    """A query's residual window and filter on a shared relation; `range` is that of the query's own window."""
 
     relation: str
     range: int
@@ -45,7 +45,7 @@ class Terms:
     """Whether the shared relation keeps rows for longer."""
     filter: Expr | None
     window: Window = field(repr=False)
-    """The query's own; the fingerprint of a set has the fields above."""
+    """The query's own window; the fingerprint of a set has the fields above."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Member:
     name: str
     query: Query
     terms: tuple[Terms, ...] = ()
-    """Of the relations of which the query demands more than all queries do."""
+    """For relations on which the query has a shorter window or a stricter filter than the set."""
     feeds: bool = False
-    """Whether other queries of the set read its results; each then carries its event time as the last column."""
+    """Whether other queries of the set read its results; each result then carries its event time as the last column."""
     is_silent: bool = False
-    """Whether its results go to other queries only, and to no sink."""
+    """Whether its results go only to other queries and to no sink."""
 
     @property
     def label(self) -> str:
@@ -69,14 +69,14 @@ class Member:
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Queries that run as one, in the order of their names; see `alone` and `together`."""
+    """Queries that run together, ordered by name; see `alone` and `together`."""
 
     members: tuple[Member, ...]
     graph: JoinGraph
     """The relations of all queries, shared keys, and the predicates by which base states are indexed."""
     text: str
     fingerprint: str
-    """A short digest of everything that decides the answers."""
+    """A short digest of everything that determines the results."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class QuerySet:
 
     @property
     def is_named(self) -> bool:
-        """Whether the queries are known by name: true unless a query runs alone, with those that it reads."""
+        """Whether the queries have names: false only if a query runs alone, with the queries that it reads."""
         return ALONE not in self.names
 
     def member(self, name: str) -> Member:
@@ -97,16 +97,16 @@ class QuerySet:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """The streams that the queries read from outside, each once."""
+        """The external streams that the queries read, each once."""
         return tuple(dict.fromkeys(relation.stream for relation in self.graph.streamed if not relation.is_result))
 
     def readers(self, name: str) -> tuple[Relation, ...]:
-        """The relations that have the results of a query."""
+        """Returns the relations that read the results of a query."""
         return tuple(each for each in self.graph.relations if each.is_result and each.stream == name)
 
     @cached_property
     def levels(self) -> Mapping[str, int]:
-        """How many queries, one over another, stand below each query."""
+        """The depth of the chain of queries below each query."""
         levels: dict[str, int] = {}
         while len(levels) < len(self.members):
             for member in self.members:
@@ -117,7 +117,7 @@ class QuerySet:
 
     @property
     def stages(self) -> int:
-        """The number of stages of a batch: the results that one stage finds are rows of the next."""
+        """The number of stages of a batch: the results of one stage are input rows of the next."""
         return 1 + max(self.levels.values())
 
     @property
@@ -132,7 +132,7 @@ class QuerySet:
 
     @property
     def needs_watermark(self) -> bool:
-        """Whether a step must know the watermark after it: for groups, and for combinations that meet nothing."""
+        """Whether a step must know the watermark after it: for groups, and for combinations without a match."""
         return bool(self.grouped) or any(member.query.waits for member in self.members)
 
     @property
@@ -149,11 +149,11 @@ class QuerySet:
         """The relations whose rows with a heavy key must not be cut.
 
         A table is loaded whole, and a slot that counts the rows of a window needs all of them. A combination of the
-        core must find all rows of a side in its slot. Rows of a full join's side come out alone as well, so that
-        neither they nor the core can be in several slots.
+        core must find all rows of a side in its slot. A full join may emit rows of its side alone, so neither they nor
+        the core can be in several slots.
         """
         if self.stages > 1:
-            # Rows that one query makes for another find their slots by keys alone.
+            # Rows that one query produces for another are routed to slots by keys alone.
             return frozenset(self.graph.names)
         found = {relation.name for relation in self.graph.relations if relation.is_table or relation.window.is_counted}
         for query in (member.query for member in self.members):
@@ -163,18 +163,18 @@ class QuerySet:
 
     @property
     def may_be_absent(self) -> frozenset[str]:
-        """The relations of which a combination of some query may have no row."""
+        """The relations that a combination of some query may lack."""
         return frozenset(name for member in self.members for name in member.query.may_be_absent)
 
     @property
     def late_filters(self) -> tuple[str, ...]:
-        """The filters of one relation that joins check, as texts, behind the names of queries; in the fingerprint."""
+        """The deferred filters as texts, prefixed by the names of queries; part of the fingerprint."""
         if not self.is_named:
             return late_filters(self.member(ALONE).query.whole)
         return tuple(f"{each.name}: {text}" for each in self.members for text in late_filters(each.query.whole))
 
     def has_terms(self, relation: str) -> bool:
-        """True when some query drops rows of the relation that others keep."""
+        """True if some query drops rows of the relation that others keep."""
         return any(terms.relation == relation for member in self.members for terms in member.terms)
 
 
@@ -192,39 +192,39 @@ class Plans:
 
     @property
     def unwrapped(self) -> Plan | Plans:
-        """The plan itself where a query runs alone."""
+        """The plan itself if a query runs alone."""
         return self.plans.get(ALONE, self)
 
 
 def alone(query: Query) -> QuerySet:
-    """A query as a set of one; with the queries that it reads, if it reads any."""
+    """Returns a query as a set of one, together with the queries that it reads."""
     if query.inputs:
         return _set({ALONE: query})
     return QuerySet((Member(ALONE, query),), query.whole, query.text, query.fingerprint)
 
 
 def set_of(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
-    """Queries by name as a set; one without a name is alone."""
+    """Returns queries by name as a set; a query without a name runs alone."""
     return alone(queries[ALONE]) if ALONE in queries else together(queries, silent)
 
 
 def by_itself(query: Query) -> QuerySet:
-    """A query as a set of one, without the queries that it reads: to work on rows that are given."""
+    """Returns a query as a set of one, without the queries that it reads, to process given rows."""
     return alone(replace(query, inputs=()))
 
 
 def as_set(query: Query | QuerySet) -> QuerySet:
-    """Queries as a set, for callers that may give one query."""
+    """Returns a set, for callers that may pass a single query."""
     return query if isinstance(query, QuerySet) else alone(query)
 
 
 def as_plans(plan: Plan | Plans) -> Plans:
-    """Plans by query, for callers that may give the plan of a query that runs alone."""
+    """Returns plans by query, for callers that may pass the plan of a query that runs alone."""
     return plan if isinstance(plan, Plans) else Plans({ALONE: plan})
 
 
 def together(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
-    """The queries as one set; a BundleError says which of them cannot be part of it, why, and what to do.
+    """Returns the queries as one set; raises BundleError if a query cannot be part of it.
 
     Queries that others read are part of the set as well. Those that are not given, and the `silent` ones, have no sink.
     """
@@ -235,7 +235,7 @@ def together(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QueryS
 
 
 def with_inputs(queries: Mapping[str, Query]) -> dict[str, Query]:
-    """The queries and all that they read, directly or not, in the order of their names."""
+    """Returns the queries and all that they read, directly or indirectly, ordered by name."""
     found = dict(queries)
     waiting = list(queries.values())
     while waiting:
@@ -293,7 +293,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
 
 
 def _refuse_names(names: Iterable[str]) -> None:
-    """Results travel in columns of these names, and states lie in files of them; Spark does not tell cases apart."""
+    """Raises for invalid names and names that differ only in case: they are column and file names, as in Spark."""
     known: dict[str, str] = {}
     for name in names:
         if not name.isidentifier():
@@ -304,7 +304,7 @@ def _refuse_names(names: Iterable[str]) -> None:
 
 
 def describe(queries: QuerySet) -> str:
-    """The shared relations and keys, which query reads them, and the terms of each query."""
+    """Describes the shared relations and keys, which query reads them, and the terms of each query."""
     lines = render(queries.graph).splitlines()
     for number, relation in enumerate(queries.graph.relations):
         readers = [member.name for member in queries.members if relation.name in member.query.whole.names]
@@ -320,10 +320,10 @@ def describe(queries: QuerySet) -> str:
 def partitioning_of(
     queries: QuerySet, slots: int, traffic: Mapping[str, float] | None = None, held: Collection[str] = ()
 ) -> Partitioning:
-    """How the rows of a set of queries are spread over slots; see `choose_partitioning`.
+    """Returns how the rows of a set of queries are partitioned over slots; see `choose_partitioning`.
 
-    `held` are tables that every slot holds whole. A key that only one other relation has is then no axis: rows are
-    spread more evenly by themselves.
+    `held` are tables that every slot holds whole. A key that only one other relation has is then no axis: spreading by
+    the rows themselves is more even.
     """
     whole = {relation.name for relation in queries.graph.relations if relation.is_table and relation.stream in held}
     axes = tuple(_without(_axis(key, queries.members), whole) for key in queries.graph.keys)
@@ -340,11 +340,11 @@ def partitioning_of(
 def _around_core(
     query: Query, axes: Sequence[KeyClass], spread: Sequence[str]
 ) -> tuple[tuple[KeyClass, ...], tuple[str, ...]]:
-    """The axes along which a query with sides may be spread, and the relations that may be spread by their rows.
+    """Returns the axes for a query with sides, and the relations that may be spread by their rows.
 
-    One slot must have a combination of the core and all rows that it may meet. So a key is an axis of the query only if
-    the core has it; a side that does not have it is copied along. The rows of a full join's side come out alone as
-    well, and must have a place on every axis too.
+    A combination of the core and all rows that may match it must be in one slot. So a key is an axis of the query only
+    if the core has it; a side without it is copied along that axis. A full join may emit rows of its side alone, so
+    these need a coordinate on every axis too.
     """
     core, whole = frozenset(query.graph.names), frozenset(query.whole.names)
     needed = [core, *(frozenset(side.names) for side in query.sides if side.kind is SideKind.FULL)]
@@ -358,7 +358,7 @@ def _without(axis: KeyClass, relations: Collection[str]) -> KeyClass:
 
 
 def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:
-    """The key as an axis of the grid: of relations that several queries name, those that it equates in all of them."""
+    """Returns the key as an axis of the grid; of shared relations, it keeps those that it equates in all queries."""
     kept: list[tuple[str, Expr]] = []
     for relation, expression in key.members:
         names = {relation, *(name for name, _ in kept)}
@@ -368,13 +368,13 @@ def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:
 
 
 def _equates(graph: JoinGraph, key: str, names: set[str]) -> bool:
-    """True when those of the relations that the graph has are equal in the key in all its results."""
+    """True if those of the relations that the graph has are equal in the key in all its results."""
     present = names & set(graph.names)
     return len(present) < 2 or any(own.name == key and present <= own.relations for own in graph.keys)
 
 
 def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, Relation]) -> Member:
-    """The query over the shared relations; `whole` has its keys by their shared names."""
+    """Returns the query over the shared relations; `whole` has its keys by their shared names."""
     terms = []
     for own in query.whole.relations:
         shared = relations[own.name]
@@ -404,7 +404,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
 
 
 def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:
-    """A filter of the query's own comes late, so nothing before it may depend on what it keeps away."""
+    """Raises if an expression that may fail is evaluated before the query's own filter, which is applied late."""
     met = [key.expression(relation) for key in graph.keys_of([relation])]
     met += [theta.predicate for theta in graph.thetas if relation in theta.relations]
     for expression in met:
@@ -438,7 +438,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
     common = common_conjuncts(filters)
     fields = {field.name: field for _, relation in several for field in relation.schema}
     for part in (part for parts in filters for part in parts if part not in common):
-        # What a query still has to test on rows must be carried with them.
+        # Columns of residual filters must be carried with the rows.
         fields |= {c.name: Field(c.name, c.type, c.nullable) for c in columns(part) if c.name not in fields}
     window = longest_window([relation.window for _, relation in several])
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
@@ -458,13 +458,13 @@ def _source(relation: Relation) -> tuple[object, ...]:
 
 
 def longest_window(several: Sequence[Window]) -> Window:
-    """A window that keeps rows as long as any of these; slides are the queries' own."""
+    """Returns a window that keeps rows as long as any of these, without a slide; slides belong to the queries."""
     kinds = {replace(window, slide=None) for window in several}
     return kinds.pop() if len(kinds) == 1 else Window(max(kinds, key=lambda window: window.reach).range)
 
 
 def common_conjuncts(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
-    """The conjuncts that all filters have; one that can fail only if nothing else stands before it in any of them."""
+    """Returns the conjuncts that all filters have; one that can fail only if all conjuncts before it are common too."""
     common: list[Expr] = []
     for part in filters[0]:
         if all(part in parts for parts in filters):

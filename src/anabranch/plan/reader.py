@@ -29,7 +29,7 @@ class TextReader:
         return [(match.group(1), match.start(1)) for match in self.token.finditer(self.text)]
 
     def place(self, at: int) -> int:
-        """Return the position of a token in the text; after the last token, the end of the text."""
+        """Returns the position of a token in the text; after the last token, the end of the text."""
         return self.tokens[at][1] if at < len(self.tokens) else len(self.text)
 
     def peek(self, at: int) -> str:
@@ -41,7 +41,7 @@ class TextReader:
         return at + 1
 
     def end(self, at: int) -> None:
-        """Raise PlanError if anything is left."""
+        """Raises PlanError if anything is left."""
         if at < len(self.tokens):
             raise self.unexpected(at, f"the end of the {self.kind}")
 

@@ -1,4 +1,4 @@
-"""Gives relations of a query other names, wherever the query mentions them."""
+"""Renames relations throughout a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.plan.query import Grouping, Query
 
 
 def renamed(query: Query, names: Mapping[str, str]) -> Query:
-    """Return the query with new names for some relations; its answers are the same."""
+    """Returns the query with new names for some relations; its results are the same."""
 
     def in_column(expr: Expr) -> Expr:
         return replace(expr, relation=names.get(expr.relation, expr.relation)) if isinstance(expr, Column) else expr

@@ -1,13 +1,13 @@
 """Where a physical plan checks the thetas of a query: as early as possible, or deferred to a join above.
 
 A theta that the plan does not name is checked by the first probe that binds all its relations; a deferred filter by the
-first probe of its relation. A join that names a theta (`#0`) checks it on its results, after the last of its probes.
-The states below, down to the first possible join, hold combinations that the theta will reject.
+first probe of its relation. A join that names a theta (`#0`) checks it on its results, after its last probe. The states
+below, down to the first possible join, hold combinations that the theta will reject.
 
-Law: a state of relations S in which the thetas A were checked holds every valid combination of S that passes all
-thetas, and none that fails one of A. Joins above rely on both halves and on nothing else: they find every combination
-that can become a result, and need not check A again. Of the combinations that pass A and fail a theta checked above, a
-state may hold all, some or none. (A band, for example, is probed by bucket even if its check is deferred.)
+Invariant: a state of relations S in which the thetas A were checked holds every valid combination of S that passes all
+thetas, and none that fails one of A. Joins above rely only on this: they find every combination that can become a
+result, and need not check A again. A state may hold all, some or none of the combinations that pass A and fail a theta
+checked above. (A band, for example, is probed by bucket even if its check is deferred.)
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
 
 def deferred_thetas(plan: PhysicalPlan) -> dict[int, frozenset[str]]:
-    """Return the deferred thetas of a plan, by position, with the relations of the join that checks each."""
+    """Returns the deferred thetas of a plan, by position, with the relations of the join that checks each."""
     return {position: frozenset(node.relations) for node in nodes(plan) for position in node.checks}
 
 
 def still_unchecked(
     plan: PhysicalPlan, thetas: Sequence[Theta], deferred: Mapping[int, frozenset[str]]
 ) -> frozenset[int]:
-    """Return the thetas over relations of a part of a plan that its combinations have not passed yet."""
+    """Returns the thetas over relations of a part of a plan that its combinations have not passed yet."""
     relations = frozenset(plan.relations)
     if isinstance(plan, Leaf):
         return frozenset(position for position, theta in enumerate(thetas) if theta.relations == relations)
@@ -37,7 +37,7 @@ def still_unchecked(
 
 
 def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
-    """Return the first expression that the condition may guard: it can fail and reads a column of the condition."""
+    """Returns the first expression that the condition may guard: it can fail and reads a column of the condition."""
     read = set(columns(condition))
     return next((other for other in others if can_fail(other) and read & set(columns(other))), None)
 
@@ -49,13 +49,13 @@ def checked_by_probe(
     graph: JoinGraph,
     deferred: Mapping[int, frozenset[str]],
 ) -> tuple[int, ...]:
-    """Return the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
+    """Returns the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
     early = tuple(position for position in graph.checkable(bound, target) if position not in deferred)
     return (*early, *node.checks) if bound | target == frozenset(node.relations) else early
 
 
 def checked_in(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> tuple[int, ...]:
-    """Return all thetas that a join checks, by position."""
+    """Returns all thetas that a join checks, by position."""
     sides = [frozenset(child.relations) for child in node.inputs]
     here = frozenset(node.relations)
 

@@ -1,21 +1,21 @@
-"""Joins that queries of a set have in common: what a shared join finds, and what each query asks of it beyond that.
+"""Joins that queries of a set have in common: the results of a shared join, and the residual predicates of each query.
 
 A plan writes a shared join in braces, `({a b} c)`. Queries whose plans have an equal part in braces compute it once;
 they are its *users*. The join is computed with the weakest demands of its users: the key classes and thetas that all of
-them have among its relations, for each relation the longest of their windows and the conjuncts that all their filters
-have. What a user asks beyond that is its *rest*:
+them have among its relations, and for each relation the longest of their windows and the conjuncts that all their
+filters have. The remaining predicates of a user are its *rest*:
 
 - key equalities and thetas among the relations of the join, which the user checks on every combination that it takes
   from the join, so that its states above hold what they would hold without sharing;
 - windows and filters (`Terms`), which the user applies to its finished combinations, as it does with base states.
 
-Law: a shared join finds every combination that one of its users needs, and after its rest a user has those that it
-would have found itself. The users of a join follow from the plans alone, so a query shares or stops sharing by a change
-of its plan.
+Invariant: a shared join finds every combination that one of its users needs, and after its rest a user has exactly the
+combinations that it would have found alone. The users of a join are determined by the plans, so a query starts or stops
+sharing by a plan change.
 
-Limits: a predicate that may fail, such as a division, is not shared: a user might meet combinations that another of its
-predicates would have kept away. A key that one user compares by one relation of the join, and another user by another
-relation, would need two indexes of one name. Both are refused.
+Limit: a predicate that may fail, such as a division, is not shared: a user might evaluate it on combinations that
+another of its predicates would have excluded. A key that two users compare by different relations of the join would
+need two indexes of one name. Both are rejected.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from anabranch.plan.query_set import Member, QuerySet, Terms, common_conjuncts, 
 from anabranch.plan.text import parse
 
 SHARING = "moving-state"
-"""The strategy by which queries begin and stop to share joins."""
+"""The migration strategy by which queries start and stop sharing joins."""
 
 
 @dataclass(frozen=True)
 class Equality:
-    """Two relations that a user compares by a key, and the join does not."""
+    """Two relations that a user compares by a key but the join does not."""
 
     key: KeyClass
     left: str
@@ -48,14 +48,15 @@ class Equality:
 
 @dataclass(frozen=True)
 class Rest:
-    """The demands of one user beyond those of a shared join."""
+    """The predicates of one user beyond those of a shared join."""
 
     equalities: tuple[Equality, ...] = ()
     thetas: tuple[int, ...] = ()
     """Positions in the user's join graph."""
     terms: tuple[Terms, ...] = ()
     shift: int | None = None
-    """Where the user's windows are shorter than those of the join, all by as much: by so many microseconds."""
+    """If all of the user's windows are shorter than those of the join by the same amount: that amount in microseconds.
+    """
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ class CommonJoin:
     member: Member
     """The join as a query without outputs, over the relations of the set."""
     rests: Mapping[str, Rest]
-    """The users by name."""
+    """The users, by name."""
     outside: frozenset[str]
-    """Relations that some user joins with the combinations; empty where every user ends with them."""
+    """Relations that some user joins with the combinations; empty if the join is the last one for every user."""
     readers: Mapping[str, frozenset[str]]
     """For each key of a user, the relations of the join that have its code for all users."""
 
     def is_served_by(self, other: CommonJoin) -> bool:
-        """True when the other, at work, finds and keeps all that this one must, under the same codes."""
+        """True if the other join finds and keeps everything that this one must, under the same codes."""
         return (
             self.member == other.member
             and self.outside <= other.outside
@@ -83,12 +84,12 @@ class CommonJoin:
 
 
 def shares(plan: Plan) -> bool:
-    """True when some join of the plan is shared."""
+    """True if some join of the plan is shared."""
     return not isinstance(plan, Mesh) and bool(shared_parts(plan))
 
 
 def shared_join(text: str) -> Shared:
-    """The shared join that a text stands for, with or without braces."""
+    """Returns the shared join that a text describes, with or without braces."""
     plan = parse(text)
     if isinstance(plan, Shared):
         return plan
@@ -98,7 +99,7 @@ def shared_join(text: str) -> Shared:
 
 
 def common_joins(queries: QuerySet, plans: Mapping[str, Plan]) -> dict[Shared, CommonJoin]:
-    """The shared joins of the plans of a set, by their part of a plan; a BundleError where one cannot be shared."""
+    """Returns the shared joins of the plans of a set; raises BundleError if one cannot be shared."""
     users: dict[Shared, list[Member]] = {}
     for member in queries.members:
         plan = plans[member.name]
@@ -108,7 +109,7 @@ def common_joins(queries: QuerySet, plans: Mapping[str, Plan]) -> dict[Shared, C
 
 
 def common_join(shared: Shared, users: Sequence[Member]) -> CommonJoin:
-    """The join with the weakest demands of these users; a BundleError where they cannot share it."""
+    """Returns the join with the weakest demands of these users; raises BundleError if they cannot share it."""
     inside = frozenset(shared.relations)
     for user in users:
         _refuse_what_may_fail(shared, user)
@@ -130,7 +131,7 @@ def common_join(shared: Shared, users: Sequence[Member]) -> CommonJoin:
 
 
 def _common_key(key: KeyClass, users: Sequence[Member], inside: frozenset[str]) -> KeyClass | None:
-    """The key as far as all users equate the same relations of the join by it."""
+    """Returns the key over the relations of the join that all users equate by it, or None."""
     equated = inside & key.relations
     for user in users:
         own = next((other for other in user.query.graph.keys if other.name == key.name), None)
@@ -140,7 +141,7 @@ def _common_key(key: KeyClass, users: Sequence[Member], inside: frozenset[str]) 
 
 
 def _common_terms(relation: str, users: Sequence[Member], graph: JoinGraph) -> Terms | None:
-    """The demands on a relation that all users have beyond those of the set; None where there are none."""
+    """Returns the window and filter that all users have on a relation beyond those of the set, or None."""
     several = [_terms_of(user, relation) for user in users]
     demands = [terms for terms in several if terms is not None]
     if len(demands) < len(several):
@@ -161,7 +162,7 @@ def _rest(user: Member, common: Member, inside: frozenset[str]) -> Rest:
     for key in graph.keys:
         mine = [name for name, _ in key.members if name in inside]
         known = joined.get(key.name, frozenset())
-        # Compare each with the first of those that the join equates, or with the first at all.
+        # Compare each with the first relation that the join equates, or else with the first relation.
         start = next((name for name in mine if name in known), mine[0] if mine else "")
         equalities += [Equality(key, start, name) for name in mine if name != start and name not in known]
     thetas = tuple(
@@ -175,7 +176,7 @@ def _rest(user: Member, common: Member, inside: frozenset[str]) -> Rest:
 
 
 def _shift(rest: Sequence[Terms], common: Member) -> int | None:
-    """By how much all windows of a user are shorter than those of the join; None where they differ, or none is.
+    """Returns how much shorter all windows of a user are than those of the join; None if the amounts differ.
 
     The deadline of a combination is the least of event time + range, so it moves by the same amount.
     """
@@ -196,7 +197,7 @@ def _shift(rest: Sequence[Terms], common: Member) -> int | None:
 
 
 def _beyond(own: Terms, common: Terms | None) -> Terms | None:
-    """The terms of a user beyond those that the join applies."""
+    """Returns the terms of a user beyond those that the join applies."""
     is_shorter = own.is_shorter
     if common is not None and common.is_shorter:
         is_shorter = replace(own.window, slide=None) != common.window
@@ -206,7 +207,7 @@ def _beyond(own: Terms, common: Terms | None) -> Terms | None:
 
 
 def _readers(shared: Shared, users: Sequence[Member], inside: frozenset[str]) -> dict[str, frozenset[str]]:
-    """For each key, the relations of the join whose codes all users that have the key may be looked up by."""
+    """Returns for each key the relations of the join whose codes every user with that key can be looked up by."""
     readers: dict[str, frozenset[str]] = {}
     for user in users:
         for key in user.query.graph.keys:

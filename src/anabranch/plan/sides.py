@@ -1,14 +1,13 @@
-"""Sides: what a query joins its combinations with by an outer, semi or anti join, after the inner joins.
+"""Sides: the outer, semi and anti joins that a query applies to its combinations after the inner joins.
 
-The relations of the inner joins are the *core*; plans join them and know nothing of sides. A side is one relation or an
-inner join of several. Sides are looked at one after another, in the order of the text: a combination that arrives at a
-side (of the core, and of the sides before it) meets the rows of the side that satisfy the predicates and make a
-combination that is valid by all windows. A relation that an earlier side supplied may be absent from a combination;
-its columns are then NULL.
+The relations of the inner joins are the *core*; plans join only these. A side is one relation or an inner join of
+several. Sides are applied one after another, in query order: a combination that arrives at a side (of the core and the
+earlier sides) matches the rows of the side that satisfy the predicates and form a combination that is valid in all
+windows. A relation of an earlier side may be absent from a combination; its columns are then NULL.
 
-Law: only equalities of the core, and an equality between a combination and the side itself, make keys. Two expressions
-that a side compares with one of its own need not be equal in a combination that meets nothing; so the second comparison
-of a key is a predicate to be checked, never a member of the class.
+Invariant: only equalities of the core, and an equality between a combination and the side itself, make keys. Two
+expressions that a side compares with one of its own need not be equal in a combination without a match. So the second
+comparison of a key is a predicate to check, never a member of the class.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class Side:
     names: tuple[str, ...]
     """The relations of the side."""
     graph: JoinGraph
-    """Both, with the keys and predicates between them and inside the side."""
+    """All relations, with the keys and predicates between them and inside the side."""
     ready: Expr | None = None
-    """What a combination must pass to meet anything: the values that the keys compare are there."""
+    """The predicate on a combination for it to have any match: the values that the keys compare are not NULL."""
     residual: Expr | None = None
-    """What a match must pass beside the predicates of the graph."""
+    """The predicate on a match beyond the predicates of the graph."""
 
     @property
     def own(self) -> tuple[Relation, ...]:
@@ -51,12 +50,12 @@ class Side:
 
     @property
     def is_known_at_once(self) -> bool:
-        """Whether all rows that a combination may meet are there when it arrives: the side has only tables."""
+        """Whether all possible matches are known when a combination arrives: the side has only tables."""
         return all(relation.is_table for relation in self.own)
 
     @property
     def condition(self) -> str:
-        """What a combination and a row of the side must satisfy to meet, as text."""
+        """The join condition of a combination and a row of the side, as text."""
         parts = [str(key) for key in self.graph.keys if key.relations & set(self.names)]
         parts += [str(theta) for theta in self.graph.thetas]
         parts += [str(each) for each in (self.residual,) if each is not None]
@@ -69,16 +68,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """The predicates between combinations and a side, sorted by how matches are found and checked."""
+    """The predicates between combinations and a side, grouped by how matches are found and checked."""
 
     keys: tuple[KeyClass, ...]
     filters: dict[str, list[Expr]]
-    """For each second member that a relation of the side has in a class of its own."""
+    """Filters for each second member of a relation of the side in one of the side's own classes."""
     thetas: tuple[Theta, ...]
     ready: tuple[Expr, ...]
     residual: tuple[Expr, ...]
     classes: tuple[EqualExpressions, ...]
-    """The classes that hold in combinations behind the side, where the side is present."""
+    """The classes that hold in combinations after the side, if the side is present."""
 
 
 def compared(
@@ -90,7 +89,7 @@ def compared(
     classes: Sequence[EqualExpressions],
     absent: frozenset[str],
 ) -> Comparisons:
-    """Sort the predicates of a side.
+    """Groups the predicates of a side.
 
     `inside` are those of the inner joins of the side itself, `classes` hold in every combination that arrives, and
     relations in `absent` may be absent from one.
@@ -151,7 +150,7 @@ def compared(
 
 
 def make_side(kind: SideKind, before: Sequence[Relation], own: Sequence[Relation], found: Comparisons) -> Side:
-    """The side of these relations."""
+    """Returns the side of these relations."""
     names = tuple(relation.name for relation in own)
     graph = JoinGraph((*before, *own), found.keys, found.thetas)
     earlier = tuple(relation.name for relation in before)
@@ -159,12 +158,12 @@ def make_side(kind: SideKind, before: Sequence[Relation], own: Sequence[Relation
 
 
 def _is_there(value: Expr) -> Expr:
-    """The test that a value is not NULL; by hand, because a column of an absent row is, whatever its stream says."""
+    """Returns the test that a value is not NULL; columns of absent rows are NULL even if declared NOT NULL."""
     return Call("is_not_null", (value,), pa.bool_())
 
 
 def _across(predicate: Expr, before: frozenset[str], here: frozenset[str]) -> tuple[Expr, Expr] | None:
-    """The sides of an equality between a combination and the side, in that order."""
+    """Returns the sides of an equality between a combination and the side, in that order."""
     sides = key_sides(predicate)
     if sides is None:
         return None
@@ -175,7 +174,7 @@ def _across(predicate: Expr, before: frozenset[str], here: frozenset[str]) -> tu
 
 
 def _class_of(side: Expr, classes: Sequence[EqualExpressions]) -> EqualExpressions:
-    """The class of an expression, or one of its own."""
+    """Returns the class of an expression, or a class of its own."""
     member = (min(relations(side)), without_widening(side))
     family = kind_of(side.type)
     alone = EqualExpressions(family, member[1].type, (member,))
@@ -183,7 +182,7 @@ def _class_of(side: Expr, classes: Sequence[EqualExpressions]) -> EqualExpressio
 
 
 def _paired(left: EqualExpressions, right: EqualExpressions) -> EqualExpressions | None:
-    """One class of two; None where no type holds the values of both."""
+    """Merges two classes; returns None if no type holds the values of both."""
     try:
         kind = common_type(left.type, right.type)
     except ValueError:

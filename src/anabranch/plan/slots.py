@@ -1,4 +1,4 @@
-"""The plans that the driver sends to slots; shared by the packages that decide on plans and those that run them."""
+"""The plans that the driver sends to slots; shared by the packages that choose plans and those that run them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class SlotPlan:
 
 @dataclass(frozen=True)
 class SlotRange:
-    """How many slots a run may use: a fixed number, or as many as its load needs between two limits.
+    """The number of slots a run may use: a fixed number, or as many as its load needs between two limits.
 
-    Where the fewest are sought, the number is found between the limits before the run begins, and is fixed then.
+    If the fewest slots are sought, the number is determined between the limits before the run begins, and then fixed.
     """
 
     least: int
     most: int
     first: int | None = None
-    """How many it begins with; the least when None."""
+    """The initial number of slots; the least if None."""
     is_sought: bool = False
-    """True while the number is still to be found: the fewest with which every slot keeps its limits."""
+    """True until the number is determined: the fewest slots such that every slot keeps its limits."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -57,7 +57,7 @@ class SlotRange:
         return self.within(self.first or self.least)
 
     def within(self, wanted: int) -> int:
-        """The nearest number in the range."""
+        """Returns the nearest number in the range."""
         return max(self.least, min(self.most, wanted))
 
     def __str__(self) -> str:
@@ -68,24 +68,24 @@ class SlotRange:
 
 ONE_SLOT = SlotRange.fixed(1)
 FEWEST = SlotRange(1, 64, is_sought=True)
-"""The fewest slots that keep the limits, of as many as a query has partition groups."""
+"""The fewest slots that keep the limits, up to the number of partition groups of a query."""
 
 SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
-"""For each query the plans of all slots, in the order of the slots."""
+"""The plans of all slots for each query, in slot order."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """All that the driver decides for one batch."""
+    """The driver's decisions for one batch."""
 
     plans: SlotPlans
     table: Partitioning
-    """Which slot has which partition group."""
+    """The slot of each partition group."""
     counts_cells: bool = False
     """Whether slots report their rows by cell, so that the load of groups can be estimated."""
 
 
 def most_frequent(plans: Sequence[SlotPlan]) -> Plan:
-    """Return the plan that most slots run."""
+    """Returns the plan that most slots run."""
     several = [each.plan for each in plans]
     return max(several, key=several.count)

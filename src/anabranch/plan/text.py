@@ -23,7 +23,7 @@ from anabranch.plan.reader import TextReader
 
 
 def parse(text: str) -> PhysicalPlan:
-    """Parse a plan; raise PlanError with the position of a mistake."""
+    """Parses a plan; raises PlanError with the position of a mistake."""
     reader = _Reader(text)
     try:
         plan, at = reader.plan(0)

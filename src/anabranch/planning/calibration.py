@@ -1,7 +1,7 @@
-"""The calibration file: measured unit costs in the user's cache folder, one file for each machine.
+"""The calibration file: measured unit costs in the user's cache folder, one file per machine.
 
-The costs of Spark stand under `spark` beside those of the engine. A file of an earlier release may lack them, and may
-have entries that are not read any more.
+The costs of Spark are under `spark` beside those of the engine. A file of an earlier release may lack them, and may
+have entries that are no longer read.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Costs = TypeVar("Costs")
 
 
 def calibration_file() -> Path:
-    """The file that keeps the measured costs of this machine."""
+    """Returns the path of this machine's calibration file."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "anabranch" / f"unit-costs-{platform.node() or 'machine'}.json"
 
 
 def calibrated() -> FixedStatistics:
-    """The measured costs of this machine as statistics; nothing known if there are none."""
+    """Returns the measured costs of this machine as statistics; empty if there are none."""
     units = load_units(calibration_file())
     return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), provenance="calibrated")
 
 
 def calibrated_host() -> HostCosts | None:
-    """The measured costs of Spark on this machine; None if there are none."""
+    """Returns the measured costs of Spark on this machine, or None."""
     return load_host(calibration_file())
 
 
 def save_units(units: UnitCosts, path: Path, host: HostCosts | None = None) -> None:
-    """Writes measured costs for later runs on this machine; what is left out stays as it was."""
+    """Writes measured costs for later runs on this machine; keeps existing entries that are not given."""
     host = load_host(path) if host is None else host
     path.parent.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = asdict(units)
@@ -50,10 +50,10 @@ def save_units(units: UnitCosts, path: Path, host: HostCosts | None = None) -> N
 
 
 def load_units(path: Path) -> UnitCosts | None:
-    """Reads costs that were measured earlier; None if there are none."""
+    """Reads the stored unit costs, or returns None."""
 
     def units(kept: dict[str, Any]) -> UnitCosts:
-        # Calibrations of other releases may lack a cost or have one more. Grouping is not measured.
+        # Calibrations of other releases may lack a cost or have an additional one. Grouping is not measured.
         known = {name: value for name, value in kept.items() if name in ENGINE.by_name()}
         return UnitCosts.from_names({**known, "group": ENGINE.group})
 
@@ -61,7 +61,7 @@ def load_units(path: Path) -> UnitCosts | None:
 
 
 def load_host(path: Path) -> HostCosts | None:
-    """Reads costs of Spark that were measured earlier; None if there are none."""
+    """Reads the stored costs of Spark, or returns None."""
     return _read(path, lambda kept: HostCosts.from_names(kept["spark"]) if "spark" in kept else None)
 
 

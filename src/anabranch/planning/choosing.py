@@ -1,9 +1,10 @@
-"""From what a user says about plans to the plan of a query: `plan: auto` and all that goes with it.
+"""Chooses the plan of a query from the user's settings: `plan: auto` and related options.
 
-Everything a user can say is one value, `PlanOptions`, whether it was written in a spec or set on a writer. `decide` is
-the one way from options to a choice: running queries, explanations and pictures cannot disagree.
-Statistics are asked in this order: what was given by hand, what was seen (sampled, or measured by an earlier run), what
-calibration found on this machine; the rest is assumed, and says so.
+All settings are one value, `PlanOptions`, whether they come from a spec or a writer. Statistics have this precedence:
+given by the user, observed (sampled, or measured by an earlier run), calibrated on this machine; the rest is assumed
+and labelled as such.
+
+Invariant: `decide` is the only way from options to a choice, so running queries, explanations and pictures agree.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
 Learn: TypeAlias = Callable[[Mapping[str, float], PhysicalPlan], LearntMesh]
-"""Finds a mesh, given how many rows each relation's state will hold, and the best mjoin."""
+"""Finds a mesh, given the expected rows of each relation's state and the best mjoin."""
 DEFAULT_GATE = Gate()
 MOST_PLANS = 40
-"""Plans of a query that the joint choice of a set looks at."""
+"""The maximum number of plans per query that the joint choice of a set considers."""
 DEFAULT_BATCH = 1.0
-"""Seconds between batches where a trigger does not say."""
+"""Seconds between batches if the trigger has no interval."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +64,30 @@ class PlanOptions:
     """The user's settings for the plan of a query; names are checked once the query is known."""
 
     plan: str = "auto"
-    """`auto`, a family of plans, `mesh` (which begins as an mjoin), or a text of a plan or a mesh."""
+    """`auto`, a family of plans, `mesh` (which begins as an mjoin), or the text of a plan or a mesh."""
     given: FixedStatistics = NOTHING_KNOWN
     cpu: float = math.inf
-    """Cores that a slot may use."""
+    """Maximum cores per slot."""
     memory: float = math.inf
-    """Bytes that a slot may use."""
+    """Maximum bytes per slot."""
     objective: Objective = field(default_factory=Objective)
     force: str | None = None
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     optimizer: str | None = None
-    """The optimizer that alone is asked; None for all of them."""
+    """The only optimizer to use; None for all of them."""
 
     @property
     def has_hints(self) -> bool:
-        """Whether a plan must have some shape, orders or origin; then it is not free to share joins or to be a mesh."""
+        """Whether a shape, probe orders or an optimizer is required; then the plan cannot share joins or be a mesh."""
         return self.force is not None or self.optimizer is not None or bool(self.keep or self.forbid)
 
     def with_stats(self, entries: Mapping[str, object]) -> PlanOptions:
-        """Statistics by hand, in the form of a spec's `stats:` block."""
+        """Returns the options with statistics in the form of a spec's `stats:` block."""
         return replace(self, given=given_statistics(Entry("stats", entries)))
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> PlanOptions:
-        """Set the limits of a slot; None leaves a limit unchanged."""
+        """Sets the limits of a slot; None leaves a limit unchanged."""
         return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
 
     def with_objective(self, text: str) -> PlanOptions:
@@ -102,8 +103,8 @@ class PlanOptions:
         return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
 
     def need_statistics(self, query: Query) -> bool:
-        """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
-        # Two relations join in one way only, but in a grouped query either may be merged first.
+        """True if statistics can affect the choice: there are several plans or limits."""
+        # Two relations have only one join, but in a grouped query either may be merged first.
         is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
         return is_open or min(self.cpu, self.memory) < math.inf
 
@@ -123,17 +124,17 @@ def given_statistics(block: Entry) -> FixedStatistics:
     """Reads a `stats:` block."""
     given = FixedStatistics.read(block)
     if given.costs:
-        UnitCosts.from_names(given.costs)  # refuses names that are unknown or missing
+        UnitCosts.from_names(given.costs)  # rejects unknown or missing names
     return given
 
 
 def cpu_limit(entry: Entry) -> float:
-    """Reads the cores that a slot may use."""
+    """Reads the maximum cores per slot."""
     return entry.number(high=math.inf, above=0.0, hint="write a number above 0, such as 0.8")
 
 
 def memory_limit(entry: Entry) -> float:
-    """Reads the bytes that a slot may use."""
+    """Reads the maximum bytes per slot."""
     return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
 
 
@@ -148,10 +149,10 @@ def decide(
     gate: Gate = DEFAULT_GATE,
     host: Host | None = None,
 ) -> Choice:
-    """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds.
+    """Returns the plan for a query, or the bound that no plan keeps; `batch` is the batch interval in seconds.
 
-    `learn` finds a mesh, where rows are at hand to learn it from; `plan: auto` takes it when it passes the gate.
-    `host` is what runs the query: limits count what it needs as well. In process there is none.
+    `learn` finds a mesh if sampled rows are available; `plan: auto` takes it if it passes the gate. `host` runs the
+    query, and limits include its resources; an in-process run has none.
     """
     wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
@@ -177,7 +178,7 @@ def decide(
 
 
 def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
-    """Spark as a host, with costs as calibrated, else built in; `trigger` is in seconds, 0 where there is none."""
+    """Returns Spark as a host, with calibrated or built-in costs; `trigger` is in seconds, 0 if there is none."""
     costs = calibrated_host()
     return Host(
         SPARK if costs is None else costs,
@@ -188,7 +189,7 @@ def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
 
 
 def _written_with_sharing(wishes: PlanOptions) -> PhysicalPlan | None:
-    """The plan that the user wrote, if it shares a join; it is priced as if it computed the join itself."""
+    """Returns the user's plan if it shares a join; it is priced as if it computed the join itself."""
     if "{" not in wishes.plan or is_mesh_text(wishes.plan):
         return None
     return parse(wishes.plan)
@@ -199,24 +200,26 @@ class SetWishes:
     """The user's settings for the plans of queries that run together."""
 
     share: str = "adapt"
-    """`auto` shares joins where that saves CPU; `adapt` does so among queries that adapt, and can take it back by what
-    they measure; `off` leaves every query its own joins."""
+    """`auto` shares joins if that saves CPU.
+
+    `adapt` does so among adaptive queries, and can undo it based on measurements. `off` never shares joins.
+    """
     cpu: float = math.inf
-    """Cores that all queries together may use in a slot."""
+    """Maximum cores per slot for all queries together."""
     memory: float = math.inf
-    """Bytes that all queries together may use in a slot."""
+    """Maximum bytes per slot for all queries together."""
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> SetWishes:
-        """Set the joint limits of a slot; None leaves a limit unchanged."""
+        """Sets the joint limits of a slot; None leaves a limit unchanged."""
         return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
 
     def may_share(self, is_adapting: bool) -> bool:
-        """True for a query that may share joins with others, by itself."""
+        """True if sharing may be chosen automatically for a query."""
         return self.share == "auto" or (self.share == "adapt" and is_adapting)
 
 
 def adapts_as_a_whole(settings: Settings | None) -> bool:
-    """True for a query that changes its plan by itself, the same in all slots: only such queries decide on sharing."""
+    """True for a query that adapts its plan uniformly in all slots; only such queries decide on sharing."""
     return settings is not None and settings.scope == "query"
 
 
@@ -233,10 +236,10 @@ def decide_together(
     adapting: Collection[str] = (),
     slots: int = 1,
 ) -> JointChoice | None:
-    """The plans of a set, chosen together from the choices of its queries; None where there is nothing to choose.
+    """Returns the plans of a set, chosen together from the choices of its queries; None if there is nothing to choose.
 
-    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it; by
-    default, only if it is among those that are `adapting`. Joint limits that no plans keep are a NoFeasiblePlan.
+    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was chosen for it; by
+    default, only if it is among those that are `adapting`. Raises NoFeasiblePlan if no plans keep the joint limits.
     """
     if not queries.is_named or any(isinstance(choice.answer, Infeasible) for choice in choices.values()):
         return None
@@ -255,7 +258,7 @@ def decide_together(
 
 
 def joint_budget(choices: Mapping[str, Choice], together: SetWishes, slots: int) -> Budget:
-    """What the plans of a set may use together in each slot: the joint limits less what the host needs for all."""
+    """Returns the budget per slot for the plans of a set: the joint limits less the host's resources for all."""
     budget = Budget(together.cpu, together.memory, slots)
     needs = [each.host for each in choices.values() if each.host is not None]
     return within(budget, need_together(needs)) if needs else budget
@@ -269,9 +272,9 @@ def allocate(
     together: SetWishes,
     fill: Callable[[Partitioning, Mapping[str, float]], FirstTable],
 ) -> Allocation:
-    """The fewest slots with which the fullest slot keeps the limits of every query, and the joint ones.
+    """Returns the fewest slots with which the fullest slot keeps the limits of every query, and the joint ones.
 
-    `choose_at` chooses the plans for a number of slots; `fill` gives the groups of a grid to slots, for the bytes per
+    `choose_at` chooses the plans for a number of slots; `fill` assigns the groups of a grid to slots, for the bytes per
     second of each relation.
     """
     if min(*(min(each.cpu, each.memory) for each in wishes.values()), together.cpu, together.memory) == math.inf:
@@ -303,7 +306,7 @@ def allocate(
 
 
 def refuse_capacities(capacities: Sequence[float] | None) -> None:
-    """Refuses speeds of slots whose number is still to be found."""
+    """Rejects slot capacities if the number of slots is still to be determined."""
     if capacities is not None:
         raise SpecError(
             "the fewest slots are asked for, and capacities are given for some",
@@ -312,7 +315,7 @@ def refuse_capacities(capacities: Sequence[float] | None) -> None:
 
 
 def joint_plans(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Plan]:
-    """The first plan of each query of a run."""
+    """Returns the first plan of each query of a run."""
     plans = {name: first_plan(choice) for name, choice in choices.items()}
     if joint is not None:
         plans |= {name: plan for name, plan in joint.plans.items() if not isinstance(plans[name], Mesh)}
@@ -320,7 +323,7 @@ def joint_plans(choices: Mapping[str, Choice], joint: JointChoice | None) -> dic
 
 
 def as_run(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Choice]:
-    """The choices of the queries with the plans that the joint choice gives them."""
+    """Returns the choices of the queries with the plans of the joint choice."""
     if joint is None:
         return dict(choices)
     written = {name: plan for name, plan in joint.plans.items() if shared_parts(plan)}
@@ -358,7 +361,7 @@ def change_rules(
     adapt: Settings | None = None,
     switches: tuple[Switch, ...] = (),
 ) -> ChangeRules:
-    """Return what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
+    """Returns what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
     free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
     criteria = Criteria(
         given=choice.statistics,
@@ -379,7 +382,7 @@ def change_rules(
 
 
 def _expected(choice: Choice) -> Resources:
-    """What the first plan is expected to need."""
+    """Returns the expected resources of the first plan."""
     offer = choice.mesh
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
 
@@ -391,7 +394,7 @@ def _staging(wishes: PlanOptions, choice: Choice, adapt: Settings | None) -> Sta
 
 
 def proposal(choice: Choice) -> Proposal:
-    """The plan to run; NoFeasiblePlan when there is none within the limits."""
+    """Returns the plan to run; raises NoFeasiblePlan if there is none within the limits."""
     match choice.answer:
         case Proposal() as found:
             return found
@@ -400,14 +403,14 @@ def proposal(choice: Choice) -> Proposal:
 
 
 def first_plan(choice: Choice) -> Plan:
-    """Return the first plan of the query: the mesh if it is taken, else the chosen plan."""
+    """Returns the first plan of the query: the mesh if it is taken, else the chosen plan."""
     found = choice.written or proposal(choice).plan
     offer = choice.mesh
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
 
 
 def learns(wishes: PlanOptions, choice: Choice, adapt: Settings | None = None) -> bool:
-    """Whether the query looks for a better mesh while it runs: by its wish, if it began with one, or if it adapts."""
+    """Whether the query searches for a mesh while it runs: if requested, if it began with one, or if it adapts."""
     if wishes.plan != "auto":
         return wishes.plan == "mesh"
     is_free = not wishes.has_hints
@@ -415,17 +418,17 @@ def learns(wishes: PlanOptions, choice: Choice, adapt: Settings | None = None) -
 
 
 def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
-    """What each relation of some queries brings, in bytes per second, by the estimates that their plans rest on."""
+    """Returns the estimated bytes per second of each relation over several queries."""
     shared: dict[str, float] = {}
     for choice in choices:
         for name, amount in traffic(choice.estimates).items():
-            # Rows that any of the queries wants travel.
+            # Rows that any of the queries needs are sent.
             shared[name] = max(amount, shared.get(name, 0.0))
     return shared
 
 
 def headline(choice: Choice) -> str:
-    """The chosen plan and why, in one line."""
+    """Returns the chosen plan and the reason, in one line."""
     found, plan = proposal(choice), first_plan(choice)
     reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
     return f"plan {short_text(plan)}: {reason} ({len(found.considered)} considered)"
@@ -463,7 +466,7 @@ def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn 
     if not learnt.is_mesh:
         return MeshOffer("one route per relation is best for the sampled rows", learnt=learnt)
     rates = dict(zip(graph.names, model.estimates.rates, strict=True))
-    # The model gives the total cost of single routes; the sample gives the share that a mesh would save.
+    # The model gives the total cost of single routes; the sample gives the fraction that a mesh would save.
     routing = single.cpu - model.base.cpu
     cost = replace(single, cpu=model.base.cpu + routing / (1 + learnt.gain(rates)))
     if wanted:
@@ -484,7 +487,7 @@ def _hints(query: Query, wishes: PlanOptions) -> Hints:
             )
         entry, force = "hints.force", wishes.force
     if force == "mesh" or is_mesh_text(force):
-        # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
+        # Its routes are orders of the mjoin, which is also the initial plan of a mesh that is yet to be learnt.
         force = "mjoin"
     wanted = None if force == "auto" else force
     if wishes.optimizer not in (None, *NAMED):
@@ -537,9 +540,9 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
 
 
 def _needed(cost: Resources, budget: Budget) -> list[str]:
-    """The limits to write for a plan.
+    """Returns the limits to set for a plan.
 
-    All that the plan exceeds: with one limit of two raised, the next error would be about the other.
+    Includes every limit that the plan exceeds: if only one of two were raised, the next error would be about the other.
     """
     slot = budget.of_slot(cost)
     needs = [f"cpu: {_rounded_up(slot.cpu):g}"] if cost.cpu > budget.total_cpu else []
@@ -547,7 +550,7 @@ def _needed(cost: Resources, budget: Budget) -> list[str]:
 
 
 def _parts(cost: Resources, budget: Budget, host: HostNeed | None) -> str:
-    """The parts of what a slot needs: the plan's and the host's."""
+    """Returns the resources of a slot by part: the plan's and the host's."""
     if host is None:
         return ""
     state = size_text(cost.memory * budget.room / budget.slots)
@@ -559,7 +562,7 @@ def _parts(cost: Resources, budget: Budget, host: HostNeed | None) -> str:
 
 
 def _rounded_up(amount: float) -> float:
-    """At least the amount, in two digits.
+    """Rounds up to two significant digits.
 
     >>> _rounded_up(137_412.0)
     140000.0

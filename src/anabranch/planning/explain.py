@@ -1,7 +1,7 @@
 """Explains a query: from its text to a physical plan, stage by stage, without Spark.
 
-The command line and the public API both explain through this module and choose plans through `choosing`, so an
-explanation shows the plan that would run.
+The command line and the public API both use this module, and both choose plans through `choosing`, so an explanation
+shows the plan that would run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 
 
 PLACED = ("auto",)
-"""The late filters of a query whose filters are placed by what they cost."""
+"""The value of `late_filters` for placing filters by cost."""
 
 
 class Explanation:
@@ -56,13 +56,13 @@ class Explanation:
         late_filters: Sequence[str] = (),
         query: Query | None = None,
     ) -> None:
-        """`query` is the compiled text, where it is known: that of a query that another one reads."""
+        """`query` is the compiled text if it is already known, as for a query that another one reads."""
         self._text = text
         self._compiled = query
         self._catalog = catalog
         self._allow_unbounded = allow_unbounded
         self.places_filters = tuple(late_filters) == PLACED
-        """Whether filters are to be placed by what they cost; until that is done, none is late."""
+        """Whether filters are placed by cost; until then, none is late."""
         self._late_filters = () if self.places_filters else tuple(late_filters)
 
     @cached_property
@@ -74,7 +74,7 @@ class Explanation:
         )
 
     def with_late_filters(self, late_filters: Sequence[str]) -> Explanation:
-        """The same query with other late filters."""
+        """Returns the same query with other late filters."""
         return Explanation(self._text, self._catalog, allow_unbounded=self._allow_unbounded, late_filters=late_filters)
 
     @property
@@ -86,7 +86,7 @@ class Explanation:
         }
 
     def text(self, stage: str, choose: Callable[[], Choice]) -> str:
-        """Return one stage as text; `choose` is called only for stages that need a plan."""
+        """Returns one stage as text; `choose` is called only for stages that need a plan."""
         match stage:
             case "logical":
                 return logical.render(self._bound())
@@ -103,7 +103,7 @@ class Explanation:
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:
-        """Describe the mesh that was considered, if any."""
+        """Describes the mesh that was considered, if any."""
         offer = choice.mesh
         if offer is None:
             return []
@@ -129,7 +129,7 @@ class Explanation:
 
 
 FillSlots: TypeAlias = Callable[[Partitioning], FirstTable]
-"""Gives the groups of a grid to slots."""
+"""Assigns the groups of a grid to slots."""
 
 
 def explain_queries(
@@ -138,9 +138,9 @@ def explain_queries(
     choose: Callable[[str], Choice],
     fill: FillSlots = first_table,
 ) -> str:
-    """Return one stage of each query, and of those that they read; where there are several, begin with what they share.
+    """Returns one stage of each query and of those that they read; several queries begin with what they share.
 
-    `choose` chooses the plan of a query by its name; `fill` gives partition groups to slots.
+    `choose` chooses the plan of a query by its name; `fill` assigns partition groups to slots.
     """
     every = with_inputs(queries)
     texts = {name: each.text(stage, partial(choose, name)) for name, each in every.items()}
@@ -153,7 +153,7 @@ def explain_queries(
 
 
 def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
-    """Return the queries and all that they read, in the order of their names."""
+    """Returns the queries and all that they read, in the order of their names."""
     found = dict(queries)
     waiting = list(queries.values())
     while waiting:
@@ -165,7 +165,7 @@ def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
 
 
 def _spread(queries: QuerySet, choices: Sequence[Choice], fill: FillSlots) -> list[str]:
-    """Describe how rows are spread over slots, if there are several."""
+    """Describes how rows are spread over slots, if there are several."""
     slots = choices[0].budget.slots
     if slots == 1:
         return []
@@ -177,7 +177,7 @@ def _spread(queries: QuerySet, choices: Sequence[Choice], fill: FillSlots) -> li
 
 
 def explain_joint(joint: JointChoice) -> str:
-    """Return the joint choice of a set of queries as text: shared joins, what they save, and what the set needs."""
+    """Returns the joint choice of a set of queries as text: shared joins, their savings, and the set's resources."""
     lines = ["== together ==", *shared_lines(joint)]
     if not joint.shared:
         lines.append("no join is shared")
@@ -196,7 +196,7 @@ def explain_joint(joint: JointChoice) -> str:
 
 
 def shared_lines(joint: JointChoice) -> list[str]:
-    """Return each shared join in one line: its users, and what it saves."""
+    """Returns one line per shared join: its users and its savings."""
     lines = []
     for number, each in enumerate(joint.shared, start=1):
         memory = f"{size_text(abs(each.saved_memory))} {'less' if each.saved_memory >= 0 else 'more'} memory"
@@ -211,10 +211,10 @@ def choice_svg(
     notes: Mapping[str, str] = MappingProxyType({}),
     routes: Mapping[tuple[str, int], RouteNote] = MappingProxyType({}),
 ) -> str:
-    """Draw the plan with its rates and state sizes, and below it all candidates by CPU and memory.
+    """Draws the plan with its rates and state sizes, and below it all candidates by CPU and memory.
 
-    `notes` replace the model's estimates for parts with better figures; `routes` replace the sample's figures of a
-    mesh's routes, by relation and number.
+    `notes` replace the model's estimates of parts by better figures; `routes` replace the sample's figures of a mesh's
+    routes, by relation and number.
     """
     plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
     dots = [_dot(candidate) for candidate in choice.answer.considered]
@@ -229,9 +229,9 @@ def choice_svg(
 
 
 def queries_svg(queries: Mapping[str, Query], plans: Mapping[str, Plan], joint: JointChoice | None = None) -> str:
-    """Draw the plans of queries that run together, one below the other; shared joins say who uses them.
+    """Draws the plans of queries that run together, one below the other; shared joins name their users.
 
-    A mesh is drawn as the joins of all its relations: of it alone, `choice_svg` draws the routes.
+    A mesh is drawn as the joins of all its relations; `choice_svg` draws its routes.
     """
     shown = []
     users = {} if joint is None else {each.shared: each for each in joint.shared}
@@ -253,7 +253,7 @@ def _cost_text(cost: Resources) -> str:
 
 
 def plan_notes(choice: Choice) -> dict[str, str]:
-    """Return the model's estimates for each part of the chosen plan: rows per second, rows and bytes of its state."""
+    """Returns the model's estimates for each part of the chosen plan: rows per second, rows and bytes of its state."""
     plan, cost = _plan(choice), choice.answer.cost
     model = choice.model.of_plan(plan)
     sizes = model.state_sizes(plan)
@@ -262,7 +262,7 @@ def plan_notes(choice: Choice) -> dict[str, str]:
         mask = model.estimates.mask(part.relations)
         if part != plan:
             kept = f"state {_count(model.held(mask))} rows, {size_text(sizes[mask])}"
-            # Rows of tables do not arrive: they are there.
+            # Rows of tables are loaded, they do not arrive.
             is_still = all(window >= EVER for window in model.estimates.windows_of(mask))
             notes[shape(part)] = kept if is_still else f"{_count(model.births(mask))} rows/s\n{kept}"
     return notes
@@ -277,7 +277,7 @@ def _plan(choice: Choice) -> PhysicalPlan:
 
 
 def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
-    """Return the sample's figures of routes: the share of rows on each, and the cost per row."""
+    """Returns the sample's figures of routes: the fraction of rows on each, and the cost per row."""
     if learnt is None:
         return {}
     return {
@@ -288,7 +288,7 @@ def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
 
 
 def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[Dot]:
-    """Add the dot of a mesh; if the mesh is taken, it is the chosen one."""
+    """Adds the dot of a mesh; if the mesh is taken, it is the chosen one."""
     story = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
     mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", story)
     rivals = [replace(dot, standing="lost") if offer.is_taken and dot.standing == "chosen" else dot for dot in dots]
@@ -306,7 +306,7 @@ def _micros(seconds: float) -> str:
 
 
 def _count(rows: float) -> str:
-    """A number of rows as people read it.
+    """Formats a number of rows.
 
     >>> _count(12_345.6), _count(0.25)
     ('12,346', '0.25')

@@ -1,1 +1,1 @@
-"""Rules that make a logical plan cheaper without changing its answer; one file per rule, ordered in `pipeline`."""
+"""Rules that make a logical plan cheaper without changing its results; one file per rule, ordered in `pipeline`."""

@@ -7,7 +7,7 @@ from anabranch.plan.logical import Filter, LogicalPlan, Prune
 
 
 def conditions(arm: LogicalPlan) -> tuple[Expr, ...]:
-    """Return the conditions that every row of the arm satisfies."""
+    """Returns the conditions that every row of the arm satisfies."""
     match arm:
         case Filter(input=below, predicate=predicate):
             return (*conditions(below), *conjuncts(predicate))
@@ -18,5 +18,5 @@ def conditions(arm: LogicalPlan) -> tuple[Expr, ...]:
 
 
 def passes_nothing(arm: LogicalPlan) -> bool:
-    """True if a constant condition drops every row; adding other conditions is then pointless."""
+    """True if a constant condition drops every row, so that adding other conditions is pointless."""
     return any(isinstance(condition, Literal) and condition.value is not True for condition in conditions(arm))

@@ -1,8 +1,8 @@
-"""Constant folding: compute constant conditions once, not per row.
+"""Constant folding: computes constant conditions once, not per row.
 
-Only operations that every evaluator computes identically are folded: three-valued logic, comparisons of literals, NULL
+Folds only operations that every evaluator computes identically: three-valued logic, comparisons of literals, NULL
 tests, and sums, differences and products of integers and times. Anything that could fail or round is left to the
-kernels. A join keeps its other predicates beside a FALSE, because its keys still decide how rows are partitioned.
+kernels. A join keeps its other predicates beside a FALSE, because its keys still determine the partitioning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXACT = int | datetime.datetime | datetime.timedelta
 
 
 def fold_constants(plan: LogicalPlan) -> LogicalPlan | None:
-    """Fold the constant parts of the predicates of a Filter, Join or OuterJoin; drop TRUE."""
+    """Folds the constant parts of the predicates of a Filter, Join or OuterJoin; drops TRUE."""
     match plan:
         case Filter(input=below, predicate=predicate):
             parts = _folded(conjuncts(predicate))

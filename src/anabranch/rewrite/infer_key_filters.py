@@ -1,4 +1,4 @@
-"""Filter inference: a literal that one member of a key class equals, all members equal."""
+"""Filter inference: if one member of a key class equals a literal, all members do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.rewrite.arms import conditions, passes_nothing
 
 
 def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
-    """Copy a filter `key = literal` from one input of a Join to the inputs joined on that key."""
+    """Copies a filter `key = literal` from one input of a Join to the inputs joined on that key."""
     if not isinstance(plan, Join):
         return None
     fixed: dict[tuple[str, Expr], Literal] = {}
@@ -44,6 +44,6 @@ def _with(child: LogicalPlan, member: Expr, literal: Literal) -> LogicalPlan:
     try:
         condition = bind_call("equal", (member, literal))
     except ValueError:
-        # The literal was compared with a decimal of another size; together with this one it needs too many digits.
+        # The literal was compared with a decimal of another precision; combined with this one it needs too many digits.
         return child
     return child if condition in conditions(child) or passes_nothing(child) else Filter(child, condition)

@@ -7,7 +7,7 @@ from anabranch.plan.logical import Filter, LogicalPlan
 
 
 def merge_filters(plan: LogicalPlan) -> LogicalPlan | None:
-    """Replace Filter over Filter by one Filter on the conjunction, each condition once."""
+    """Replaces Filter over Filter by one Filter on the conjunction, each condition once."""
     match plan:
         case Filter(input=Filter(input=below, predicate=first), predicate=second):
             parts = tuple(dict.fromkeys((*conjuncts(first), *conjuncts(second))))

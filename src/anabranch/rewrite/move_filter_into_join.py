@@ -1,4 +1,4 @@
-"""Turn conditions above a join into join predicates: for inner joins WHERE and ON are equivalent."""
+"""Turns conditions above a join into join predicates: for inner joins WHERE and ON are equivalent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.plan.logical import Filter, Join, LogicalPlan
 
 
 def move_filter_into_join(plan: LogicalPlan) -> LogicalPlan | None:
-    """Replace Filter over Join by a Join that has the conditions among its predicates, each once."""
+    """Replaces Filter over Join by a Join that has the conditions among its predicates, each once."""
     match plan:
         case Filter(input=Join(inputs=inputs, predicates=predicates), predicate=predicate):
             return Join(inputs, tuple(dict.fromkeys((*predicates, *conjuncts(predicate)))))

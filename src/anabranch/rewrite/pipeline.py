@@ -58,14 +58,14 @@ class Rewrite:
 
 
 def rewrite(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> LogicalPlan:
-    """Apply the rules until none applies."""
+    """Applies the rules until none applies."""
     for step in steps(plan, rules):
         plan = step.plan
     return plan
 
 
 def steps(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> Iterator[Rewrite]:
-    """Yield every rewrite of a plan in order."""
+    """Yields every rewrite of a plan in order."""
     seen = [plan]
     while (step := _first_effective(plan, rules)) is not None:
         if step.plan in seen:

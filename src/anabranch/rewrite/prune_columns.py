@@ -9,7 +9,7 @@ from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, OuterJo
 
 
 def prune_columns(plan: LogicalPlan) -> LogicalPlan | None:
-    """Prune each source, with its filter, to the columns that the join and the operators above it read."""
+    """Prunes each source, with its filter, to the columns that the join and the operators above it read."""
     match plan:
         case Project(input=below, outputs=outputs):
             narrowed = _narrowed(below, [output.expression for output in outputs])

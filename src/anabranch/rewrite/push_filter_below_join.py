@@ -1,4 +1,4 @@
-"""Predicate pushdown: apply a condition on one input before its rows are stored or probe others."""
+"""Predicate pushdown: applies a condition on one input before its rows are stored or probe other states."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 
 
 def push_filter_below_join(plan: LogicalPlan) -> LogicalPlan | None:
-    """Turn join predicates over one input into a Filter on it, and constant ones into a Filter on every input.
+    """Turns join predicates over one input into a Filter on it, and constant ones into a Filter on every input.
 
-    Behind a constant that is not true, no predicate is evaluated: it could fail.
+    Predicates after a constant that is not true are not evaluated, because they could fail.
     """
     if not isinstance(plan, Join):
         return None

@@ -1,9 +1,9 @@
 """Predicate pushdown around outer, semi and anti joins.
 
-A condition of WHERE on the core alone may be applied before any side is looked at; one that reads a side waits for all
-of them. Of the predicates of ON, those on the side alone may be applied to the side, because a row that fails them
-meets nothing; those on the combinations alone must stay: a combination that fails them meets nothing, and comes out for
-that. A full join keeps both of its inputs, so nothing passes it.
+A WHERE condition on the core alone may be applied before any side; one that reads a side is applied after all of them.
+ON predicates on the side alone may be applied to the side, because a row that fails them has no match. ON predicates on
+the combinations alone stay on the join: a combination that fails them has no match and may be emitted because of that.
+A full join preserves both of its inputs, so no predicate is pushed below it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from anabranch.plan.logical import Filter, LogicalPlan, OuterJoin, SideKind, rel
 
 
 def push_filter_below_outer_join(plan: LogicalPlan) -> LogicalPlan | None:
-    """Move conditions on one input of an OuterJoin below it, as far as that keeps the answer."""
+    """Moves conditions on one input of an OuterJoin below it, if that does not change the results."""
     match plan:
         case Filter(input=OuterJoin() as joined, predicate=predicate):
             below, above = _split(conjuncts(predicate), _core(joined))
@@ -32,7 +32,7 @@ def push_filter_below_outer_join(plan: LogicalPlan) -> LogicalPlan | None:
 
 
 def _core(plan: LogicalPlan) -> frozenset[str] | None:
-    """The relations inside all outer joins; None if a full join is among these."""
+    """Returns the relations inside all outer joins; None if a full join is among these."""
     while True:
         match plan:
             case OuterJoin(kind=SideKind.FULL):
@@ -44,7 +44,7 @@ def _core(plan: LogicalPlan) -> frozenset[str] | None:
 
 
 def _split(predicates: tuple[Expr, ...], here: frozenset[str] | None) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Divide predicates into those that read these relations only, and the others."""
+    """Splits predicates into those that read only these relations, and the others."""
     if here is None:
         return (), predicates
     inside = tuple(each for each in predicates if relations(each) <= here)

@@ -1,4 +1,4 @@
-"""Drop rows with a NULL key before they are stored: NULL equals nothing."""
+"""Drops rows with a NULL key before they are stored, because NULL equals nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "gre
 
 
 def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
-    """Add a filter to each input of a Join, and to the side of an OuterJoin, that drops rows whose key is NULL."""
+    """Adds a filter to each input of a Join, and to the side of an OuterJoin, that drops rows whose key is NULL."""
     if isinstance(plan, OuterJoin) and plan.kind is not SideKind.FULL:
         return _of_side(plan)
     if not isinstance(plan, Join):
@@ -26,7 +26,7 @@ def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
 
 
 def _of_side(plan: OuterJoin) -> LogicalPlan | None:
-    """Drop rows of a side whose key is NULL; combinations with such a key meet nothing and must come out."""
+    """Drops rows of a side whose key is NULL; combinations with a NULL key have no match and are kept."""
     sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]
     filtered: LogicalPlan
     if isinstance(plan.side, Join):

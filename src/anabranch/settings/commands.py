@@ -1,4 +1,4 @@
-"""Helpers of the shell commands: their help texts, and errors about output files."""
+"""Helpers for the shell commands: help texts, and errors about output files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 USER_ERROR = 2
-"""The exit status after a mistake of the user."""
+"""The exit status after a user error."""
 
 
 def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argparse.ArgumentParser:
-    """Add a command whose help ends with the given examples."""
+    """Adds a command whose help ends with the given examples."""
     return commands.add_parser(
         name,
         help=purpose,
         description=purpose[0].upper() + purpose[1:] + ".",
         epilog=examples(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # A mistyped option must not be taken for a longer one.
+        # A mistyped option must not match a longer one.
         allow_abbrev=False,
     )
 
 
 def examples(lines: str) -> str:
-    """Format a text block as the end of a help text."""
+    """Formats a text block as the end of a help text."""
     return "examples:\n" + indent(dedent(lines).strip(), "  ")
 
 
@@ -46,7 +46,7 @@ def error_text(error: AnabranchError) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file or folder that the user named into a HostError."""
+    """Converts a failure to write a file or folder that the user named to a HostError."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work that it is for; leave no file behind."""
+    """Raises early if a file cannot be written; leaves no file behind."""
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -64,7 +64,7 @@ def require_writable(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file that the user named, whole or not at all."""
+    """Writes a file that the user named, atomically."""
     with writing(path):
         _partial(path).write_text(text, encoding="utf-8")
         _partial(path).replace(path)

@@ -1,8 +1,8 @@
-"""Reads settings: YAML documents entry by entry, and arguments of the API, with one style of error.
+"""Reads settings: entries of YAML documents and arguments of the API, with one style of error.
 
-An `Entry` is a value with the path that leads to it. It returns the value as the type that is wanted, or raises an
-error that names the entry, says what it is and what to write. Unknown names are refused with the nearest known one, and
-so is a name that appears twice in a YAML mapping.
+An `Entry` is a value with its path. It returns the value as the requested type, or raises an error that names the
+entry, its value and a valid alternative. Unknown names are rejected with the nearest known one, as are names that
+appear twice in a YAML mapping.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.settings.secrets import HIDDEN, is_secret, without_secrets
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-"""The start of a URI, which a path does not have."""
+"""The start of a URI; a path does not match it."""
 LARGEST = sys.float_info.max
 DURATION_HINT = "write a number and a unit, such as 10 seconds"
 
@@ -49,15 +49,15 @@ def document(text: str, what: str = "the spec") -> Any:
 
 @dataclass(frozen=True)
 class Entry:
-    """A value with the path that leads to it, and the kind of error that is raised if the value is wrong."""
+    """A value with its path, and the type of error to raise if the value is wrong."""
 
     path: str
     value: Any
     error: type[AnabranchError] = SpecError
     title: str = ""
-    """How errors name the entry, if not by its path."""
+    """The name of the entry in errors, if not its path."""
     file: str = ""
-    """The file that the entry stands in, if errors are to name it."""
+    """The file of the entry, if errors should name it."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Entry:
         return self.error(message, detail="\n".join(filter(None, (place, detail))), hint=hint)
 
     def refused(self, hint: str, detail: str = "") -> AnabranchError:
-        """Returns the error that says what the value is, and what to write instead."""
+        """Returns the error for a wrong value, with a hint for a valid one."""
         value = HIDDEN if isinstance(self.value, str) and is_secret(self.path) else found(self.value)
         return self.wrong(f"is {value}", hint, detail)
 
@@ -89,9 +89,9 @@ class Entry:
     # --- groups of entries ----------------------------------------------------------------------------------------
 
     def named(self) -> dict[str, Entry]:
-        """Returns the entries below, whatever their names, without the empty ones.
+        """Returns the entries below, with any names, without the empty ones.
 
-        Only for entries that are checked by their names, as in `mapping`; `filled` reads names of the user's own.
+        Only for entries that are checked by name, as in `mapping`; `filled` reads user-chosen names.
         """
         if not isinstance(self.value, Mapping):
             raise self.refused(f"write entries below it, as in '{self.path or 'query'}: …'")
@@ -101,7 +101,7 @@ class Entry:
         return {key: self.below(key, value) for key, value in self.value.items() if value is not None}
 
     def filled(self, hint: str = "write its entries below it, indented further") -> dict[str, Entry]:
-        """Returns the entries below; refuses an empty one, so that no name of the user's is ignored."""
+        """Returns the entries below; rejects empty ones, so that no user-chosen name is ignored."""
         entries = self.named()
         for key in self.value:
             if key not in entries:
@@ -109,7 +109,7 @@ class Entry:
         return entries
 
     def require(self, required: Mapping[str, str]) -> dict[str, Entry]:
-        """Returns the entries below, whatever their names. `required` has an example for each required entry."""
+        """Returns the entries below, with any names. `required` has an example for each required entry."""
         entries = self.named()
         for key, example in required.items():
             if key not in entries:
@@ -117,7 +117,7 @@ class Entry:
         return entries
 
     def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
-        """Returns the entries below; refuses unknown ones, also empty ones.
+        """Returns the entries below; rejects unknown ones, even if they are empty.
 
         `required` has an example for each required entry. A known entry that is empty counts as absent.
         """
@@ -142,16 +142,16 @@ class Entry:
         return self.value.strip()
 
     def label(self, hint: str = "write a name") -> str:
-        """Returns a name, which YAML may have read as a number."""
+        """Returns a name, even if YAML has parsed it as a number."""
         return str(self.value) if isinstance(self.value, int) and not isinstance(self.value, bool) else self.text(hint)
 
     def texts(self) -> tuple[str, ...]:
-        """Returns several texts; a single one may stand without a list."""
+        """Returns a list of texts; a single text needs no list."""
         listed = self.value if isinstance(self.value, list) else [self.value]
         return tuple(replace(self, value=value).text() for value in listed)
 
     def choice(self, known: Sequence[str]) -> str:
-        """Returns one of the known texts; `off` also where YAML has read it as false."""
+        """Returns one of the known texts; accepts `off` even if YAML has parsed it as false."""
         if self.value is False and "off" in known:
             return "off"
         if self.value not in known:
@@ -176,7 +176,7 @@ class Entry:
         return self.value
 
     def size(self, low: float = 0.0, high: float = LARGEST, *, above: float = -math.inf, hint: str = "") -> float:
-        """Returns bytes, written as a number or as a text with a unit."""
+        """Returns bytes from a number or a text with a unit."""
         hint = hint or "write a number of bytes, such as 500000000 or 500 MB"
         if not isinstance(self.value, str):
             return self.number(low, high, above=above, hint=hint)
@@ -189,7 +189,7 @@ class Entry:
         return size
 
     def duration(self, hint: str = DURATION_HINT) -> int:
-        """Returns microseconds, not negative, of a text such as `10 seconds`."""
+        """Returns the non-negative microseconds of a text such as `10 seconds`."""
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.refused(hint)
         try:
@@ -201,14 +201,14 @@ class Entry:
         return micros
 
     def seconds(self, hint: str = "write a duration such as 10 seconds") -> float:
-        """Returns the seconds of a duration above zero."""
+        """Returns the seconds of a positive duration."""
         micros = self.duration(hint)
         if micros == 0:
             raise self.refused(hint)
         return micros / 1e6
 
     def timeout(self) -> int | None:
-        """Returns microseconds above zero, or None for the text `none`."""
+        """Returns positive microseconds, or None for the text `none`."""
         if isinstance(self.value, str) and self.value.strip().lower() == "none":
             return None
         micros = self.duration(f"{DURATION_HINT}, or none to wait for ever")
@@ -222,12 +222,12 @@ class Entry:
         return self.value
 
     def location(self, folder: Path) -> str:
-        """Returns a path; a relative one is taken from the folder."""
+        """Returns a path; a relative path is resolved against the folder."""
         text = self.text()
         return text if SCHEME.match(text) else os.path.normpath(folder / text)
 
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Returns options as the texts that Spark takes."""
+        """Returns options as texts for Spark."""
         options = []
         for key, entry in self.filled('write its value, or "" for an empty text').items():
             match entry.value:
@@ -241,12 +241,12 @@ class Entry:
 
 
 def argument(title: str, value: object, error: type[AnabranchError] = SpecError) -> Entry:
-    """Returns an argument of the API as an entry; `title` is how errors name it, such as "the watermark of 's0'"."""
+    """Returns an argument of the API as an entry; `title` is its name in errors, such as "the watermark of 's0'"."""
     return Entry("", value, error, title)
 
 
 def optional(entries: Mapping[str, Entry], name: str, read: Callable[[Entry], T], default: D) -> T | D:
-    """Reads an entry if it is there, else returns the default."""
+    """Reads an entry if it exists, else returns the default."""
     return read(entries[name]) if name in entries else default
 
 
@@ -262,7 +262,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def found(value: object) -> str:
-    """Returns a value as errors show it.
+    """Formats a value for errors.
 
     >>> found("soon"), found(5), found(True), found([1])
     ("'soon'", '5', 'true', 'a list')
@@ -285,7 +285,7 @@ def found(value: object) -> str:
 
 
 class _DistinctKeys(yaml.SafeLoader):
-    """Reads YAML, but refuses a key that appears twice; YAML would take the last one."""
+    """A YAML loader that rejects duplicate keys; YAML itself would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

@@ -1,12 +1,12 @@
-"""Secrets in options and texts: what they look like, and texts without them.
+"""Detects secrets in options and texts, and removes them from output.
 
-An option is a secret if its name says so (`password`, `secret`, `token`, `credential`, `access key`, …). In a text,
-values of such names (`password=…`), passwords of URLs (`//user:…@host`) and `Bearer …` are secret.
+An option is a secret if its name indicates one (`password`, `secret`, `token`, `credential`, `access key`, …). In a
+text, values of such names (`password=…`), passwords of URLs (`//user:…@host`) and `Bearer …` are secret.
 
-A spec need not hold a secret: `${NAME}` in the value of an option stands for a variable of the environment, which is
-read where the option is used.
+A spec need not contain a secret: `${NAME}` in the value of an option is replaced by the environment variable when the
+option is used.
 
-Limit: a secret under a name that does not say so is not recognised.
+Limit: a secret under any other name is not detected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def from_environment(options: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The options as Spark takes them: `${NAME}` is the value of the environment variable."""
+    """Returns the options for Spark, with `${NAME}` replaced by the environment variable."""
     taken = dict(options)
     for option, value in taken.items():
         for variable in _VARIABLE.findall(value):
@@ -45,12 +45,12 @@ def from_environment(options: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def is_secret(name: str) -> bool:
-    """True if the value of an option of that name must not be shown."""
+    """True if the value of an option with that name must not be shown."""
     return _IS_SECRET.search(name) is not None
 
 
 def hidden(options: Mapping[str, str]) -> dict[str, str]:
-    """The options, with secrets replaced."""
+    """Returns the options with secrets replaced."""
     return {
         name: HIDDEN if is_secret(name) else without_secrets(value) if isinstance(value, str) else value
         for name, value in options.items()
@@ -58,7 +58,7 @@ def hidden(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str) -> str:
-    """A text with what looks like a secret replaced."""
+    """Returns a text with probable secrets replaced."""
     text = _IN_URL.sub(rf"\g<1>{HIDDEN}\g<2>", text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
     return _VALUE.sub(rf"\g<name>\g<sign>{HIDDEN}", text)

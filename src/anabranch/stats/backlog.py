@@ -1,7 +1,9 @@
-"""What waits in the sources of a trigger, as Spark's progress of it tells: offsets and metrics of each source.
+"""The backlog of the sources of a trigger, from the offsets and metrics in Spark's progress.
 
-Kafka and our source of Redis say where their streams end and how far the batch came; the difference are rows. Files
-say neither, so a limited batch of files is noticed only by how far the query falls behind.
+Kafka and Anabranch's Redis source report where their streams end and where the batch ended; the difference is the
+backlog in rows.
+
+Limit: file sources report neither, so a rate-limited file source shows only as growing latency of the query.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 
 def backlog(sources: Any) -> float | None:
-    """What waits in the sources: between their latest offset and the end of the batch, or by their own metrics.
+    """Returns the backlog of the sources: latest offset minus end of the batch, or their own metrics.
 
     >>> backlog([{"endOffset": {"orders": {"0": 40}}, "latestOffset": {"orders": {"0": 52, "1": 3}}}])
     15.0
@@ -35,7 +37,7 @@ def _waiting(source: Mapping[str, Any]) -> float | None:
 
 
 def _between(end: Any, latest: Any) -> float | None:
-    """The sum of the differences of whole numbers at the same places of two offsets, such as those of partitions."""
+    """Sums the differences of integers at equal places of two offsets, such as those of partitions."""
     if isinstance(end, Mapping) and isinstance(latest, Mapping):
         found = [_between(end.get(key, 0), value) for key, value in latest.items()]
         known = [each for each in found if each is not None]

@@ -1,4 +1,4 @@
-"""What is known of the filters of single relations: how many rows pass, and what a check costs."""
+"""Statistics of filters on single relations: selectivity, and cost of a check."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SeenFilter:
-    """A condition on one relation, the share of rows that pass it, and the seconds that a check takes."""
+    """A condition on one relation, the fraction of rows that pass it, and the seconds of a check."""
 
     relation: str
     condition: str
     share: float
     seconds: float
-    """Of a row, in the engine."""
+    """Seconds per row, in the engine."""
     early: float = 1.0
-    """What a check costs before rows are sent, in checks of the engine."""
+    """The cost of a check before rows are sent, relative to a check in the engine."""

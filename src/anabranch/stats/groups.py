@@ -1,7 +1,9 @@
-"""Estimates how many different rows some rows leave when merged, and from how many groups they were drawn.
+"""Estimates how many distinct rows remain after merging, and from how many groups rows were drawn.
 
-Rows that fall into one of d groups at random leave d (1 - (1 - 1/d)^n) different ones of n. Where some groups are much
-larger than others fewer are left, so that a number of groups worked out from a few rows is too small for many.
+Of n rows that fall into d groups at random, d (1 - (1 - 1/d)^n) distinct rows remain.
+
+Limit: fewer remain if groups differ much in size, so a number of groups estimated from a few rows is too small for
+many.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ ROUNDS = 60
 
 
 def share_left(groups: float, rows: float) -> float:
-    """The share of some rows that is left when those of one group become one.
+    """Returns the fraction of rows that remains if rows of one group are merged.
 
     >>> share_left(1.0, 10.0), share_left(float("inf"), 10.0)
     (0.1, 1.0)
@@ -24,9 +26,9 @@ def share_left(groups: float, rows: float) -> float:
 
 
 def groups_behind(rows: float, different: float) -> float:
-    """The number of groups for which `rows` rows leave `different` different ones.
+    """Returns the number of groups for which `rows` rows leave `different` distinct ones.
 
-    Rows without any that agree count as half a row less: they do not prove that none ever will.
+    If all rows are distinct, half a row is subtracted: the sample does not prove that rows never agree.
 
     >>> round(groups_behind(1000.0, 1000 * share_left(50.0, 1000.0)))
     50

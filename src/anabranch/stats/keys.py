@@ -1,4 +1,4 @@
-"""The most frequent values of keys in one batch, by their codes: what heavy keys are found by."""
+"""The most frequent values of keys in one batch, by code; heavy keys are detected from them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FREQUENT = 8
-"""Values of a key that a slot names, for each relation."""
+"""The number of key values that a slot reports, for each relation."""
 
 
 @dataclass(frozen=True)
 class KeyCounts:
-    """One key in one batch."""
+    """The counts of one key in one batch."""
 
     distinct: int = 0
-    """Different values, of the relation that has most."""
+    """Distinct values in the relation that has the most."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows by relation."""
     frequent: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class KeyCounts:
 
 
 def merge_keys(several: Iterable[Mapping[str, KeyCounts]]) -> dict[str, KeyCounts]:
-    """The counts of several slots; values that a slot did not name are missing in its part."""
+    """Merges the counts of several slots; values that a slot did not report are missing from its part."""
     found: dict[str, KeyCounts] = {}
     for keys in several:
         for code, counts in keys.items():

@@ -1,7 +1,7 @@
 """Measures statistics of the streams from the counts of a running query.
 
-The engine keeps these counts anyway. Rates and selectivities are exact for the batches they were read off; the caller
-judges whether they hold for later batches.
+The engine keeps these counts in any case. Rates and selectivities are exact for the measured batches; the caller
+decides whether they apply to later batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 TIMED_ROWS = 50_000
-"""Rows that a predicate must have been checked on before the seconds that it took are believed."""
+"""The minimum number of checked rows for the measured seconds of a predicate to be used."""
 
 
 def measured(
@@ -36,27 +36,28 @@ def measured(
     *,
     partitioning: Partitioning | None = None,
 ) -> FixedStatistics:
-    """The rates and selectivities of some batches of a running query.
+    """Returns the rates and selectivities of some batches of a running query.
 
     Parameters
     ----------
     query, plan
-        The query, and the one plan that all of these batches ran with; after a switch begin a new list.
+        The query, and the single plan that all of these batches ran with; start a new list after a plan change.
     steps
-        One `StepStatistics` for each batch, its slots merged: what progress has under `adaptive.statistics`.
+        One `StepStatistics` per batch, its slots merged, as in progress under `adaptive.statistics`.
     seconds
-        Seconds of event time that the batches cover. Windows count event time, so rates must too, however fast the
-        rows were worked off.
+        Seconds of event time that the batches cover. Windows are in event time, so rates must be too, regardless of how
+        fast the rows were processed.
     partitioning
-        How the rows were spread over slots. Only needed where a row goes to several, to count it once.
+        How the rows were spread over slots. Only needed if a row goes to several slots, to count it once.
 
-    A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target). As many are
-    alive as enter during the windows, once these are full (before, in proportion to what the state holds); more where
-    the target takes a batch's rows before the probing input does, less where it takes them after (`met_for`). A lookup
-    that was never made leaves its selectivity unknown, not zero. A lookup that never matched counts as half a match,
-    because a few rows do not prove that no rows ever match. A band that is looked up by bucket has the share of all
-    pairs that passed it with the other predicates of its pair, which then count as passed. Rates are those behind the
-    filters, and the filters count as passed, so in a `Layered` view this one comes before those it is to replace.
+    A lookup that found m rows for p probing rows has the selectivity m / (p x live rows of the target). The live rows
+    are those that arrive during the windows, once these are full (before, in proportion to the size of the state); more
+    if the target receives a batch's rows before the probing input, fewer if it receives them after (`met_for`). A
+    lookup that was never made has an unknown selectivity, not zero. A lookup without a match counts as half a match,
+    because a few rows do not prove that no rows ever match. The selectivity of a band that is looked up by bucket is
+    the fraction of all pairs that passed it with the other predicates of its pair, which then count as passed. Rates
+    are measured after the filters, and the filters count as passed, so in a `Layered` view this view must precede those
+    it replaces.
     """
     graph, batches = query.graph, len(steps)
     step = merge(steps)
@@ -65,7 +66,8 @@ def measured(
         return partitioning.copies(relations) if partitioning is not None else 1.0
 
     alive = _alive(step, batches, seconds, query)
-    # Reports of older runs have no checks; there a predicate that was checked alone is known by what a lookup kept.
+    # Reports of older runs have no checks. There, the lookup counts give the selectivity of a predicate that was
+    # checked alone.
     checks = {check.predicate: check for check in step.checks if check.rows}
     found: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
     banded: dict[str, list[tuple[float, float]]] = {}
@@ -76,7 +78,7 @@ def measured(
         living = alive(probe.target, target, bound, is_ahead)
         if living is None:
             continue
-        # A match is seen in every slot that both sides went to; so are the rows of each side.
+        # A match is counted in every slot that has both sides; so are the rows of each side.
         copied = copies(bound | target) / (copies(bound) * copies(target))
         chances = probe.probes * living * copied
         pairs = {_pair(key, bound, target, graph) for key in graph.keys_between(bound, target)}
@@ -84,7 +86,7 @@ def measured(
             found.setdefault(pairs.pop(), []).append((probe.matches, chances))
         thetas = checked_by_probe(joins[probe.join], bound, target, graph, deferred)
         if not pairs and chances > 0 and (band := _only_band(thetas, graph)) is not None:
-            # Its bucket has rejected most pairs before the checks counted any.
+            # The bucket lookup has rejected most pairs before the checks counted any.
             banded.setdefault(str(graph.thetas[band]), []).append((probe.kept, chances))
             implied |= {str(graph.thetas[at]) for at in thetas if at != band}
             continue
@@ -109,7 +111,7 @@ def measured(
 
 
 def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int, seconds: float) -> dict[str, float]:
-    """Of each merged input of the plan the number of groups, by what merging the rows of a batch left of them."""
+    """Estimates the number of groups of each merged input, from the rows left after merging the rows of a batch."""
     states, joins = {state.state: state for state in step.states}, {node.shape: node for node in nodes(plan)}
     spans = max(1.0, seconds / batches / query.seconds_between_boundaries) if query.grouping is not None else 1.0
     found = {}
@@ -124,7 +126,7 @@ def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int
         else:
             rows = sum(step.rows_in.get(name, 0) for name in merged.relations)
         if rows > 1 and merged.shape in states:
-            # Rows of a batch are merged among those that count from the same boundary on.
+            # Rows of a batch are merged with those that count from the same boundary.
             each = batches * spans
             left = states[merged.shape].inserted
             found[" ".join(sorted(merged.relations))] = groups_behind(max(2.0, rows / each), left / each)
@@ -132,7 +134,7 @@ def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int
 
 
 def intermediate_rows(step: StepStatistics, plan: PhysicalPlan, graph: JoinGraph) -> int:
-    """Combinations that were made on the way and are no results: kept by an inner join, or passed to a next probe."""
+    """Returns the number of combinations that are not results: kept by an inner join, or passed to a next probe."""
     joins = {node.shape: node for node in nodes(plan)}
     return sum(
         probe.kept
@@ -147,10 +149,10 @@ def _is_last(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> bool
 
 
 def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedStatistics:
-    """The statistics of the streams from the progress of a query's handle; `FixedStatistics.to_mapping` keeps them.
+    """Returns the statistics of the streams from a query's progress; `FixedStatistics.to_mapping` saves them.
 
-    Only the latest batches with one plan and one table are looked at. Of a query that has not got anywhere nothing is
-    known.
+    Uses only the latest batches with the same plan and the same table. Returns no statistics for a query without
+    progress.
     """
     recent = [each["adaptive"] for each in progress if each.get("adaptive")]
     latest = list(
@@ -168,9 +170,9 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
     try:
         plan = parse(latest[-1]["plan"])
     except PlanError:
-        # The rows of a mesh take several routes, so no single plan tells which rows a probe could meet.
+        # The rows of a mesh take several routes, so no single plan determines which rows a probe could meet.
         return NOTHING_KNOWN
-    # The first only tells from when on the others count.
+    # The first batch only marks the start of the interval.
     steps = [StepStatistics.from_json(each["statistics"]) for each in latest[1:]]
     seconds = (latest[-1]["watermark"] - latest[0]["watermark"]) / 1e6
     last = latest[-1]
@@ -181,10 +183,10 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
 def _alive(
     step: StepStatistics, batches: int, seconds: float, query: Query
 ) -> Callable[[str, frozenset[str], frozenset[str], bool], float | None]:
-    """How many rows of a state a probing row can meet.
+    """Returns a function that estimates how many rows of a state a probing row can meet.
 
-    Given the state, its relations, those that probe, and whether the state takes a batch's rows before the probing
-    input does.
+    Its arguments are the state, its relations, those that probe, and whether the state receives a batch's rows before
+    the probing input does.
     """
     ranges: dict[str, int | None] = dict.fromkeys(query.graph.names)
     ranges |= {name: span for name, span in lifetimes([query]).items() if span < FOREVER}
@@ -198,7 +200,7 @@ def _alive(
         if not bounded:
             return held
         if not all(bounded):
-            # [NOW]: who meets a row within its own instant depends on the clock of the source, not on the window.
+            # [NOW]: matches within one instant depend on the clock resolution of the source, not on the window.
             return None
         full = rate * min(bounded)
         share = min(1.0, held / full) if full else 1.0
@@ -209,11 +211,11 @@ def _alive(
 
 
 def met_for(span: float, reach: float, batch: float, is_ahead: bool) -> float:
-    """Seconds of a target's rows that a row of a batch can meet on average; they live for `span` seconds.
+    """Returns the seconds of a target's rows that a row of a batch can meet on average; they live for `span` seconds.
 
-    Of a target that goes first, a row meets younger rows of its own batch too, as far as its own windows `reach`. Of
-    one that goes after, it meets the rows of earlier batches only. Where windows are longer than a batch, that is half
-    a batch more or less.
+    If the target goes first, a row also meets younger rows of its own batch, as far as its own windows `reach`. If the
+    target goes after, it meets only rows of earlier batches. For windows longer than a batch, the difference is half a
+    batch.
 
     >>> met_for(10.0, 10.0, 2.0, True), met_for(10.0, 10.0, 2.0, False)
     (11.0, 9.0)
@@ -226,7 +228,7 @@ def met_for(span: float, reach: float, batch: float, is_ahead: bool) -> float:
 
 
 def _only_band(thetas: Sequence[int], graph: JoinGraph) -> int | None:
-    """The band by which a lookup without a key finds its rows; None if it checks predicates of other relations too."""
+    """Returns the band of a lookup without a key; None if the lookup also checks predicates of other relations."""
     band = next((at for at in thetas if graph.thetas[at].band is not None), None)
     if band is None or any(graph.thetas[at].relations != graph.thetas[band].relations for at in thetas):
         return None
@@ -242,7 +244,7 @@ def _pair(key: KeyClass, bound: frozenset[str], target: frozenset[str], graph: J
 def _looked_up(
     node: JoinNode, origin: str, target: str, graph: JoinGraph
 ) -> tuple[frozenset[str], frozenset[str], bool]:
-    """The relations bound before a lookup of a join, those of its target, and whether the target goes first."""
+    """Returns the relations bound before a lookup of a join, those of its target, and whether the target goes first."""
     shapes = [shape(child) for child in node.inputs]
     start, end = shapes.index(origin), shapes.index(target)
     order = probe_order(node, start, graph)

@@ -1,8 +1,8 @@
 """The report of a slot on one step: the message from the worker to the driver.
 
-A slot writes its report as JSON into the metadata of its row file, and the driver reads it from there. These two
-functions are the only places with JSON (`SlotReport.to_json`, `SlotReport.from_json`); every other room reads typed
-values. The report lives as long as one batch, so its JSON may change between releases.
+A slot writes its report as JSON into the metadata of its row file, and the driver reads it from there. JSON is used
+only in `SlotReport.to_json` and `SlotReport.from_json`; all other packages read typed values. A report is used within
+one batch, so its JSON may change between releases.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, in_turn, merge
 
 _plan = lru_cache(maxsize=256)(parse_plan)
-"""Every slot reports its plan after every batch, and a mesh is a long text."""
+"""Cached: every slot reports its plan after every batch, and a mesh has a long text."""
 
 
 @dataclass(frozen=True)
 class Migrated:
-    """A change of plan that a slot made between two steps."""
+    """A plan change that a slot made between two steps."""
 
     strategy: str
     moved: tuple[str, ...]
-    """Intermediate states handed over, by their shape in the new plan."""
+    """Intermediate states that were handed over, by their shape in the new plan."""
     recomputed: Mapping[str, int]
-    """Intermediate states computed, with the rows they got."""
+    """Intermediate states that were computed, with their rows."""
     seconds: float
-    """Wall clock during which no step could run."""
+    """Wall-clock seconds in which no step could run."""
     filtered: tuple[str, ...] = ()
-    """Of the intermediate states computed, those that an old one was filtered for."""
+    """The computed intermediate states that were filtered from an old one."""
 
 
 @dataclass(frozen=True)
 class PlanChange:
-    """How a slot came to the plan of its task: it migrated, or it refused, or it had the plan already."""
+    """The outcome of a requested plan: the slot migrated, refused, or already had the plan."""
 
     migrated: Migrated | None = None
     refused: str | None = None
-    """Why the slot keeps the plan that it has."""
+    """The reason why the slot keeps its current plan."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class QueryReport:
     """One query in one step of one slot."""
 
     plan: Plan
-    """The plan at work; during a migration the new one."""
+    """The running plan; during a migration the new one."""
     is_migrating: bool = False
-    """Whether the migration to the plan still goes on after the step."""
+    """Whether the migration continues after the step."""
     statistics: StepStatistics = field(default_factory=StepStatistics)
     change: PlanChange = field(default_factory=PlanChange)
     profiles: tuple[OperatorProfile, ...] | None = None
-    """Measurements of the operators on the youngest rows of each relation; None when the task did not ask for them."""
+    """Operator measurements on the youngest rows of each relation; None if the task did not request them."""
 
 
 @dataclass(frozen=True)
 class RowsWritten:
-    """A row file that a slot wrote: its rows, the largest event time of each relation in it, and the stage it is of."""
+    """A row file that a slot wrote: its rows, the largest event time of each relation in it, and its stage."""
 
     rows: int
     newest: Mapping[str, int]
@@ -71,45 +71,45 @@ class RowsWritten:
 
 @dataclass(frozen=True)
 class SlotReport:
-    """One step of one slot. Rows that went to several slots are counted in the first of them."""
+    """The report of one step of one slot. Rows that went to several slots are counted in the first of them."""
 
     queries: Mapping[str, QueryReport] = field(default_factory=dict)
     statistics: StepStatistics = field(default_factory=StepStatistics)
-    """All queries together; base states, which they share, are counted once."""
+    """All queries together; shared base states are counted once."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows admitted, by relation."""
     delivered: Mapping[str, int] = field(default_factory=dict)
-    """Rows that came from the source, by relation: those admitted, diverted, and rejected by a filter."""
+    """Rows received from the source, by relation: admitted, diverted to a side output, or rejected by a filter."""
     results: Mapping[str, int] = field(default_factory=dict)
     """Finished results, by query: rows that its sink, or the queries that read it, received."""
     late: Mapping[str, int] = field(default_factory=dict)
-    """Late rows, by relation, where there were any."""
+    """Late rows, by relation, if there were any."""
     ahead: Mapping[str, int] = field(default_factory=dict)
-    """Rows too far in the future, by relation, where there were late or such rows."""
+    """Rows too far in the future, by relation, if there were any such or late rows."""
     newest: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time received, by relation; late rows count, rows ahead do not."""
+    """The largest event time received, by relation; includes late rows but not rows too far in the future."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall clock before the step, by kind of work; of a look at the operators after it, processor time."""
+    """Wall-clock seconds before the step, by kind of work; for operator profiling after it, CPU seconds."""
     was_hot: bool = False
     """Whether the slot found its hot state."""
     files: tuple[RowsWritten, ...] = ()
-    """Empty where no rows are kept."""
+    """Empty if no rows are kept."""
     cpu: float = 0.0
-    """Seconds of one core that the step took, from opening the state to writing the rows."""
+    """CPU seconds of the step, from opening the state to writing the rows."""
     taken: int = 0
-    """Rows that the slot took over from other slots, with their partition groups."""
+    """Rows that the slot received from other slots, with their partition groups."""
     has_leftovers: bool = False
-    """Whether rows of partition groups that have left the slot are still among its state."""
+    """Whether the state still has rows of partition groups that have moved away."""
     left: float = 0.0
-    """The share of such rows among the base rows; counted with the cells."""
+    """The fraction of such rows among the base rows; counted with the cells."""
     cells: Mapping[str, tuple[int, ...]] | None = None
-    """Rows admitted, by relation and cell; None when the task did not ask for it."""
+    """Rows admitted, by relation and cell; None if the task did not request it."""
     held: Mapping[str, tuple[int, ...]] | None = None
-    """Base rows in their windows after the step, by relation and cell; None when the task did not ask for it."""
+    """Base rows in their windows after the step, by relation and cell; None if the task did not request it."""
     keys: Mapping[str, KeyCounts] | None = None
-    """The most frequent values of the keys along which rows are cut, by code; counted with the cells."""
+    """The most frequent values of the partitioning keys, by code; counted with the cells."""
 
     @property
     def is_migrating(self) -> bool:
@@ -144,7 +144,7 @@ class SlotReport:
         return {
             "plan": str(query.plan),
             "migrating": query.is_migrating,
-            # A query alone has the statistics of its slot.
+            # A query that runs alone has the statistics of its slot.
             "statistics": None if query.statistics is self.statistics else query.statistics.to_json(),
             "migrated": None if migrated is None else asdict(migrated),
             "refused": query.change.refused,
@@ -199,7 +199,7 @@ SlotReports: TypeAlias = Mapping[int, SlotReport]
 
 
 def whole(stages: Sequence[SlotReport]) -> SlotReport:
-    """The report of a slot on a batch, from those of its stages in order: work adds up, states are those at the end."""
+    """Merges the reports of a slot's stages in order: work is summed, states are those at the end."""
     first, last = stages[0], stages[-1]
     if first is last:
         return first
@@ -232,7 +232,7 @@ def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
 
 
 def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Adds counts up, by name."""
+    """Sums counts by name."""
     found = Counter[str]()
     for counts in several:
         found.update(counts)
@@ -257,18 +257,18 @@ def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def with_delivered(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
-    """The reports of a batch whose rows were counted before any slot had them, by relation."""
+    """Returns the reports of a batch with rows that were counted before any slot received them, by relation."""
     first = min(reports)
     return {slot: replace(each, delivered=counts if slot == first else {}) for slot, each in reports.items()}
 
 
 def with_results(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
-    """The reports of a batch, with results that were finished after the slots' steps, by query."""
+    """Returns the reports of a batch with results that were finished after the slots' steps, by query."""
     first = min(reports)
     return {**reports, first: replace(reports[first], results=added([reports[first].results, counts]))}
 
 
 def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:
-    """The sum over slots."""
+    """Sums the statistics over slots."""
     several = [report.statistics for report in reports]
     return several[0] if len(several) == 1 else merge(several)

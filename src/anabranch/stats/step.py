@@ -1,7 +1,7 @@
-"""The statistics of one engine step, as optimizers, progress entries and benchmarks read them.
+"""The statistics of one engine step, for optimizers, progress entries and benchmarks.
 
-One immutable value per step (per batch and slot); `merge` adds the slots of a batch together. Counts are exact; times
-are seconds of wall clock inside the step, by kind of work.
+One immutable value per step (per batch and slot); `merge` sums the slots of a batch. Counts are exact; times are
+wall-clock seconds inside the step, by kind of work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 
 @dataclass(frozen=True)
 class ProbeStatistics:
-    """Rows of one input of a join looked up in the state of another.
+    """Lookups of rows of one join input in the state of another.
 
-    Selectivity of the lookup is matches / (probes x state rows); `kept` are the matches that also passed the predicates
-    that became checkable with it.
+    The selectivity of the lookup is matches / (probes x state rows); `kept` counts the matches that also passed the
+    predicates that became checkable with it.
     """
 
     join: str
@@ -26,7 +26,7 @@ class ProbeStatistics:
     target: str
     probes: int = 0
     state_rows: int = 0
-    """Live rows of the probed state, summed over probes: the number of pairs that stood to be compared."""
+    """Live rows of the probed state, summed over probes: the number of candidate pairs."""
     visited: int = 0
     matches: int = 0
     kept: int = 0
@@ -43,7 +43,7 @@ class ProbeStatistics:
 
 @dataclass(frozen=True)
 class StateStatistics:
-    """The rows and bytes a state holds after the step, and what entered and left it."""
+    """The rows and bytes of a state after the step, and the rows that entered and left it."""
 
     state: str
     rows: int
@@ -54,7 +54,7 @@ class StateStatistics:
 
 @dataclass(frozen=True)
 class CheckStatistics:
-    """Combinations that a predicate was checked on, those that passed, and the seconds that it took."""
+    """The combinations on which a predicate was checked, those that passed, and the seconds it took."""
 
     predicate: str
     rows: int = 0
@@ -64,7 +64,7 @@ class CheckStatistics:
 
 @dataclass(frozen=True)
 class StepStatistics:
-    """One step of one slot, or several of them merged."""
+    """The statistics of one step of one slot, or of several merged."""
 
     rows_in: Mapping[str, int] = field(default_factory=dict)
     """Rows admitted, by relation."""
@@ -73,11 +73,11 @@ class StepStatistics:
     states: tuple[StateStatistics, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     routes: tuple[RouteStatistics, ...] = ()
-    """Of a mesh; other plans have none."""
+    """For a mesh; empty for other plans."""
     tested: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Where a query of a set has a filter of its own on a relation: rows, or combinations, tested and passed."""
+    """If a query of a set has its own filter on a relation: rows or combinations tested and passed."""
     checks: tuple[CheckStatistics, ...] = ()
-    """Of the predicates that joins check."""
+    """For the predicates that joins check."""
 
     @property
     def state_rows(self) -> int:
@@ -88,7 +88,7 @@ class StepStatistics:
         return sum(state.bytes for state in self.states)
 
     def to_json(self) -> dict[str, Any]:
-        # Every slot does this after every step, and `asdict` takes ten times as long.
+        # Called by every slot after every step; `asdict` would take ten times as long.
         return {
             "rowsIn": dict(self.rows_in),
             "rowsOut": self.rows_out,
@@ -115,7 +115,7 @@ class StepStatistics:
 
 
 def labelled(step: StepStatistics, label: str) -> StepStatistics:
-    """Puts a label before the names of the joins and states of a step."""
+    """Prefixes the names of the joins and states of a step with a label."""
     return replace(
         step,
         probes=tuple(
@@ -126,7 +126,7 @@ def labelled(step: StepStatistics, label: str) -> StepStatistics:
 
 
 def in_turn(steps: Iterable[StepStatistics]) -> StepStatistics:
-    """The sum of steps that one slot made one after another: states are as large as they were at the end."""
+    """Sums consecutive steps of one slot: state sizes are those at the end."""
     several = list(steps)
     sizes = {state.state: state for step in several for state in step.states}
     whole = merge(several)
@@ -139,7 +139,7 @@ def in_turn(steps: Iterable[StepStatistics]) -> StepStatistics:
 
 
 def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
-    """The sum of several steps; operators of the same name are added together."""
+    """Sums several steps; operators with the same name are added."""
     rows_in: dict[str, int] = {}
     seconds: dict[str, float] = {}
     probes: dict[tuple[str, str, str], list[int]] = {}
@@ -159,7 +159,7 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
             rows_in[relation] = rows_in.get(relation, 0) + count
         for kind, spent in step.seconds.items():
             seconds[kind] = seconds.get(kind, 0.0) + spent
-        # Sums, not values: a value for every sum on the way takes three times as long.
+        # Accumulates plain sums; creating a value for each intermediate sum takes three times as long.
         for probe in step.probes:
             sums = probes.setdefault((probe.join, probe.origin, probe.target), [0, 0, 0, 0, 0])
             sums[0] += probe.probes
@@ -186,7 +186,7 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
 
 
 def merged_checks(checks: Iterable[CheckStatistics]) -> tuple[CheckStatistics, ...]:
-    """The sum of several checks, by predicate."""
+    """Sums several checks by predicate."""
     found: dict[str, CheckStatistics] = {}
     for each in checks:
         known = found.get(each.predicate)

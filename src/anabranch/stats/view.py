@@ -1,9 +1,11 @@
 """Statistics: the interface through which optimizers read rates, selectivities and unit costs.
 
-Statistics are given by hand, sampled from the first rows of the streams, or measured while the query runs. Each kind is
-a `StatisticsView`, and `Layered` asks several views in turn. A view answers None for a number that it does not know.
-None is never zero: a rate of zero says that no row arrives, None says that nobody has looked. `cost.estimates` decides
-which number to assume for an unknown one. Every number keeps its provenance, so that it can be explained.
+Statistics are given by the user, sampled from the first rows of the streams, or measured while the query runs. Each
+kind is a `StatisticsView`, and `Layered` combines several views. `cost.estimates` provides defaults for unknown
+numbers. Every number has a provenance for explanations.
+
+Invariant: a view returns None for a number that it does not know. None is never zero: a rate of zero means that no row
+arrives, None that the rate is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _SECTIONS = {
     "functions": ("number of seconds per row", 0.0, LARGEST),
     "predicates": ("number of seconds per row", 0.0, LARGEST),
 }
-"""The sections of a `stats:` block: what their numbers are, and between which bounds."""
+"""The sections of a `stats:` block: the meaning and the bounds of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,46 +52,46 @@ class KnownCosts:
 
 
 class StatisticsView(Protocol):
-    """Read access to statistics; None means not known."""
+    """Read access to statistics; None means unknown."""
 
     def rate(self, relation: str, stream: str) -> Known | None:
-        """Rows per second of a stream, before the relation's filter."""
+        """Returns the rows per second of a stream, before the relation's filter."""
         ...
 
     def table_rows(self, relation: str, table: str) -> Known | None:
-        """Rows of a table, before the relation's filter."""
+        """Returns the rows of a table, before the relation's filter."""
         ...
 
     def filter_selectivity(self, relation: str) -> Known | None:
-        """The share of a relation's rows that pass its filter."""
+        """Returns the fraction of a relation's rows that pass its filter."""
         ...
 
     def pair_selectivity(self, left: str, right: str) -> Known | None:
-        """The share of all pairs of rows of two relations that agree in their keys."""
+        """Returns the fraction of all pairs of rows of two relations that agree in their keys."""
         ...
 
     def predicate_selectivity(self, predicate: str) -> Known | None:
-        """The share of all combinations for which a predicate, by its text, is true."""
+        """Returns the fraction of all combinations for which a predicate, by its text, is true."""
         ...
 
     def row_bytes(self, relation: str, stream: str) -> Known | None:
-        """Bytes of payload of a row kept in a base state."""
+        """Returns the payload bytes of a row in a base state."""
         ...
 
     def number_of_groups(self, relations: Iterable[str]) -> Known | None:
-        """How many different rows the merged input of these relations can have at a boundary."""
+        """Returns the number of distinct rows of the merged input of these relations at a boundary."""
         ...
 
     def unit_costs(self) -> KnownCosts | None:
-        """The costs of the engine's elementary operations."""
+        """Returns the costs of the engine's elementary operations."""
         ...
 
     def function_cost(self, name: str) -> Known | None:
-        """Seconds per row of a function of the user's own."""
+        """Returns the seconds per row of a user-defined function."""
         ...
 
     def predicate_cost(self, predicate: str) -> Known | None:
-        """Seconds per row that checking a predicate, by its text, takes."""
+        """Returns the seconds per row of checking a predicate, by its text."""
         ...
 
 
@@ -109,9 +111,9 @@ class FixedStatistics:
     groups: Numbers = field(default_factory=dict)
     """By a relation such as 'a', or by several that are joined before they are merged, in any order."""
     costs: Numbers = field(default_factory=dict)
-    """Unit costs by name; `cost.units` knows the names."""
+    """Unit costs by name; `cost.units` defines the names."""
     functions: Numbers = field(default_factory=dict)
-    """Seconds per row of functions of the user's own."""
+    """Seconds per row of user-defined functions."""
     predicates: Numbers = field(default_factory=dict)
     """Seconds per row of predicates that joins check, by their text."""
     rows: Numbers = field(default_factory=dict)
@@ -140,7 +142,7 @@ class FixedStatistics:
 
     @classmethod
     def read(cls, block: Entry, *, provenance: Provenance = "given") -> FixedStatistics:
-        """Reads a `stats:` block; a StatisticsError names a wrong entry and says what to write."""
+        """Reads a `stats:` block; raises StatisticsError with the name of a wrong entry and a valid alternative."""
         sections = replace(block, error=StatisticsError).mapping(" ".join(_SECTIONS))
         numbers = {
             section: {
@@ -151,12 +153,12 @@ class FixedStatistics:
         return cls(**numbers, provenance=provenance)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
-        """All numbers but the unit costs, in the form of a `stats:` block."""
+        """Returns all numbers but the unit costs, as a `stats:` block."""
         sections = {name: dict(getattr(self, name)) for name in _SECTIONS if name != "costs"}
         return {name: entries for name, entries in sections.items() if entries}
 
     def check_names(self, graph: JoinGraph) -> None:
-        """Refuses an entry for a stream, relation or predicate that the query does not have."""
+        """Rejects an entry for a stream, relation or predicate that the query does not have."""
         relations = set(graph.names)
         streams = relations | {relation.stream for relation in graph.relations}
         tables = {name for each in graph.relations if each.is_table for name in (each.name, each.stream)}
@@ -226,7 +228,7 @@ class FixedStatistics:
 
 @dataclass(frozen=True)
 class Layered:
-    """Several views as one; the first view that knows a number answers."""
+    """Several views combined; the first view that knows a number returns it."""
 
     views: tuple[StatisticsView, ...]
 

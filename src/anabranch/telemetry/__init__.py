@@ -1,1 +1,1 @@
-"""Reports what running queries do to the outside: log events and OpenLineage."""
+"""Reports the activity of running queries to external systems: log events and OpenLineage."""

@@ -1,12 +1,12 @@
-"""OpenLineage events of running queries: what they read, what they write, that they run, and how they ended.
+"""OpenLineage events of running queries: their inputs, outputs, progress and outcome.
 
-Spark's own listener does not see through `foreachBatch`, so a query tells it itself. The events of the log (`logs`) are
-turned into those of OpenLineage: `started` into START, `batch` into RUNNING at most once a minute, `failed` and `ended`
-into FAIL, ABORT or COMPLETE. `openlineage-python` sends them to where its own settings say (`OPENLINEAGE_URL`,
+Spark's own listener does not see through `foreachBatch`, so a query emits its own events. Log events (`logs`) are
+mapped to OpenLineage events: `started` to START, `batch` to RUNNING at most once a minute, `failed` and `ended` to
+FAIL, ABORT or COMPLETE. `openlineage-python` sends them to the configured receiver (`OPENLINEAGE_URL`,
 `openlineage.yml`).
 
-Law: a query neither waits for the receiver of events nor ends with it. Events are sent by a thread of their own, and
-what cannot be sent is told in the log once.
+Invariant: a query neither waits for the receiver nor fails with it. A separate thread sends the events, and a failure
+to send is logged once.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from anabranch.telemetry.logs import LOG, fields_of, say
 
 try:
     VERSION = version("anabranch")
-except PackageNotFoundError:  # from its sources
+except PackageNotFoundError:  # not installed, run from source
     VERSION = "0"
 PRODUCER = f"anabranch:{VERSION}"
 SECONDS_BETWEEN_EVENTS = 60.0
 
 
 class Client(Protocol):
-    """What is used of OpenLineage's client."""
+    """The part of OpenLineage's client that is used."""
 
     def emit(self, event: Any) -> None: ...
 
 
 def emit_lineage(namespace: str = "anabranch", client: Client | None = None) -> Callable[[], None]:
-    """Sends events of all queries that start from now on; returns a function that ends it.
+    """Sends events of all queries that start from now on; returns a function that stops it.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def emit_lineage(namespace: str = "anabranch", client: Client | None = None) -> 
 
 
 class _Sender(logging.Handler):
-    """Turns events of the log into events of OpenLineage and sends them."""
+    """Converts log events to OpenLineage events and sends them."""
 
     def __init__(self, namespace: str, client: Client) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Sender(logging.Handler):
 
 
 class _Run:
-    """One run of a query, as OpenLineage sees it."""
+    """One run of a query as an OpenLineage run."""
 
     def __init__(self, namespace: str, name: str, started: Mapping[str, Any]) -> None:
         self._namespace, self._name, self._started = namespace, name, started
@@ -109,7 +109,7 @@ class _Run:
         self._failure: str | None = None
 
     def event(self, kind: str, fields: Mapping[str, Any], at: float) -> Any:
-        """The event that follows, or nothing."""
+        """Returns the OpenLineage event for a log event, or None."""
         from openlineage.client.event_v2 import RunState
 
         match kind:
@@ -180,7 +180,7 @@ class _Run:
 
 
 def _dataset(place: str, namespace: str) -> tuple[str, str]:
-    """Names a place as OpenLineage does: a server and a path on it."""
+    """Returns the OpenLineage namespace and name of a location: a server and a path on it."""
     parts = urlsplit(place)
     if parts.scheme and parts.netloc:
         return f"{parts.scheme}://{parts.netloc}", parts.path or "/"

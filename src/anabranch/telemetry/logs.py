@@ -1,11 +1,11 @@
-"""The log of running queries: events with fields, by Python's `logging` under the name `anabranch`.
+"""The log of running queries: events with fields, through Python's `logging` under the name `anabranch`.
 
-Without a handler nothing is shown. `json_lines` shows every event as one JSON object on a line, for machines:
+Without a handler nothing is shown. `json_lines` writes every event as one JSON object per line:
 
     {"time": "2026-11-17T05:12:33.120Z", "level": "info", "event": "batch", "run": "orders", "batch": 12, …}
 
-Law: an event has names, numbers, plans and the values of keys that were split; rows and options are not in it. Texts
-of errors are shown with what looks like a secret taken out.
+Invariant: an event contains names, numbers, plans and the values of split keys, but no rows and no options. Probable
+secrets are removed from error texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.settings.secrets import without_secrets
 LOG = logging.getLogger("anabranch")
 LOG.addHandler(logging.NullHandler())
 VARIABLE = "ANABRANCH_LOG"
-"""The environment's way to ask for JSON lines."""
+"""The environment variable that enables JSON lines."""
 JSON = "json"
 _FIELDS = "anabranch_fields"
 
@@ -34,13 +34,13 @@ def say(event: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
-    """The fields of an event; empty for a record that is none."""
+    """Returns the fields of an event; empty for any other record."""
     found: Mapping[str, Any] = getattr(record, _FIELDS, {})
     return found
 
 
 class JsonLines(logging.Formatter):
-    """An event as one line of JSON."""
+    """Formats an event as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
@@ -52,7 +52,7 @@ class JsonLines(logging.Formatter):
 
 
 def json_lines(stream: IO[str]) -> logging.Handler:
-    """Writes all events, and Python's warnings, to a stream; returns the handler, which may be removed again."""
+    """Writes all events, and Python's warnings, to a stream; returns the handler, which can be removed."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     LOG.addHandler(handler)
@@ -64,5 +64,5 @@ def json_lines(stream: IO[str]) -> logging.Handler:
 
 
 def is_json(option: str | None) -> bool:
-    """True if JSON lines are asked for, by an option or by the environment."""
+    """True if JSON lines are enabled, by an option or by the environment."""
     return (option or os.environ.get(VARIABLE, "")).lower() == JSON

@@ -1,7 +1,7 @@
-"""A mesh that a search learnt, with its costs for each relation: the message from searches to decisions.
+"""A learnt mesh with its costs for each relation: the message from mesh searches to plan decisions.
 
-JSON can hold it, so it may come from a slot of a running query or from an earlier sample. Costs are seconds of one core
-per row of a relation; `gain` is against the single best route of each relation.
+It is serialised as JSON, so it may come from a slot of a running query or from an earlier sample. Costs are seconds of
+one core per row of a relation; `gain` is relative to the single best route of each relation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from anabranch.plan.mesh import Mesh, parse_mesh
 
 EQUALLY: Mapping[str, float] = MappingProxyType({})
-"""Rates for when none are known: all relations count equally."""
+"""Rates if none are known: all relations count equally."""
 
 
 @dataclass(frozen=True)
@@ -23,71 +23,71 @@ class LearntRoutes:
 
     reason: str
     shares: tuple[float, ...]
-    """The share of the sampled rows that takes each route."""
+    """The fraction of the sampled rows on each route."""
     route_seconds: tuple[float, ...]
-    """The seconds that a row of each route pays for its operators."""
+    """The operator seconds per row of each route."""
     seconds: float
-    """Routes, tests and overhead together."""
+    """The total of routes, tests and overhead."""
     single_seconds: float
     """The cost of the best single route."""
     running_seconds: float
-    """The cost of the mesh that runs now, or of the best single route if none runs."""
+    """The cost of the running mesh, or of the best single route if none runs."""
     certain_gain: float = 0.0
-    """The gain over the best single route, on rows that were not learnt from, less its standard error."""
+    """The gain over the best single route on held-out rows, less its standard error."""
     overhead: float = 0.0
-    """The part of `seconds` that routes cost however few rows they have."""
+    """The fixed cost of the routes within `seconds`, independent of their number of rows."""
 
     @property
     def certain_seconds(self) -> float:
-        """The cost of a row by the smaller gain: on the sampled rows, or on rows that were not learnt from."""
+        """The cost per row by the smaller of two gains: on the sampled rows, or on held-out rows."""
         return max(self.seconds, self.single_seconds / (1 + self.certain_gain))
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """Lookups, matches and seconds of operators that were run on sampled rows, all relations together.
+    """Lookups, matches and seconds of operators that were run on sampled rows, summed over relations.
 
-    They turn measured seconds into those of a cost model, so that a mesh can be held against a plan.
+    They convert measured seconds to those of a cost model, so that a mesh can be compared with a plan.
     """
 
     lookups: float
     matches: float
     seconds: float
     fan_outs: Mapping[str, float] = field(default_factory=dict)
-    """For pairs of relations that share a predicate, "a b", the matches of a row of the first in the second."""
+    """For pairs of relations that share a predicate, "a b": the matches in the second of a row of the first."""
 
 
 @dataclass(frozen=True)
 class LearntMesh:
-    """A mesh for a whole query with the reasons for its parts."""
+    """A mesh for a whole query, with the learnt routes of each relation."""
 
     mesh: Mesh
     relations: Mapping[str, LearntRoutes]
-    """A relation without a sample is not among them."""
+    """Relations without a sample are missing."""
     took: float = 0.0
     """Seconds that the search took."""
     profiled: Profiled | None = None
-    """What was measured of the operators; None where nothing was."""
+    """The operator measurements, or None."""
 
     @property
     def is_mesh(self) -> bool:
-        """True when some relation has several routes, or asks questions: when the mesh is no mjoin."""
+        """True if some relation has several routes or existence probes, so that the mesh is not an mjoin."""
         return not all(way.is_plain for way in self.mesh.ways)
 
     def load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """Cores that the mesh needs for these rows per second."""
+        """Returns the cores that the mesh needs for these rows per second."""
         return sum(_rate(rates, name) * each.certain_seconds for name, each in self.relations.items())
 
     def single_load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """Cores that the single best routes need."""
+        """Returns the cores that the single best routes need."""
         return sum(_rate(rates, name) * each.single_seconds for name, each in self.relations.items())
 
     def running_load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """Cores that the running routes need."""
+        """Returns the cores that the running routes need."""
         return sum(_rate(rates, name) * each.running_seconds for name, each in self.relations.items())
 
     def gain(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """The gain over the single best routes: 0.25 is a quarter more rows in the same time."""
+        """Returns the gain over the single best routes: 0.25 is a quarter more rows in the same time."""
         load = self.load(rates)
         return self.single_load(rates) / load - 1 if load > 0 else 0.0
 

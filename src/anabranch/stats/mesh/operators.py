@@ -1,10 +1,12 @@
-"""Operator matrices: the selectivity and cost of each operator on each sampled row, for the search of a mesh.
+"""Operator matrices: the selectivity and cost of each operator on each sampled row, for a mesh search.
 
-The engine fills such a matrix by running every operator on the sampled rows of one relation; the `mesh` room reads it.
-An operator is a filter or a probe that the rows of the relation have to pass, in any order that keeps precedence. Its
-*selectivity* is rows out per row in (a share for a filter, a fan-out for a probe) and its *cost* is seconds of one core
-per row in. For one row, operators are assumed to be independent: the matches of a probe do not depend on earlier
-probes. Between rows nothing is assumed, which is the point of a mesh.
+The engine fills such a matrix by running every operator on the sampled rows of one relation; the `mesh` package reads
+it. An operator is a filter or a probe that the rows of the relation have to pass, in any order that respects
+precedence. Its *selectivity* is rows out per row in (a fraction for a filter, a fan-out for a probe) and its *cost* is
+seconds of one core per row in.
+
+Limit: for one row, operators are assumed independent: the matches of a probe do not depend on earlier probes. Between
+rows nothing is assumed; meshes exploit these differences.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from anabranch.errors import StatisticsError
 from anabranch.lang.arrays import Doubles
 
 Needs: TypeAlias = tuple[tuple[frozenset[int], ...], ...]
-"""For each operator, sets of operators; one whole set must come before it. Without sets it may come at any time."""
+"""For each operator, alternative sets of operators; all of one set must precede it.
+
+Without sets it has no precedence.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,7 @@ class OperatorMatrix:
         return OperatorMatrix(self.operators, self.selectivity[rows], self.cost[rows])
 
     def averaged(self, groups: NDArray[np.int64], weights: Doubles, size: int) -> OperatorMatrix:
-        """One row per group: the weighted means over its rows; every group has at least one row of positive weight."""
+        """Averages the rows of each group by weight; every group has at least one row of positive weight."""
         total = np.bincount(groups, weights, size)[:, None]
         return OperatorMatrix(
             self.operators,
@@ -63,7 +68,7 @@ def _summed(groups: NDArray[np.int64], values: Doubles, size: int) -> Doubles:
 
 
 def check_needs(needs: Needs, operators: tuple[str, ...]) -> None:
-    """Refuses precedence that no order can keep, naming an operator that can never come."""
+    """Raises for precedence that no order satisfies, and names an operator that can never be applied."""
     if len(needs) != len(operators):
         raise StatisticsError(f"precedence is given for {len(needs)} operators, and there are {len(operators)}")
     done: set[int] = set()

@@ -17,18 +17,18 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 @dataclass(frozen=True, eq=False)
 class OperatorProfile:
-    """The columns that a classifier may test, and the operators' statistics, row by row."""
+    """The columns that a classifier may test, and the operators' statistics, by row."""
 
     relation: str
     columns: pa.Table
     matrix: OperatorMatrix
     turn: int = 0
-    """Rows of the relation that the engine took in together the last time; 0 if not known."""
+    """Rows of the relation in the engine's last step; 0 if unknown."""
     call: float = 0.0
     """The fixed seconds that all operators together take for the rows of one route."""
 
     def to_json(self) -> dict[str, Any]:
-        """The profile as a mapping that JSON can hold; the rows are compressed."""
+        """Returns the profile as a JSON mapping; the rows are compressed."""
         statistics = [*self.matrix.selectivity.T, *self.matrix.cost.T]
         arrays = [*self.columns.itercolumns(), *(pa.chunked_array([pa.array(column)]) for column in statistics)]
         table = pa.table(arrays, names=[str(number) for number in range(len(arrays))])

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HopStatistics:
-    """One operator on one route; its selectivity there is kept / rows, a fan-out for a probe."""
+    """Counts of one operator on one route; its selectivity there is kept / rows, a fan-out for a probe."""
 
     operator: str
     rows: int = 0
@@ -24,23 +24,23 @@ class HopStatistics:
 
 @dataclass(frozen=True)
 class RouteStatistics:
-    """The rows of one relation that took one route, and the results that they became."""
+    """The rows of one relation on one route, and their results."""
 
     relation: str
     route: int
     rows: int = 0
     results: int = 0
     hops: tuple[HopStatistics, ...] = ()
-    """In the order in which the operators were first taken."""
+    """In the order in which the operators were first applied."""
 
     @property
     def seconds(self) -> float:
         return sum(hop.seconds for hop in self.hops)
 
     def left_behind(self, steps: Sequence[Sequence[str]]) -> tuple[float, ...]:
-        """Combinations behind each step of the route for every row that took it.
+        """Returns the combinations after each step of the route, per row on the route.
 
-        An open step lets out the rows that enter the next step, because its operators are taken in turns.
+        The output of an open step is the input of the next step, because its operators are applied in varying order.
         """
         hops = {hop.operator: hop for hop in self.hops}
         left = []
