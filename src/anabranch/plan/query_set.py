@@ -293,7 +293,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
 
 
 def _refuse_names(names: Iterable[str]) -> None:
-    """Raises for invalid names and names that differ only in case: they are column and file names, as in Spark."""
+    """Raises for invalid names and names that differ only in case: they name files and case-insensitive columns."""
     known: dict[str, str] = {}
     for name in names:
         if not name.isidentifier():
