@@ -34,7 +34,7 @@ def test_every_plan_is_a_dot_that_tells_its_story() -> None:
 
 
 def test_one_plan_is_not_several() -> None:
-    assert "1 plan by what they need" in words(drawn(DOTS[:1]))
+    assert "1 plan by what it needs" in words(drawn(DOTS[:1]))
     assert "4 plans by what they need" in words(drawn(DOTS))
 
 
