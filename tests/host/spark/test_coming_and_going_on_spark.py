@@ -139,7 +139,7 @@ def test_a_query_that_joins_gives_all_results_from_the_time_that_it_was_promised
     session = register(spark, PAIRS, tmp_path)
     running = {
         "both": session.sql("SELECT v.p AS p FROM s0 [NOW] AS v, s1 [NOW] AS w WHERE v.x = w.x"),
-        "one": session.sql("SELECT a.p AS p FROM s0 [RANGE 15 SECONDS] AS a"),
+        "one": session.sql("SELECT a.x AS x, a.p AS p FROM s0 [RANGE 15 SECONDS] AS a"),
     }
     counts = COUNTS.replace("RANGE 5 SECONDS", "RANGE 15 SECONDS")
     anti = "SELECT a.ts AS ts, a.p AS p FROM s0 [RANGE 3 SECONDS] AS a LEFT ANTI JOIN s1 [RANGE 2 SECONDS] AS c"
