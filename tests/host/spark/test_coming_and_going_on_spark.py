@@ -163,7 +163,9 @@ def test_a_query_that_joins_gives_all_results_from_the_time_that_it_was_promised
     finally:
         handle.stop()
     for name, query in joining.items():
-        first = int(since[name].timestamp() * 1e6)
+        promised = since[name]
+        assert promised is not None
+        first = int(promised.timestamp() * 1e6)
         results = timed_results(query.compiled.query, tables)
         expected: Answer = Counter(tuple(map(comparable, values)) for time, values in results if time >= first)
         assert expected, name

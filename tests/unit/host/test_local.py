@@ -89,7 +89,7 @@ def test_what_a_combination_has_met_stays_as_long_as_the_combination(model: Exec
     """The row of b leaves its window at second 6; the row of a that it met waits until second 12."""
     text = "SELECT a.v AS v FROM a [RANGE 9 SECONDS] AS a LEFT ANTI JOIN b [RANGE 5 SECONDS] AS b ON a.k = b.k"
     query = compile_query(text, CATALOG)
-    found = []
+    found: list[str] = []
     for lines in (["b 1 1 1", "a 1 2 1"], ["a 3 1 3", "b 3 9 9"], ["a 8 2 8", "b 8 9 9"], ["a 30 2 30", "b 30 9 9"]):
         host = LocalHost(query, mjoin(("a",)), checkpoint=str(tmp_path), execution=model)
         found += answer_lines(host.step(read_rows(CATALOG, lines)))
@@ -107,7 +107,7 @@ def test_rows_that_wait_and_those_they_meet_are_there_after_a_restart(
         {"q": compile_query(text, CATALOG), "other": compile_query("SELECT c.v FROM a [NOW] c", CATALOG)}
     )
     plans = Plans({each.name: mjoin(each.query.graph.names) for each in queries.members})
-    found = []
+    found: list[str] = []
     for lines in (["a 0 9 9", "b 1 1 3", "b 20 2 7"], ["a 1 1 5"], ["a 30 3 3", "b 30 4 4"]):
         host = LocalHost(queries, plans, checkpoint=str(tmp_path), execution=model)
         found += answer_lines(ResultLayout(queries).split(host.step(read_rows(CATALOG, lines)))["q"])
