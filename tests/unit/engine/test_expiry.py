@@ -100,6 +100,8 @@ def test_a_stream_whose_rows_meet_no_other_has_none(text: str) -> None:
         (PAIR, {"a": 0, "b": 0}),
         (NEAR, {"a": 7 * SECOND, "b": 5 * SECOND}),
         (NEAR_GROUPS, {"a": 2 * SECOND, "b": 0}),
+        # A row stays for the partner that may come last.
+        (NEAR.replace("WHERE", ", c [NOW] WHERE a.k = c.k AND"), {"a": 2 * SECOND, "b": 0, "c": 0}),
         # A row of a side may meet any row in its window, whatever the core says.
         (
             f"{NEAR} AND NOT EXISTS (SELECT 1 FROM c [RANGE 4 SECONDS] WHERE c.k = a.k)",
