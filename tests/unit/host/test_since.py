@@ -39,7 +39,7 @@ BOTH = "SELECT v.id AS i FROM s [NOW] AS v, r [NOW] AS w WHERE v.id = w.id"
 def rows(stream: str, times: Sequence[float]) -> pa.Table:
     declared = CATALOG.find(stream)
     assert declared is not None
-    moments = [int(time * SECOND) for time in times]
+    moments = [round(time * SECOND) for time in times]
     numbers = pa.array(moments, pa.int64())
     ones = pa.array([1] * len(moments), pa.int64())
     return pa.table({declared.event_time: pa.array(moments, TIMESTAMP), "id": numbers, "v": ones})
@@ -134,7 +134,8 @@ def test_a_query_over_one_stream_needs_no_older_row(tmp_path: Path) -> None:
         x="SELECT a.id AS i FROM s [RANGE 10 SECONDS] AS a",
         y="SELECT a.id AS i FROM s [RANGE 10 SECONDS] AS a, t WHERE a.v = t.v",
     )
-    course.step(s=[1, 2])
+    # The first row is the oldest that is promised.
+    course.step(s=[1, 1.000001, 2])
     assert course.see("x") == course.see("y") == SECOND
 
 
