@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError, ForeignCheckpoint
-from anabranch.lang.catalog import TableDeclaration
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import Plans, QuerySet, partitioning_of, together
@@ -83,6 +83,21 @@ def test_a_query_that_joins_answers_from_the_moment_that_the_rows_allow(
     assert again.batch == host.batch
     with pytest.raises(ForeignCheckpoint):
         LocalHost(old, plans(old), checkpoint=str(tmp_path), slots=2)
+
+
+def test_a_key_of_which_there_is_neither_code_nor_column_is_lacking(tmp_path: Path) -> None:
+    """A key that is never NULL is in no filter."""
+    catalog = Catalog()
+    for name in "ab":
+        fields = [Field("ts", TIMESTAMP), *(Field(each, pa.int64(), nullable=False) for each in "kvw")]
+        catalog.register(StreamDeclaration(name, Schema(tuple(fields)), "ts"))
+    text = "SELECT a.v AS x FROM a [RANGE 4 SECONDS] AS a, b [RANGE 4 SECONDS] AS b WHERE a.{} = b.k"
+    first, other = (compile_query(text.format(name), catalog) for name in "kw")
+    old, new = together({"first": first}), together({"first": first, "other": other, "same": first})
+    host = LocalHost(old, plans(old), checkpoint=str(tmp_path))
+    host.step({"a": rows("a", 1, 5), "b": rows("b", 5).append_column("w", pa.array([1]))})
+    joined = change_set(Store(str(tmp_path)), old, new, partitioning_of(new, 1)).joined
+    assert joined["other"] == 5 * SECOND + 1 + 4 * SECOND
 
 
 def test_before_the_first_row_the_answer_is_complete(tmp_path: Path) -> None:

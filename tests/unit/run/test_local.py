@@ -12,8 +12,10 @@ from anabranch.errors import BatchError, ExpressionError, HostError, PlanError
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.physical import mjoin
+from anabranch.plan.query_set import Plans, together
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
+from anabranch.run.results import ResultLayout
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
@@ -92,3 +94,21 @@ def test_what_a_combination_has_met_stays_as_long_as_the_combination(model: Exec
         host = LocalHost(query, mjoin(("a",)), checkpoint=str(tmp_path), execution=model)
         found += answer_lines(host.step(read_rows(CATALOG, lines)))
     assert sorted(found) == ["1", "8"]
+
+
+@pytest.mark.parametrize("model", EXECUTION_MODELS, ids=str)
+@pytest.mark.parametrize("is_lone", [False, True])
+def test_rows_that_wait_and_those_they_meet_are_there_after_a_restart(
+    is_lone: bool, model: ExecutionModel, tmp_path: Path
+) -> None:
+    """Row 1 of b waits for stream a, and its floor is beyond the windows of both."""
+    text = "SELECT b.v AS v FROM b [RANGE 2 SECONDS]" if is_lone else PRODUCT.replace("RANGE 9", "RANGE 2")
+    queries = together(
+        {"q": compile_query(text, CATALOG), "other": compile_query("SELECT c.v FROM a [NOW] c", CATALOG)}
+    )
+    plans = Plans({each.name: mjoin(each.query.graph.names) for each in queries.members})
+    found: list[str] = []
+    for lines in (["a 0 9 9", "b 1 1 3", "b 20 2 7"], ["a 1 1 5"], ["a 30 3 3", "b 30 4 4"]):
+        host = LocalHost(queries, plans, checkpoint=str(tmp_path), execution=model)
+        found += answer_lines(ResultLayout(queries).split(host.step(read_rows(CATALOG, lines)))["q"])
+    assert [line for line in found if line != "4"] == (["3", "7"] if is_lone else ["15"])
