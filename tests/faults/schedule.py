@@ -226,8 +226,8 @@ def _step(data: st.DataObject, host: LocalHost, rows: dict[str, pa.Table], sink:
     """Takes a batch, with a fault now and then; False if the host is no more."""
     fault = data.draw(st.none() | _faults(MOST_OPERATIONS), "fault")
     fails = data.draw(st.sampled_from(["", "", "", "before", "after"]), "the sink fails")
-    assert host._store is not None
-    files = host._store.files
+    assert host.store is not None
+    files = host.store.files
     assert isinstance(files, FailingFiles)
     files.arm(fault)
 

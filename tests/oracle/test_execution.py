@@ -108,7 +108,7 @@ def _run(
                 strategy = strategy_named(data.draw(st.sampled_from(strategies), "strategy"))
                 engine.migrate(data.draw(some_plan, "new plan"), strategy)
             if data.draw(st.booleans(), "found again"):
-                host._engines[0] = _found_again(engine, Path(folder) / f"hot{number}")
+                host.engines[0] = _found_again(engine, Path(folder) / f"hot{number}")
             results.append(host.step(batch))
     return results, host.clocks.watermark
 

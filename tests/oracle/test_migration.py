@@ -81,7 +81,7 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
                 if number:
                     _change(data, engine, drawn)
                 if interruption == "found again" and data.draw(st.booleans(), "found again"):
-                    host._engines[slot] = _found_again(engine)
+                    host.engines[slot] = _found_again(engine)
             results.append(host.step(batch))
     return rows_as_multiset(pa.concat_tables(results))
 
@@ -121,7 +121,7 @@ def _map_engines(host: LocalHost, folder: Path) -> None:
     for slot, engine in enumerate(engines_of(host)):
         place = folder / str(slot)
         place.mkdir()
-        host._engines[slot] = _like(engine, MappedArena(place))
+        host.engines[slot] = _like(engine, MappedArena(place))
 
 
 def _found_again(engine: Engine) -> Engine:

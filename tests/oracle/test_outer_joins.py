@@ -119,8 +119,8 @@ def _run(
             if number in crashes:
                 host = start()
             _ask(data, host)
-            if host.partitioning.slots == 1 and 0 in host._engines and data.draw(st.booleans(), "found again"):
-                host._engines[0] = _found_again(host._engines[0], Path(folder) / f"hot{number}")
+            if host.partitioning.slots == 1 and 0 in host.engines and data.draw(st.booleans(), "found again"):
+                host.engines[0] = _found_again(host.engines[0], Path(folder) / f"hot{number}")
             results.append(host.step(batch))
     assert not any(host.late.values())
     return rows_as_multiset(pa.concat_tables(results)), host.clocks.watermark

@@ -65,12 +65,12 @@ def test_group_by_moves_below_joins_and_back_exactly(data: st.DataObject, relati
         for slot, engine in enumerate(engines_of(host)):
             place = Path(folder) / str(slot)
             place.mkdir()
-            host._engines[slot] = _like(engine, MappedArena(place))
+            host.engines[slot] = _like(engine, MappedArena(place))
         for batch in data.draw(batch_cuts(rows), "batches"):
             for slot, engine in enumerate(engines_of(host)):
                 _change(data, engine, data.draw(plans(drawn.relations, merging=True), "new plan"))
                 if data.draw(st.booleans(), "found again"):
-                    host._engines[slot] = _found_again(engine)
+                    host.engines[slot] = _found_again(engine)
             results.append(host.step(batch))
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 

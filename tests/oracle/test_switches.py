@@ -79,8 +79,8 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
             _ask(data, host, drawn)
             results.append(host.step(batch))
             # What a slot runs is what it was told, unless the engine refused it.
-            for slot, engine in host._engines.items():
-                assert engine.only.plan == host._orders.plans[ALONE][slot].plan
+            for slot, engine in host.engines.items():
+                assert engine.only.plan == host.task.plans[ALONE][slot].plan
     return rows_as_multiset(pa.concat_tables(results))
 
 
@@ -132,4 +132,4 @@ def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
 
 
 def _is_changing(host: LocalHost) -> bool:
-    return any(engine.is_migrating for engine in host._engines.values())
+    return any(engine.is_migrating for engine in host.engines.values())

@@ -2,17 +2,16 @@
 
 Slots are engines in this process and step in parallel threads; kernels and gathers release the interpreter lock. With a
 checkpoint the host keeps durable rows and manifests as the Spark host does, and can be restarted with another plan or
-another number of slots.
+another number of slots. The course of a batch is that of every host (`run.round`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any
 
@@ -39,26 +38,19 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import (
-    ahead_by_stream,
-    derived_relations,
-    late_by_stream,
-    moment,
-    next_manifest,
-    next_task,
-    rows_by_stream,
-)
+from anabranch.run.commit import ahead_by_stream, derived_relations, late_by_stream, next_task
+from anabranch.run.controls import Controls
 from anabranch.run.functions import functions_named
-from anabranch.run.keys import code_of
 from anabranch.run.manifest import Manifest
 from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.run.results import ResultLayout, Results, finished
+from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.rows import flat, relation_batch, result_batch, times
-from anabranch.run.side_output import Bounds, SideOutputLayout, ceilings
+from anabranch.run.side_output import Bounds, SideOutputLayout
 from anabranch.run.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.run.store import Store
 from anabranch.run.tables import TableVersions, read_columns
-from anabranch.run.wire import WireLayout, wire_layout
+from anabranch.run.wire import wire_layout
 from anabranch.run.work import Work
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole, with_results
 from anabranch.stats.step import StepStatistics
@@ -68,7 +60,7 @@ NO_TICKS: Mapping[str, int] = MappingProxyType({})
 CORES = os.cpu_count()
 
 
-class LocalHost:
+class LocalHost(Controls):
     """A running query, or a set of them; feed it one micro-batch at a time.
 
     >>> host = LocalHost(query, plan, slots=2)                        # doctest: +SKIP
@@ -94,6 +86,7 @@ class LocalHost:
         tables: Mapping[str, pa.Table] | None = None,
         sharing: SharingRules = BY_HAND_ONLY,
         sample: Mapping[str, RelationBatch] | None = None,
+        announce: Announce = announce_nothing,
     ) -> None:
         queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
@@ -102,51 +95,45 @@ class LocalHost:
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
-        work = replace(work, sample=sample or {}).carrying()
-        self.queries = queries = work.queries
-        self.idle_timeouts = idle_timeouts or {}
-        self.max_ahead = max_ahead or {}
+        work = replace(work, sample=sample or {})
         self.diverted = diverted
         """How rows that are late or ahead look; None to count them only."""
         self.diverted_rows = None if diverted is None else diverted.together([])
         """The rows that the latest batch diverted."""
         self.now = now
+        self.announce = announce
         self.statistics = StepStatistics()
         self.reports: SlotReports = {}
-        """What each slot said of the latest batch."""
-        self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self._store = Store(checkpoint) if checkpoint is not None else None
-        self._manifest: Manifest | None = None
-        if self._store is not None:
-            self._store.open(queries, work.execution)
-            self._manifest = self._store.latest()
-        manifest = self._manifest
-        self._setup = work.setup
-        self.batch = manifest.batch + 1 if manifest else 0
-        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.streams, now())
-        self._shelf = TableVersions(queries, self._store)
-        for name, table in (tables or {}).items():
-            self._offer(name, table)
-        _refuse_missing_tables(self._shelf)
-        work = replace(work, held=self._shelf.small())
-        self.steering = work.steering(work.first_table(manifest.partitionings[-1] if manifest else None))
-        self._records: list[Record] = []
+        """What each slot reported of the latest batch."""
         self.seconds_adapting = 0.0
         """Processor time of deciding so far, in this thread: searches that batches do not wait for are not in it."""
-        self._orders = Orders(self.steering.plans, self.steering.table.now)
-        self._began: float | None = None
-        self._engines: dict[int, Engine] = {}
-        self._versions: dict[str, str] = {}
-        task = self._task(self.clocks, {})
-        if not task.is_moving and not self._shelf.tables:
+        self.store = Store(checkpoint) if checkpoint is not None else None
+        if self.store is not None:
+            self.store.open(work.queries, work.execution)
+        work, manifest = recovered(work, self.store)
+        self.queries = work.queries
+        self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.shelf = TableVersions(self.queries, self.store)
+        for name, table in (tables or {}).items():
+            self._offer(name, table)
+        _refuse_missing_tables(self.shelf)
+        rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
+        self.round = open_round(replace(work, held=self.shelf.small()), manifest, self.store, rules_of_time)
+        self.round.resume(manifest, now())
+        self.steering = self.round.steering
+        self._records: list[Record] = []
+        self.engines: dict[int, Engine] = {}
+        """The engine of each slot that works."""
+        self.threads = ThreadPoolExecutor(several.most)
+        self.is_broken = False
+        """True once a batch failed half-way: engines may be ahead of the last commit."""
+        self.task = self._first_task()
+        """The task of the latest batch, or the state that the first one begins from."""
+        if not self.task.is_moving and not self.shelf.tables:
             # A restart with other slots takes rows over with its first batch, which also says what tables it meets.
-            for slot in task.partitioning.working:
-                self._open(task, slot, [])
-        self._threads = ThreadPoolExecutor(several.most)
-        self._is_broken = False
-        if self._store is not None:
-            self.steering.recall(self._store.history())
+            for slot in self.task.partitioning.working:
+                self.open_slot(self.task, slot, [])
 
     def step(
         self,
@@ -159,124 +146,59 @@ class LocalHost:
         Derived streams advance by `ticks`: no later batch brings a combination whose newest row is older. `deliver`
         gets the results before the batch is committed; a batch whose results it refuses is not.
         """
-        if self._is_broken:
+        if self.is_broken:
             raise HostError(
                 "the query has ended: a batch failed half-way",
                 hint="start it again; with a checkpoint it goes on after the last committed batch",
             )
         _refuse_misfits(self.queries, rows)
-        earlier_step, self._began = self._began, perf_counter()
-        expected = self.partitioning
-        layout = wire_layout(self.queries, expected)
-        present = [
-            relation for relation in self.queries.graph.streamed if relation.stream in rows and not relation.is_result
-        ]
-
-        def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
-            batch = relation_batch(relation, layout, rows[relation.stream])
-            return batch, _cells(expected, relation.name, batch)
-
-        reading = self._threads.map(read, present)
-        now = self.now()
-        limits = ceilings(self.queries.graph.relations, self.max_ahead, now)
-        clocks = self._clocks_after(rows, limits, now, ticks)
-        with functions_named(self.queries.graph, self.batch):
-            arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
-        before, self._orders = self._orders, self._next_orders()
-        if self._orders.table.grid != expected.grid:
-            # Another grid, which is known only now.
-            arrived = {name: (batch, _cells(self._orders.table, name, batch)) for name, (batch, _) in arrived.items()}
-        if self._shelf.tables:
-            self._versions = self._shelf.in_force(self.batch)
-        if self._manifest is None and self._orders.table != before.table:
-            # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
-            self._engines.clear()
-        task = self._task(clocks, limits)
-        working = task.partitioning.working
-        # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
-        held = self._held(task)
-        same_plans = self._orders.plans == before.plans
-        self._is_broken = True
-        for slot in self._engines.keys() - set(working):
-            del self._engines[slot]
-        opened = dict.fromkeys(working, Opening(was_hot=True))
-        if not (same_plans and self._is_ready(task)):
-            each = self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working)
-            opened = dict(zip(working, each, strict=True))
-        rejected = {
-            relation.name: _timed(rows[relation.stream], relation) - len(arrived[relation.name][0])
-            for relation in present
-        }
-        opened[working[0]] = replace(opened[working[0]], rejected_rows=rejected)
-        stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
-        answers: dict[str, list[pa.RecordBatch]] = {}
-        for stage in range(self.queries.stages):
-            found = self._stage(task.at(stage), arrived, opened, stages)
-            arrived = self._derived(layout, found)
-            for name, results in found.items():
-                answers.setdefault(name, []).extend(each.rows for each in results)
-            opened = dict.fromkeys(working, Opening(was_hot=True))
-        idle = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
-        finished = {name: sum(batch.num_rows for batch in batches) for name, batches in answers.items()}
-        reports = with_results({**idle, **{slot: whole(several) for slot, several in stages.items()}}, finished)
-        answer = ResultLayout(self.queries).join(answers)
-        for stream, count in late_by_stream(self.queries, reports).items():
+        batch = _LocalBatch(self, rows, ticks, deliver)
+        taken = take_batch(self.round, batch)
+        for stream, count in late_by_stream(self.queries, taken.reports).items():
             self.late[stream] += count
-        for stream, count in ahead_by_stream(self.queries, reports).items():
+        for stream, count in ahead_by_stream(self.queries, taken.reports).items():
             self.ahead[stream] += count
-        if self.diverted is not None:
-            outside = [_diverted(relation, rows[relation.stream], self.diverted, task.bounds) for relation in present]
-            self.diverted_rows = self.diverted.together(outside)
-        self.reports, self.statistics = reports, merged_statistics(reports.values())
-        if deliver is not None:
-            deliver(task, answer)
-        earlier, self.clocks = self.clocks, clocks
-        self._commit(task, reports, clocks)
-        started = thread_time()
-        waiting = sum(rows_by_stream(self.queries, reports).values())
-        facts = BatchFacts(
-            self.batch,
-            clocks.seconds_since(earlier),
-            waiting,
-            clocks.seconds_behind(self.now()),
-            period=None if earlier_step is None else self._began - earlier_step,
-            cores=CORES,
-        )
-        records = self.steering.after(facts, reports)
-        self._note(records)
-        self.seconds_adapting += thread_time() - started
-        self.batch += 1
-        self._is_broken = False
-        return answer
+        self.task, self.reports = taken.task, taken.reports
+        self.statistics = merged_statistics(taken.reports.values())
+        self.seconds_adapting += taken.deciding
+        self.is_broken = False
+        return batch.answer
 
     @property
-    def plan(self) -> Plan | Plans:
-        """The plan of the latest batch, or the one that most slots had; of named queries, those of each."""
-        return self.steering.most_plans.unwrapped
+    def batch(self) -> int:
+        """The number of the next batch."""
+        return self.round.batch
+
+    @property
+    def clocks(self) -> Clocks:
+        """The event time of each stream after the latest batch."""
+        return self.round.clocks
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the latest batch."""
+        return self.round.manifest
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The grid and the table of the latest batch, or the one that it is to become."""
+        return self.steering.table.table
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """The records of this run, oldest first, in the form of a handle's history."""
         return [record.to_json() for record in self._records]
 
-    def migrate(
-        self,
-        plan: Plan,
-        strategy: str = "auto",
-        slots: Iterable[int] | None = None,
-        *,
-        box_by_box: bool = False,
-        query: str | None = None,
-    ) -> None:
-        """Changes the plan of all slots, or of some, with the next batch; refuses without any effect.
-
-        Of queries that run together, `query` names the one whose plan is to change.
-        """
-        self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
+    def note(self, records: list[Record]) -> None:
+        """Adds records to the history."""
+        self._records += records
+        if self.store is not None:
+            for record in records:
+                self.store.note(record)
 
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
-        if name in self._shelf.fixed:
+        if name in self.shelf.fixed:
             raise BatchError(
                 f"table '{name}' cannot change: the query has groups or waits for the watermark",
                 hint="start a new query with an empty checkpoint to use the new rows",
@@ -296,153 +218,187 @@ class LocalHost:
                 detail=f"it has {', '.join(rows.column_names) or 'none'}",
                 hint="give the table the columns it was registered with",
             )
-        self._shelf.offer(name, rows.select(list(wanted)))
+        self.shelf.offer(name, rows.select(list(wanted)))
 
-    def share(self, join: str, queries: Iterable[str] | None = None) -> None:
-        """Lets queries share a join from the next batch on: those that are named, else all that can."""
-        self.steering.share(join, queries)
+    def _first_task(self) -> SlotTask:
+        orders = Orders(self.steering.plans, self.steering.table.now)
+        manifest, clocks = self.round.manifest, self.round.clocks
+        return next_task(self.round.setup, orders, self.batch, manifest, clocks, None)
 
-    def unshare(self, queries: Iterable[str] | None = None) -> None:
-        """Lets queries compute their shared joins themselves from the next batch on."""
-        self.steering.unshare(queries)
+    # --- engines, which another host may keep elsewhere ---------------------------------------------------------------
 
-    def _note(self, records: list[Record]) -> None:
-        self._records += records
-        if self._store is not None:
-            for record in records:
-                self._store.note(record)
-
-    def _clocks_after(
-        self, rows: Mapping[str, pa.Table], limits: Mapping[str, int], now: int, ticks: Mapping[str, int]
-    ) -> Clocks:
-        newest: dict[str, int | None] = dict.fromkeys(self.queries.streams)
-        for relation in self.queries.graph.streamed:
-            if relation.stream in rows and not relation.is_result:
-                seen = times(flat(rows[relation.stream].column(relation.event_time)))
-                seen = Bounds({}, limits).below(relation.name, seen)
-                newest[relation.stream] = int(seen.max()) if len(seen) else None
-        disorder = {each.stream: each.disorder for each in self.queries.graph.streamed if not each.is_result}
-        derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
-        return self.clocks.advance(newest, disorder, now, self.idle_timeouts, derived)
-
-    def move(
-        self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
-    ) -> None:
-        """Moves partition groups to a slot from the next batch on; refuses without any effect."""
-        self.steering.table.move(groups, to, strategy, most_rows)
-
-    def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
-        """Splits a key value over several slots, from the next batch on; refuses without any effect.
-
-        `over` names slots, or how many (all when None); `key` is an expression of the key, where there are several.
-        """
-        self.steering.table.split(*code_of(self.queries, value, key), over)
-
-    def unite(self, value: Any, key: str | None = None) -> None:
-        """Takes the split of a key value back, from the next batch on; refuses without any effect."""
-        self.steering.table.unite(*code_of(self.queries, value, key))
-
-    def scale(self, slots: int) -> None:
-        """Measures the next batch and uses that many slots from the batch after it on."""
-        self.steering.table.scale(slots)
-
-    def rebalance(self) -> None:
-        """Measures the next batch and moves groups with the batch after it, so that no slot holds the others back."""
-        self.steering.table.rebalance()
-
-    def spread(self, partitioning: Partitioning, strategy: str = "moving-state", most_rows: int | None = None) -> None:
-        """Spreads the work by another grid or table over the same number of slots, from the next batch on."""
-        self.steering.table.spread(partitioning, strategy, most_rows)
-
-    @property
-    def partitioning(self) -> Partitioning:
-        """The grid and the table of the latest batch, or the one that it is to become."""
-        return self.steering.table.table
-
-    def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
-        before = self._manifest, self.clocks
-        return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
-
-    def _next_orders(self) -> Orders:
-        started = thread_time()
-        now = moment(self.queries, self.clocks, self._setup.execution)
-        orders, refused = self.steering.next(self.batch, now)
-        self._note(refused)
-        self.seconds_adapting += thread_time() - started
-        return orders
-
-    def _held(self, task: SlotTask) -> list[Holding]:
-        """The rows of all engines, where groups move and no checkpoint has the rows."""
-        is_changing = any(not _goes_on(engine, task) for engine in self._engines.values())
-        if self._store is not None or not (task.is_moving or is_changing):
-            return []
-        tables = task.partitionings[-1:] or (task.partitioning,)
-        exported = {slot: engine.export() for slot, engine in self._engines.items()}
-        return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
-
-    def _is_ready(self, task: SlotTask) -> bool:
-        """Whether every slot has an engine that is at the task's table and versions, so that there is none to open."""
-        engines = [self._engines.get(slot) for slot in task.partitioning.working]
+    def is_ready(self, task: SlotTask) -> bool:
+        """Returns True when every slot has an engine at the task's table and versions: there is none to open."""
+        engines = [self.engines.get(slot) for slot in task.partitioning.working]
         return not task.is_moving and all(engine is not None and _goes_on(engine, task) for engine in engines)
 
-    def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
+    def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
-        engine = self._engines.get(slot)
+        engine = self.engines.get(slot)
+        holdings = held if self.store is None else list(durable_holdings(task, self.store, slot))
         if engine is not None and _goes_on(engine, task):
-            taken: Rows | None = {}
-            if task.is_moving:
-                taken = follow(engine, task, slot, self._holdings(task, slot, held))
+            taken = follow(engine, task, slot, holdings) if task.is_moving else {}
             if taken is not None:
                 return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
-        self._engines[slot] = engine = make_engine(task, slot)
-        return Opening(taken=rebuild(engine, task, slot, self._holdings(task, slot, held), self._shelf.read))
+        self.engines[slot] = engine = make_engine(task, slot)
+        return Opening(taken=rebuild(engine, task, slot, holdings, self.shelf.read))
 
-    def _holdings(self, task: SlotTask, slot: int, held: list[Holding]) -> Iterable[Holding]:
-        return held if self._store is None else durable_holdings(task, self._store, slot)
+    def keep_slots(self, task: SlotTask) -> None:
+        """Keeps the engines until the next batch, once all slots have stepped."""
 
-    def _part(self, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int) -> RelationBatch:
-        """The rows that a slot needs."""
-        return batch if cells is None else batch.take(rows_for_slot(self._orders.table, relation, cells, slot))
+
+class _LocalBatch:
+    """One batch of the in-process host, as the round runs it."""
+
+    def __init__(
+        self,
+        host: LocalHost,
+        rows: Mapping[str, pa.Table],
+        ticks: Mapping[str, int],
+        deliver: Callable[[SlotTask, pa.Table], None] | None,
+    ) -> None:
+        self._host, self._rows, self._ticks, self._deliver = host, rows, ticks, deliver
+        self._queries = host.queries
+        self._layout = wire_layout(host.queries, host.partitioning)
+        self._arrived: dict[str, RelationBatch] = {}
+        self._present = [
+            relation for relation in host.queries.graph.streamed if relation.stream in rows and not relation.is_result
+        ]
+        self.now, self.announce, self.note = host.now, host.announce, host.note
+        self.answer: pa.Table
+
+    def arrivals(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
+        """Makes the rows of all relations, and finds the newest event times."""
+
+        def read(relation: Relation) -> RelationBatch:
+            return relation_batch(relation, self._layout, self._rows[relation.stream])
+
+        reading = self._host.threads.map(read, self._present)
+        newest = self._newest(limits)
+        with functions_named(self._queries.graph, batch):
+            self._arrived = {relation.name: found for relation, found in zip(self._present, reading, strict=True)}
+        derived = derived_relations(self._queries).values()
+        ticks = {relation.stream: self._ticks.get(relation.stream) for relation in derived}
+        return Arrivals(newest, ticks, self._host.shelf.in_force(batch) if self._host.shelf.tables else {})
+
+    def run(self, task: SlotTask) -> SlotReports:
+        """Steps all slots, one stage after the other, and hands the results on."""
+        host, working = self._host, task.partitioning.working
+        if host.manifest is None and task.partitioning != host.task.partitioning:
+            # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
+            host.engines.clear()
+        # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
+        held = _held(host, task)
+        same_plans = task.plans == host.task.plans
+        host.is_broken = True
+        for slot in host.engines.keys() - set(working):
+            del host.engines[slot]
+        opened = dict.fromkeys(working, Opening(was_hot=True))
+        if not (same_plans and host.is_ready(task)):
+            each = host.threads.map(lambda slot: host.open_slot(task, slot, held, same_plans), working)
+            opened = dict(zip(working, each, strict=True))
+        rejected = {
+            relation.name: _timed(self._rows[relation.stream], relation) - len(self._arrived[relation.name])
+            for relation in self._present
+        }
+        opened[working[0]] = replace(opened[working[0]], rejected_rows=rejected)
+        stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
+        answers: dict[str, list[pa.RecordBatch]] = {}
+        arrived = self._arrived
+        for stage in range(self._queries.stages):
+            found = self._stage(task.at(stage), arrived, opened, stages)
+            arrived = self._derived(found)
+            for name, results in found.items():
+                answers.setdefault(name, []).extend(each.rows for each in results)
+            opened = dict.fromkeys(working, Opening(was_hot=True))
+        host.keep_slots(task.at(self._queries.stages - 1))
+        idle = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
+        counts = {name: sum(batch.num_rows for batch in batches) for name, batches in answers.items()}
+        reports = with_results({**idle, **{slot: whole(several) for slot, several in stages.items()}}, counts)
+        self.answer = ResultLayout(self._queries).join(answers)
+        if self._deliver is not None:
+            self._deliver(task, self.answer)
+        return reports
+
+    def divert(self, task: SlotTask, reports: SlotReports) -> None:
+        """Keeps the rows that are late or ahead, if anybody wants them."""
+        layout = self._host.diverted
+        if layout is not None:
+            outside = [
+                _diverted(relation, self._rows[relation.stream], layout, task.bounds) for relation in self._present
+            ]
+            self._host.diverted_rows = layout.together(outside)
+
+    def commit(self, manifest: Manifest) -> None:
+        if self._host.store is not None:
+            self._host.store.commit(manifest)
+
+    def collect(self, kept: tuple[Manifest, ...]) -> None:
+        if self._host.store is not None:
+            self._host.store.collect(kept)
+
+    def facts(self, batch: BatchFacts) -> BatchFacts:
+        return replace(batch, cores=CORES)
+
+    def _newest(self, limits: Mapping[str, int]) -> dict[str, int | None]:
+        newest: dict[str, int | None] = dict.fromkeys(self._queries.streams)
+        for relation in self._present:
+            seen = times(flat(self._rows[relation.stream].column(relation.event_time)))
+            seen = Bounds({}, limits).below(relation.name, seen)
+            newest[relation.stream] = int(seen.max()) if len(seen) else None
+        return newest
 
     def _stage(
         self,
         task: SlotTask,
-        arrived: Mapping[str, tuple[RelationBatch, Int64Array | None]],
+        arrived: Mapping[str, RelationBatch],
         opened: Mapping[int, Opening],
         reports: dict[int, list[SlotReport]],
     ) -> dict[str, list[Results]]:
-        """One stage of a batch in all slots; returns the finished results of each query."""
+        """Runs one stage in all slots; returns the finished results of each query."""
+        host, table = self._host, task.partitioning
+        cells = dict(zip(arrived, host.threads.map(partial(_cells, table), arrived, arrived.values()), strict=True))
 
         def step_slot(slot: int) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
-            mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
-            return drain(advance(self._engines[slot], task, slot, mine, self._store, opened[slot]))
+            mine = {name: _part(table, name, batch, cells[name], slot) for name, batch in arrived.items()}
+            return drain(advance(host.engines[slot], task, slot, mine, host.store, opened[slot]))
 
         found: list[tuple[str, pa.RecordBatch]] = []
-        for slot, (results, report) in zip(opened, self._threads.map(step_slot, opened), strict=True):
+        for slot, (results, report) in zip(opened, host.threads.map(step_slot, opened), strict=True):
             reports[slot].append(report)
             found += results
-        with functions_named(self.queries.graph, self.batch):
-            return finished(self.queries, task.partitioning, found)
+        with functions_named(self._queries.graph, task.batch):
+            return finished(self._queries, table, found)
 
-    def _derived(
-        self, layout: WireLayout, found: Mapping[str, list[Results]]
-    ) -> dict[str, tuple[RelationBatch, Int64Array | None]]:
-        """The results of a stage as rows of the relations that read them, with their cells."""
+    def _derived(self, found: Mapping[str, list[Results]]) -> dict[str, RelationBatch]:
+        """Returns the results of a stage as rows of the relations that read them."""
         derived = {}
         for name, several in found.items():
-            for relation in self.queries.readers(name):
+            for relation in self._queries.readers(name):
                 rows = [
-                    result_batch(relation, layout, each.rows, each.times) for each in several if each.times is not None
+                    result_batch(relation, self._layout, each.rows, each.times)
+                    for each in several
+                    if each.times is not None
                 ]
-                batch = joined([layout.empty(relation.name), *rows])
-                derived[relation.name] = batch, _cells(self._orders.table, relation.name, batch)
+                derived[relation.name] = joined([self._layout.empty(relation.name), *rows])
         return derived
 
-    def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
-        before, self._manifest = self._manifest, next_manifest(task, reports, clocks)
-        if self._store is not None:
-            self._store.commit(self._manifest)
-            self._store.collect((self._manifest, before) if before else (self._manifest,))
+
+def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
+    """Returns the rows of all engines, where groups move and no checkpoint has the rows."""
+    is_changing = any(not _goes_on(engine, task) for engine in host.engines.values())
+    if host.store is not None or not (task.is_moving or is_changing):
+        return []
+    tables = task.partitionings[-1:] or (task.partitioning,)
+    exported = {slot: engine.export() for slot, engine in host.engines.items()}
+    return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
+
+
+def _part(
+    table: Partitioning, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int
+) -> RelationBatch:
+    """Returns the rows that a slot needs."""
+    return batch if cells is None else batch.take(rows_for_slot(table, relation, cells, slot))
 
 
 def _goes_on(engine: Engine, task: SlotTask) -> bool:

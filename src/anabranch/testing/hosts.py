@@ -8,4 +8,4 @@ from anabranch.run.local import LocalHost
 
 def engines_of(host: LocalHost) -> list[Engine]:
     """Engines of a host, by slot."""
-    return [host._engines[slot] for slot in sorted(host._engines)]
+    return [host.engines[slot] for slot in sorted(host.engines)]

@@ -10,11 +10,9 @@ from typing import Any
 
 from anabranch.plan.query_set import as_set
 from anabranch.run import hot
-from anabranch.run.clock import Clocks
 from anabranch.run.local import LocalHost
 from anabranch.run.rebuilding import Holding
 from anabranch.run.slot import NOTHING_OPENED, Opening, SlotTask
-from anabranch.stats.report import SlotReports
 
 
 class WorkerHost(LocalHost):
@@ -24,23 +22,22 @@ class WorkerHost(LocalHost):
         self._opened: dict[int, hot.OpenEngine] = {}
         self._identity: str | None = None
         super().__init__(query, plan, checkpoint=checkpoint, **settings)
-        assert self._store is not None
-        self._identity = self._store.open(as_set(query), self._setup.execution)
-        hot.claim(self._identity, self._store.location)
+        assert self.store is not None
+        self._identity = self.store.open(as_set(query), self.round.setup.execution)
+        hot.claim(self._identity, self.store.location)
 
-    def _is_ready(self, task: SlotTask) -> bool:
+    def is_ready(self, task: SlotTask) -> bool:
         return False  # no engine lives from one batch to the next
 
-    def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
+    def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         if self._identity is None:
             return NOTHING_OPENED  # a worker opens its state with a batch
-        assert self._store is not None
-        self._opened[slot] = opened = hot.open_engine(task, slot, self._identity, self._store)
-        self._engines[slot] = opened.engine
+        assert self.store is not None
+        self._opened[slot] = opened = hot.open_engine(task, slot, self._identity, self.store)
+        self.engines[slot] = opened.engine
         return Opening(opened.changes, opened.was_hot, taken=opened.taken)
 
-    def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
+    def keep_slots(self, task: SlotTask) -> None:
         assert self._identity is not None
         for slot in task.partitioning.working:
-            hot.keep_engine(self._opened[slot], task.at(task.queries.stages - 1), slot, self._identity)
-        super()._commit(task, reports, clocks)
+            hot.keep_engine(self._opened[slot], task, slot, self._identity)

@@ -92,7 +92,7 @@ def test_a_change_may_be_made_box_by_box() -> None:
     plans = []
     for second in range(1, 4):
         host.step(read_rows(streams, [f"{name} {second} {second}" for name in "abcdef"]))
-        plans.append(str(host._engines[0].only.plan))
+        plans.append(str(host.engines[0].only.plan))
     assert plans == ["(((b c) a) (d e f))", "(((b c) a) ((d e) f))", "(((b c) a) ((d e) f))"]
     assert [record["phase"] for record in host.history] == ["began", "ended"]
 
@@ -109,12 +109,12 @@ def test_a_change_box_by_box_that_is_aborted_on_its_second_box_goes_back_all_the
         if second == 1:
             host.migrate(parse("(((b c) a) ((d e) f))"), "parallel-track", box_by_box=True)
         if second == 5:
-            assert str(host._engines[0].only.plan) == "(((b c) a) ((d e) f))"
-            assert host._engines[0].is_migrating
+            assert str(host.engines[0].only.plan) == "(((b c) a) ((d e) f))"
+            assert host.engines[0].is_migrating
             host.steering.of_query(None).abort("second thoughts")
         rows = [f"{name} {second} {second // 5}" for name in "abcdef"]
         found.append(host.step(read_rows(streams, rows)).num_rows)
-    assert str(host._engines[0].only.plan) == "(((a b) c) (d e f))"
+    assert str(host.engines[0].only.plan) == "(((a b) c) (d e f))"
     assert [record["phase"] for record in host.history] == ["began", "given up"]
     # Each second but the first of its key: all combinations with the second before, less those of that one alone.
     assert found == [1, *[2**6 - 1] * 4, 1]
@@ -137,7 +137,7 @@ def test_slots_may_run_different_plans() -> None:
     found = step(host, *(f"c 3 {key} z" for key in range(9)))
     assert found == ("x y z",) * 9
     assert [str(each.plan) for each in host.steering.plans[ALONE]] == ["(a (b c))", "((a b) c)", "((a b) c)"]
-    assert [str(engine.only.plan) for engine in host._engines.values()] == ["(a (b c))", "((a b) c)", "((a b) c)"]
+    assert [str(engine.only.plan) for engine in host.engines.values()] == ["(a (b c))", "((a b) c)", "((a b) c)"]
 
 
 def test_a_schedule_changes_plans_at_its_batches() -> None:

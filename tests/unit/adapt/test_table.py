@@ -366,7 +366,7 @@ def test_more_slots_or_fewer_are_used_as_asked(tmp_path: Path) -> None:
         assert len(step(host, *(f"b {second} {key} y" for key in KEYS))) == len(KEYS)
         assert len(step(host, *(f"b {second + 1} {key} z" for key in KEYS))) == len(KEYS)
         assert host.partitioning.working == tuple(range(slots))
-        assert sorted(host._engines) == [*range(slots)]
+        assert sorted(host.engines) == [*range(slots)]
     with pytest.raises(PlanError, match="5 slots cannot be used: the query has 4"):
         host.scale(5)
     host.scale(2)

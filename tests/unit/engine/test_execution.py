@@ -107,12 +107,12 @@ def test_no_row_lives_only_in_a_state_that_a_migration_may_discard(data: st.Data
     for batch in data.draw(batch_cuts(rows), "batches"):
         host.step(batch)
         floors = relation_floors(alone(query), host.clocks)
-        for name, base in host._engines[0].bases.items():
+        for name, base in host.engines[0].bases.items():
             everything = base.everything()
             times.setdefault(name, {}).update(
                 zip(everything.rows[name].tolist(), everything.newest.tolist(), strict=True)
             )
-        host._engines[0]._drop(floors)
+        host.engines[0]._drop(floors)
         track = engines_of(host)[0].only.track
         assert isinstance(track, PlanTrack)
         for state in track.intermediates.values():

@@ -135,8 +135,8 @@ def test_an_unbounded_window_is_kept_no_longer_than_its_band_allows(tmp_path: ob
     host = LocalHost(query, parse("(a b)"), checkpoint=str(tmp_path))
     for second in range(50):
         host.step({name: rows([second * SECOND]) for name in "ab"})
-    assert host._manifest is not None
-    assert len(host._manifest.files) < 10
+    assert host.manifest is not None
+    assert len(host.manifest.files) < 10
     again = LocalHost(query, parse("(b a)"), checkpoint=str(tmp_path))
     assert again.step({"b": rows([51 * SECOND])}).num_rows == 2
     (engine,) = engines_of(again)

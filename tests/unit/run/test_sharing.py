@@ -172,9 +172,9 @@ def test_hot_state_is_found_again_with_its_shared_joins(tmp_path: Path, monkeypa
 
     def step_and_reopen(batch: dict[str, pa.Table]) -> pa.Table:
         answer = step(batch)
-        kept = json.loads(json.dumps(host._engines[0].layout()))
-        host._engines[0] = Engine(ALL, plans(OWN), arena=MappedArena(tmp_path))
-        host._engines[0].reopen(kept)
+        kept = json.loads(json.dumps(host.engines[0].layout()))
+        host.engines[0] = Engine(ALL, plans(OWN), arena=MappedArena(tmp_path))
+        host.engines[0].reopen(kept)
         return answer
 
     monkeypatch.setattr(host, "step", step_and_reopen)

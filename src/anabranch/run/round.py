@@ -1,0 +1,231 @@
+"""The course of a micro-batch, from arrivals to manifest; every host runs this code.
+
+A `Round` holds the state of a run between two batches and does no I/O: it makes the task of the slots, takes their
+reports, and returns the manifest and the records. `take_batch` runs one batch on a host, which supplies arrivals,
+execution, delivery and a clock, and announces every crash point.
+
+Invariant: the state advances when a batch is committed and not before, so a failed batch can be repeated with the same
+answer. Limit: one batch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter, thread_time
+from typing import Protocol
+
+from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.records import Record
+from anabranch.adapt.steering import Steering
+from anabranch.run.clock import Clocks
+from anabranch.run.commit import moment, newest_by_stream, next_manifest, next_task, rows_by_stream, ticks_by_stream
+from anabranch.run.manifest import Manifest
+from anabranch.run.side_output import ceilings
+from anabranch.run.slot import SlotTask
+from anabranch.run.store import Store
+from anabranch.run.work import Setup, Work
+from anabranch.stats.report import SlotReports
+
+BEGIN, WRITTEN, DIVERTED, COMMITTED, COLLECTED = PHASES = ("begin", "written", "diverted", "committed", "collected")
+"""The crash points of a batch: it begins; its results, its diverted rows and its manifest are durable; old files are
+removed."""
+
+Announce = Callable[[str, int], None]
+"""Gets each phase of each batch, for tests that end the host there."""
+
+
+def announce_nothing(phase: str, batch: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class EventTimeRules:
+    """The settings by which streams advance, in microseconds and by stream."""
+
+    idle_timeouts: Mapping[str, int | None] = field(default_factory=dict)
+    """None for a stream that is never idle."""
+    max_ahead: Mapping[str, int] = field(default_factory=dict)
+    """Rows further ahead of the time of day are diverted."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a host knows of a batch before its slots step."""
+
+    newest: Mapping[str, int | None] | None = None
+    """The newest event time of each stream, up to its ceiling; None if only the slots will know."""
+    ticks: Mapping[str, int | None] = field(default_factory=dict)
+    """The last tick of each derived stream."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The versions of tables that are in force."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A batch whose slots may step."""
+
+    task: SlotTask
+    now: int
+    clocks: Clocks | None
+    """After the batch, if already known."""
+    refused: list[Record]
+    """Changes that could not begin with this batch."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A committed batch."""
+
+    task: SlotTask
+    reports: SlotReports
+    clocks: Clocks
+    records: list[Record]
+    seconds: Mapping[str, float]
+    """Wall-clock time of each phase."""
+    deciding: float
+    """Processor time of deciding, in this thread."""
+
+
+class Host(Protocol):
+    """What a host supplies for one batch; `take_batch` calls the methods in this order."""
+
+    def now(self) -> int:
+        """Returns the time of day in microseconds."""
+
+    def announce(self, phase: str, batch: int) -> None:
+        """Receives a crash point."""
+
+    def arrivals(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
+        """Reads what is needed before the step; `limits` is the largest admitted event time, by relation."""
+
+    def run(self, task: SlotTask) -> SlotReports:
+        """Runs all stages of the batch in all slots and publishes the results."""
+
+    def divert(self, task: SlotTask, reports: SlotReports) -> None:
+        """Delivers the rows that are late or ahead."""
+
+    def commit(self, manifest: Manifest) -> None:
+        """Makes the batch durable; from here on it is done."""
+
+    def collect(self, kept: tuple[Manifest, ...]) -> None:
+        """Removes files that none of these manifests lists."""
+
+    def facts(self, batch: BatchFacts) -> BatchFacts:
+        """Adds what the host knows of its resources: cores and backlog."""
+
+    def note(self, records: list[Record]) -> None:
+        """Writes records to the history."""
+
+
+class Round:
+    """The state of a run between two batches."""
+
+    def __init__(self, setup: Setup, steering: Steering, manifest: Manifest | None, rules: EventTimeRules) -> None:
+        self.setup = setup
+        self.steering = steering
+        self.rules = rules
+        self.manifest = manifest
+        self.clocks = manifest.clocks if manifest else Clocks.at_start(setup.queries.streams, 0)
+        self._began: float | None = None
+
+    @property
+    def batch(self) -> int:
+        """The number of the next batch."""
+        return self.manifest.batch + 1 if self.manifest else 0
+
+    @property
+    def needs_times(self) -> bool:
+        """True when slots must know the watermark after the batch while they step."""
+        return self.setup.queries.needs_watermark or self.setup.execution.rows_wait
+
+    def resume(self, manifest: Manifest | None, now: int) -> None:
+        """Goes on after a manifest; the idle timeout of every stream starts anew."""
+        self.manifest = manifest
+        self.clocks = (manifest.clocks if manifest else self.clocks).resumed(now)
+
+    def limits(self, now: int) -> dict[str, int]:
+        """Returns the largest admitted event time of each relation that has one."""
+        return dict(ceilings(self.setup.queries.graph.relations, self.rules.max_ahead, now))
+
+    def begin(self, arrivals: Arrivals, now: int) -> Begun:
+        """Makes the task of the next batch."""
+        clocks = None if arrivals.newest is None else self._after(arrivals.newest, now, arrivals.ticks)
+        at = moment(self.setup.queries, self.clocks, self.setup.execution)
+        orders, refused = self.steering.next(self.batch, at)
+        known = clocks if self.needs_times else None
+        before = self.manifest, self.clocks
+        task = next_task(self.setup, orders, self.batch, *before, known, self.limits(now), arrivals.versions)
+        return Begun(task, now, clocks, refused)
+
+    def end(self, begun: Begun, reports: SlotReports) -> Manifest:
+        """Returns the manifest of the batch, to be committed."""
+        clocks, queries = begun.clocks, self.setup.queries
+        if clocks is None:
+            clocks = self._after(newest_by_stream(queries, reports), begun.now, ticks_by_stream(queries, reports))
+        return next_manifest(begun.task, reports, clocks)
+
+    def advance(self, manifest: Manifest, reports: SlotReports, now: int, started: float) -> BatchFacts:
+        """Moves on to the next batch, after the manifest was committed; returns what is known of the batch.
+
+        `started` is when the batch began on a clock that counts seconds.
+        """
+        earlier, self.manifest, self.clocks = self.clocks, manifest, manifest.clocks
+        began, self._began = self._began, started
+        return BatchFacts(
+            manifest.batch,
+            self.clocks.seconds_since(earlier),
+            sum(rows_by_stream(self.setup.queries, reports).values()),
+            self.clocks.seconds_behind(now),
+            period=None if began is None else started - began,
+        )
+
+    def _after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
+        streamed = self.setup.queries.graph.streamed
+        disorder = {each.stream: each.disorder for each in streamed if not each.is_result}
+        return self.clocks.advance(newest, disorder, now, self.rules.idle_timeouts, ticks)
+
+
+def recovered(work: Work, store: Store | None) -> tuple[Work, Manifest | None]:
+    """Returns the work as it goes on from a checkpoint, and its last manifest."""
+    manifest = None if store is None else store.latest()
+    return (work if manifest is None else work.resumed(manifest.plans)).carrying(), manifest
+
+
+def open_round(work: Work, manifest: Manifest | None, store: Store | None, rules: EventTimeRules) -> Round:
+    """Opens a run; its history brings the statistics that earlier runs measured."""
+    table = work.first_table(manifest.partitionings[-1] if manifest else None)
+    opened = Round(work.setup, work.steering(table), manifest, rules)
+    if store is not None:
+        opened.steering.recall(store.history())
+    return opened
+
+
+def take_batch(course: Round, host: Host) -> Taken:
+    """Runs the next batch on a host."""
+    started, number = perf_counter(), course.batch
+    now = host.now()
+    host.announce(BEGIN, number)
+    arrivals = host.arrivals(number, course.limits(now))
+    deciding = thread_time()
+    begun = course.begin(arrivals, now)
+    spent = thread_time() - deciding
+    task, planned = begun.task, perf_counter()
+    reports = host.run(task)
+    written = perf_counter()
+    host.announce(WRITTEN, number)
+    host.divert(task, reports)
+    host.announce(DIVERTED, number)
+    manifest, before = course.end(begun, reports), course.manifest
+    host.commit(manifest)
+    host.announce(COMMITTED, number)
+    facts = course.advance(manifest, reports, host.now(), started)
+    host.collect((manifest, before) if before else (manifest,))
+    host.announce(COLLECTED, number)
+    collected = perf_counter()
+    facts, deciding = host.facts(facts), thread_time()
+    records = [*begun.refused, *course.steering.after(facts, reports)]
+    host.note(records)
+    spent += thread_time() - deciding
+    seconds = {"plan": planned - started, "step": written - planned, "commit": collected - written}
+    seconds["adapt"] = perf_counter() - collected
+    return Taken(task, reports, manifest.clocks, records, seconds, spent)
