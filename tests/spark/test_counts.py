@@ -111,7 +111,7 @@ def in_folder(folder: Path) -> int:
 def is_read_by_slots(handle: anabranch.QueryHandle) -> bool:
     runner = handle._runner
     assert isinstance(runner, SparkRunner)
-    return runner._files is not None
+    return runner.reads_files
 
 
 class Events(logging.Handler):

@@ -76,7 +76,7 @@ def query_of(spark: SparkSession, story: Story, folder: Path) -> anabranch.Conti
 def is_read_by_slots(handle: anabranch.QueryHandle) -> bool:
     runner = handle._runner
     assert isinstance(runner, SparkRunner)
-    return runner._files is not None
+    return runner.reads_files
 
 
 def rows_in(tables: Mapping[str, pa.Table]) -> int:

@@ -39,7 +39,13 @@ class FakeRunner:
         self._ran: set[int] = set()
 
     def migrate(
-        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
+        self,
+        plan: Any,
+        strategy: str = "auto",
+        slots: Iterable[int] | None = None,
+        *,
+        box_by_box: bool = False,
+        query: str | None = None,
     ) -> None:
         raise AssertionError(plan)
 

@@ -113,7 +113,7 @@ class RunningSet:
             with self._or_ended(handle):
                 change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
                 started, fresh = start_query(wanted.spark, frames, work, sinks, self.checkpoint, options)
-            fresh.go_on_from(runner, QueriesChanged(fresh.next_batch, change.joined, change.left))
+            fresh.go_on_from(runner, QueriesChanged(fresh.round.batch, change.joined, change.left))
             handle.follow(started, fresh)
             self.run, self.sinks = wanted, dict(sinks)
             return change

@@ -53,6 +53,7 @@ from anabranch.planning.explain import explain_joint, explain_queries, shared_li
 from anabranch.run.counting import cells_of_sample
 from anabranch.run.deferral import follow_late_filters
 from anabranch.run.keys import scheduled
+from anabranch.run.round import EventTimeRules
 from anabranch.run.sample import Sample, sampled_classes
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.sink_settings import require_columns
@@ -235,13 +236,13 @@ class Run:
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
             for name, stream in self._streams.items()
         }
+        ahead = {name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None}
         return RunOptions(
             settings.trigger.for_spark(),
             settings.name,
-            timeouts,
+            EventTimeRules(timeouts, ahead),
             settings.listeners,
             spark_checkpoint=settings.spark_checkpoint,
-            max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
             late=late,
             tables=self._tables(),
             assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.lang.sizes import size_text
-from anabranch.plan.mesh import Plan
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.run.interrupts import noted_signals, takes_interrupts
 from anabranch.run.progress import BatchProgress
@@ -59,7 +59,13 @@ class Runner(Protocol):
         """The queries that run."""
 
     def migrate(
-        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
+        self,
+        plan: Plan,
+        strategy: str = "auto",
+        slots: Iterable[int] | None = None,
+        *,
+        box_by_box: bool = False,
+        query: str | None = None,
     ) -> None:
         """Requests another plan, from the next batch on."""
 
@@ -227,7 +233,7 @@ class QueryHandle:
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
         with self._in_force() as runner:
-            runner.migrate(str(plan), strategy, slots, box_by_box, query)
+            runner.migrate(parse_plan(str(plan)), strategy, slots, box_by_box=box_by_box, query=query)
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
         """Makes queries that run together compute a join once for all of them, from the next batch on.

@@ -5,7 +5,7 @@ Clocks advance by these times.
 Rows that Spark sends bear the place of their relation in the graph; rows that a filter rejects, and ticks of derived
 relations, bear its complement.
 
-Law: what a filter rejects counts, because a stream that brings nothing else is not silent.
+Invariant: rows that a filter rejects count, because a stream that brings nothing else is not silent.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ def by_stream(queries: QuerySet, newest: Mapping[str, Any]) -> dict[str, int | N
         times = [time for time in (newest.get(relation.name), seen.get(relation.stream)) if time is not None]
         seen[relation.stream] = max(times, default=None)
     return seen
+
+
+def by_relation(queries: QuerySet, observed: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the newest time of each relation of a stream, from what was observed; ticks of derived ones are not."""
+    streams = (each for each in queries.graph.streamed if not each.is_result and not each.is_derived)
+    return {each.name: observed[each.name] for each in streams if observed.get(each.name) is not None}
 
 
 def of_rows(queries: QuerySet, rows: Iterable[Row]) -> dict[str, int | None]:

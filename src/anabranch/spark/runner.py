@@ -1,4 +1,4 @@
-"""The driver's side of a running set of queries: one protocol round per micro-batch.
+"""The driver's side of a running set of queries: one round (`run.round`) per micro-batch.
 
 For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sinks
 under b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with
@@ -14,85 +14,43 @@ import logging
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.errors import CorruptCheckpoint, SpecError
-from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query_set import ALONE, Plans
+from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
-from anabranch.run.clock import Clocks
-from anabranch.run.commit import (
-    ahead_by_stream,
-    late_by_stream,
-    moment,
-    newest_by_stream,
-    next_manifest,
-    next_task,
-    rows_by_query,
-    rows_by_stream,
-    rows_out,
-    ticks_by_stream,
-)
-from anabranch.run.file_rows import SlotFiles
-from anabranch.run.keys import code_of
+from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
+from anabranch.run.controls import Controls
 from anabranch.run.lease import Lease
+from anabranch.run.manifest import Manifest
 from anabranch.run.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
-from anabranch.run.results import ResultLayout
-from anabranch.run.side_output import ceilings
-from anabranch.run.slot import SlotTask, idle_report
+from anabranch.run.round import Announce, EventTimeRules, Taken, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.store import Store
-from anabranch.run.wire import RELATION, wire_layout
+from anabranch.run.wire import wire_layout
 from anabranch.run.work import Work
-from anabranch.spark import newest
-from anabranch.spark.arrow_schema import to_spark
-from anabranch.spark.exchange import PACKETS, Course, Outlet
 from anabranch.spark.expressions import require_ansi
-from anabranch.spark.failure import (
-    QueryStopped,
-    evaluating,
-    for_spark,
-    is_interrupt,
-    is_spark_gone,
-    named_start,
-    query_id,
-)
-from anabranch.spark.file_streams import FileStreams, file_streams, slots_frame
-from anabranch.spark.late import LateRows, LateRowsWarning, only_diverted
-from anabranch.spark.locality import SLOT, anchored
+from anabranch.spark.failure import QueryStopped, for_spark, is_interrupt, is_spark_gone, named_start
+from anabranch.spark.file_streams import file_streams
+from anabranch.spark.late import LateRows, LateRowsWarning
+from anabranch.spark.micro_batch import MicroBatch, Pipeline
 from anabranch.spark.offsets import in_scan_order, sparks_folder
 from anabranch.spark.patches.local_files import replace_local_files
 from anabranch.spark.patches.new_files import find_new_files
 from anabranch.spark.places import Places
-from anabranch.spark.prefilter import Prefilter
 from anabranch.spark.session import refuse_speculation
-from anabranch.spark.sinks.delivery import deliver
-from anabranch.spark.sinks.sink import Batch, Sink
-from anabranch.spark.sinks.workers import WorkerWriter
-from anabranch.spark.source import (
-    PASSES,
-    Cells,
-    Routing,
-    below_ceilings,
-    has_observed_filters,
-    routing,
-    tagged_union,
-)
+from anabranch.spark.sinks.sink import Sink
+from anabranch.spark.source import Cells, tagged_union
 from anabranch.spark.tables import SparkTables, TableSource
-from anabranch.spark.worker import merge_function, step_function
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, added, merged_statistics, whole, with_delivered, with_results
+from anabranch.stats.report import merged_statistics
 from anabranch.telemetry.logs import say
 
 REMEMBERED_BATCHES = 1000
@@ -110,11 +68,7 @@ BATCH_SETTINGS = {
 _latest: WeakValueDictionary[str, SparkRunner] = WeakValueDictionary()
 """For each checkpoint the latest run in this process; the hot state belongs to that run."""
 
-Announce = Callable[[str, int], None]
 Listener = Callable[[Mapping[str, Any]], None]
-
-
-def _announce_nothing(phase: str, batch: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -124,12 +78,9 @@ class RunOptions:
     trigger: Mapping[str, Any]
     """As Spark's `DataStreamWriter.trigger` takes it."""
     name: str | None = None
-    idle_timeouts: Mapping[str, int | None] = field(default_factory=dict)
-    """In microseconds, by stream; None for a stream that is never idle."""
+    event_time: EventTimeRules = field(default_factory=EventTimeRules)
     listeners: tuple[Listener, ...] = ()
     """Functions that get every record of the history."""
-    max_ahead: Mapping[str, int] = field(default_factory=dict)
-    """In microseconds, by stream: rows further ahead of the time of day are diverted."""
     late: LateRows | None = None
     """Where diverted rows go; None to count them only."""
     assumed_disorder: frozenset[str] = frozenset()
@@ -138,11 +89,11 @@ class RunOptions:
     """Where the rows of tables come from, by table."""
     spark_checkpoint: str | None = None
     """Where Spark keeps its part of the checkpoint; None for beside ours."""
-    announce: Announce = _announce_nothing
+    announce: Announce = announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
 
-class SparkRunner:
+class SparkRunner(Controls):
     """One started set of queries."""
 
     def __init__(self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions) -> None:
@@ -159,83 +110,53 @@ class SparkRunner:
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
-        self.manifest = self.store.latest()
-        if self.manifest is not None:
-            work = work.resumed(self.manifest.plans)
-        work = work.carrying()
+        work, manifest = recovered(work, self.store)
         self.queries = work.queries
-        self.setup = work.setup
-        self._tables = SparkTables(work.queries, self.store, options.tables)
-        work = replace(work, held=self._tables.small())
-        table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
+        tables = SparkTables(work.queries, self.store, options.tables)
+        self.round = open_round(replace(work, held=tables.small()), manifest, self.store, options.event_time)
+        self.steering = self.round.steering
+        table = self.steering.table.table
         self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
-        self._routing: tuple[Partitioning, Routing] | None = None
-        self.steering = work.steering(table)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
-        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.streams, _now())
-        self._is_filtered = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
-        self._prefilter = Prefilter(self.cells.layout, self._tables.read)
-        self._is_observed = self._is_filtered or self._prefilter.may_filter
-        self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
-        self._began: float | None = None
+        self._pipeline = Pipeline(
+            self.cells,
+            sinks,
+            options.late,
+            self.store,
+            self.identity,
+            self._lease,
+            tables,
+            self._places,
+            options.announce,
+            self._note,
+            self._backlog,
+        )
+        self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._running: StreamingQuery | None = None
         self._is_configured = False
         self._lists_new_files = self._is_finite  # such a run lists its folders once
         self._is_released = False
-        self._files: FileStreams | None = None
         self._scanned = self.queries.streams
         """In the order of Spark's sources."""
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = []
-        self.steering.recall(self.store.history())
 
     @property
-    def plan(self) -> Plan | Plans:
-        """The plan of the latest batch, or the one that most slots had."""
-        return self.steering.most_plans.unwrapped
+    def manifest(self) -> Manifest | None:
+        """The manifest of the latest batch."""
+        return self.round.manifest
+
+    @property
+    def reads_files(self) -> bool:
+        """True when slots read the files of the streams themselves."""
+        return self._pipeline.files is not None
 
     @property
     def title(self) -> str:
         """How the log names the run."""
         return self.options.name or self.identity[:8]
-
-    def migrate(
-        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
-    ) -> None:
-        self.steering.of_query(query).migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
-
-    def share(self, join: str, queries: Iterable[str] | None) -> None:
-        self.steering.share(join, queries)
-
-    def unshare(self, queries: Iterable[str] | None) -> None:
-        self.steering.unshare(queries)
-
-    def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
-        self.steering.table.move(groups, to, strategy, most_rows)
-
-    def scale(self, slots: int) -> None:
-        self.steering.table.scale(slots)
-
-    def split(self, value: Any, over: int | Sequence[int] | None, key: str | None) -> None:
-        self.steering.table.split(*code_of(self.queries, value, key), over)
-
-    def unite(self, value: Any, key: str | None) -> None:
-        self.steering.table.unite(*code_of(self.queries, value, key))
-
-    def rebalance(self) -> None:
-        self.steering.table.rebalance()
-
-    def abort_migration(self, query: str | None = None) -> None:
-        self.steering.of_query(query).abort()
-
-    def freeze(self, frozen: bool) -> None:
-        self.steering.freeze(frozen)
-
-    @property
-    def is_changing(self) -> bool:
-        return self.steering.is_changing
 
     def history(self) -> list[dict[str, Any]]:
         return self.store.history()
@@ -289,10 +210,6 @@ class SparkRunner:
         self._note([record])
         self._between.append(record)
 
-    @property
-    def next_batch(self) -> int:
-        return self.manifest.batch + 1 if self.manifest else 0
-
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
         try:
@@ -333,111 +250,23 @@ class SparkRunner:
             time.sleep(_LOOK_SECONDS)
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
-        committed = self.manifest.batch if self.manifest else -1
-        if batch_id > committed + 1:
-            committed = self._catch_up()
-        if batch_id <= committed:
+        if batch_id > self.round.batch:
+            # Spark ends an earlier run only as this one begins.
+            self.round.resume(self.store.latest(), _now())
+        if batch_id < self.round.batch:
             return
-        if batch_id != committed + 1:
+        if batch_id != self.round.batch:
             raise CorruptCheckpoint(
-                f"checkpoint '{self.store.location}' has state up to batch {committed}, but Spark goes on with "
-                f"batch {batch_id}",
+                f"checkpoint '{self.store.location}' has state up to batch {self.round.batch - 1}, but Spark goes on "
+                f"with batch {batch_id}",
                 detail="the two parts of the checkpoint are not of the same run",
                 hint="restore the folder as a whole from a copy, or start with an empty one",
             )
-        started = time.perf_counter()
-        # Silence is what Spark has found between batches. What comes while one runs, or before the first, it finds with
-        # the next; so the time that those take must not make a stream idle.
-        now = _now()
         if not self._is_configured:
-            self._clocks = self._clocks.resumed(now)
-        self._configure(frame.sparkSession)
-        self.options.announce("begin", batch_id)
-        files = None
-        if self._files is not None:
-            found = self._files.of_batch(frame)
-            frame, files = (found, None) if isinstance(found, DataFrame) else (frame, found)
-        # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
-        # which rows have waited long enough, on that.
-        clocks, sent = None, None
-        limits = ceilings(self.queries.graph.relations, self.options.max_ahead, now)
-        moving = below_ceilings(self.queries.graph.names, limits)
-        if self.queries.needs_watermark or self.setup.execution.rows_wait:
-            if files is not None:
-                times = newest.by_stream(self.queries, files.newest(self.queries, limits))
-                clocks = self._clocks_after(times, now, {})
-            else:
-                with evaluating(batch_id):
-                    found_by = frame.groupBy(RELATION).agg(
-                        f.max(moving).alias(newest.NEWEST), f.count("*").alias(newest.ROWS)
-                    )
-                    rows = found_by.collect()
-                sent = {row[RELATION]: row[newest.ROWS] for row in rows}
-                times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
-                clocks = self._clocks_after(times, now, ticks)
-        observation = Observation()
-        is_observed = self._is_observed and clocks is None and files is None
-        if is_observed:
-            frame = frame.observe(observation, *newest.maxima(self.queries, moving), *newest.counts(self.queries))
-        if self._is_filtered and files is None:
-            frame = frame.where(PASSES).drop(PASSES)
-        self._places.meet(frame.sparkSession)
-        orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
-        versions = self._tables.in_force(batch_id)
-        if (known := self._prefilter.condition(versions)) is not None:
-            frame = frame.where(known)
-        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
-        late = self.options.late
-        if late is not None:
-            frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
-        planned = time.perf_counter()
-        batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=is_observed)
-        written = time.perf_counter()
-        self.options.announce("written", batch_id)
-        reports = self._reports(task)
-        if is_observed and sent is None:
-            sent = newest.counted(observation.get)
-        if sent is not None:
-            # Rows that do not reach the slots count, too.
-            reports = with_delivered(reports, self.cells.rows(sent))
-        if late is not None:
-            session, is_first = frame.sparkSession, not self._progress
-            late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
-            self.options.announce("diverted", batch_id)
-        if clocks is None:
-            times = (
-                newest.by_stream(self.queries, observation.get)
-                if is_observed
-                else {**newest_by_stream(self.queries, reports)}
-            )
-            clocks = self._clocks_after(times, now, ticks_by_stream(self.queries, reports))
-        manifest = next_manifest(task, reports, clocks)
-        self._lease.require()
-        self.store.commit(manifest)
-        self.options.announce("committed", batch_id)
-        seconds = clocks.seconds_since(self._clocks)
-        before, self.manifest, self._clocks = self.manifest, manifest, clocks
-        self.store.collect((manifest, before) if before else (manifest,))
-        self.options.announce("collected", batch_id)
-        collected = time.perf_counter()
-        waiting = sum(rows_by_stream(self.queries, reports).values())
-        facts = BatchFacts(
-            batch_id,
-            seconds,
-            waiting,
-            clocks.seconds_behind(_now()),
-            period=None if self._began is None else started - self._began,
-            cores=self._places.cores(frame.sparkSession),
-            backlog=self._backlog(),
-        )
-        self._began = started
-        records = [*refused, *self.steering.after(facts, reports)]
-        self._note(records)
-        spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
-        spent["adapt"] = time.perf_counter() - collected
-        self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
-        self._between.clear()
+            # Silence is what Spark finds between batches: the time before the first must not make a stream idle.
+            self.round.resume(self.round.manifest, _now())
+            self._configure(frame.sparkSession)
+        self._remember(take_batch(self.round, MicroBatch(self._pipeline, frame, self.round.needs_times)))
         if not self._lists_new_files and self._running is not None:
             find_new_files(frame.sparkSession, self._running)
             self._lists_new_files = True
@@ -454,84 +283,25 @@ class SparkRunner:
         latest = self._running._jsq.lastProgress()
         return None if latest is None else backlog(json.loads(latest.json())["sources"])
 
-    def _catch_up(self) -> int:
-        """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
-        self.manifest = self.store.latest()
-        if self.manifest is None:
-            return -1
-        self._clocks = self.manifest.clocks.resumed(_now())
-        return self.manifest.batch
-
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
-        if not self._is_configured:
-            for key, value in BATCH_SETTINGS.items():
-                session.conf.set(key, value)
-            self._is_configured = True
+        for key, value in BATCH_SETTINGS.items():
+            session.conf.set(key, value)
+        self._is_configured = True
 
     def streams(self, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, list[str]]:
         """The streaming frame of all relations, and the streams that it scans, in order."""
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
-        is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
-        self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
-        if self._files is not None:
-            union = self._files.frame(frames)
+        is_left_to_slots = self.options.late is None and not self._pipeline.prefilter.may_filter
+        files = self._pipeline.files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
+        if files is not None:
+            union = files.frame(frames)
         else:
             late = None if self.options.late is None else self.options.late.layout
             union = tagged_union(self.cells, frames, late, scans)
         scanned = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
         self._scanned = tuple(name for name in dict.fromkeys(scanned) if name in self.queries.streams)
         return union, scanned
-
-    def _results(
-        self, frame: DataFrame, files: SlotFiles | None, task: SlotTask, writers: Mapping[str, WorkerWriter]
-    ) -> DataFrame:
-        """The frame of the results; evaluating it runs all stages of the batch, once."""
-        slots = len(task.partitioning.working)
-        anchor = self._places.anchor(frame.sparkSession, task.partitioning)
-        if files is None:
-            frame = self._route(task.partitioning).send(frame, anchor)
-        else:
-            frame = slots_frame(frame.sparkSession, slots, anchor)
-        diverted = None if self.options.late is None else self.options.late.layout
-        course = Course.of(task).work
-        for number, (stage, merges) in enumerate(course):
-            is_final = number == len(course) - 1
-            outlet = Outlet(task.at(stage), writers, number, is_final)
-            function = (
-                merge_function(outlet, self.store.location)
-                if merges
-                else step_function(outlet, self.identity, self.store.location, diverted, files)
-            )
-            frame = frame.mapInArrow(function, to_spark(ResultLayout(self.queries).schema) if is_final else PACKETS)
-            if not is_final:
-                frame = frame.repartition(slots, SLOT)
-                if anchor is not None and not course[number + 1][1]:
-                    frame = anchored(frame, anchor)
-        return frame
-
-    def _reports(self, task: SlotTask) -> SlotReports:
-        working = frozenset(task.partitioning.working)
-        merged = [task.at(stage) for stage, merges in Course.of(task).work if merges]
-        reports = {
-            slot: whole([self.store.read_report(task.rows_name(slot, stage)) for stage in range(self.queries.stages)])
-            if slot in working
-            else idle_report(task, slot)
-            for slot in range(task.partitioning.slots)
-        }
-        of_groups = [self.store.read_report(each.merged_name(slot)).results for each in merged for slot in working]
-        return with_results(reports, added(of_groups)) if of_groups else reports
-
-    def _route(self, table: Partitioning) -> Routing:
-        if self._routing is None or self._routing[0] != table:
-            self._routing = table, routing(self.cells, table)
-        return self._routing[1]
-
-    # --- event time ---------------------------------------------------------------------------------------------------
-
-    def _clocks_after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
-        disorder = {each.stream: each.disorder for each in self.queries.graph.streamed if not each.is_result}
-        return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts, ticks)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -546,15 +316,10 @@ class SparkRunner:
                 except Exception as error:
                     warnings.warn(f"a listener failed on {record.kind}: {error!r}", stacklevel=2)
 
-    def _remember(
-        self,
-        batch_id: int,
-        task: SlotTask,
-        reports: SlotReports,
-        clocks: Clocks,
-        seconds: Mapping[str, float],
-        records: list[Record],
-    ) -> None:
+    def _remember(self, taken: Taken) -> None:
+        """Keeps the progress of a batch, for listeners and pages."""
+        task, reports, clocks, batch_id = taken.task, taken.reports, taken.clocks, taken.task.batch
+        records, self._between = [*self._between, *taken.records], []
         names = () if self.queries.names == (ALONE,) else self.queries.names
         late, finished = late_by_stream(self.queries, reports), rows_by_query(self.queries, reports)
         delivered = rows_by_stream(self.queries, reports)
@@ -571,7 +336,7 @@ class SparkRunner:
             ahead_rows=ahead_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
-            seconds=seconds,
+            seconds=taken.seconds,
             slots=tuple(
                 SlotProgress.of(slot, report, task.partitioning.table, self._places.executor(slot))
                 for slot, report in sorted(reports.items())

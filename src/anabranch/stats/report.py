@@ -262,6 +262,12 @@ def with_delivered(reports: SlotReports, counts: Mapping[str, int]) -> SlotRepor
     return {slot: replace(each, delivered=counts if slot == first else {}) for slot, each in reports.items()}
 
 
+def with_newest(reports: SlotReports, times: Mapping[str, int]) -> SlotReports:
+    """Returns the reports of a batch with newest event times, by relation, of rows that slots may not have received."""
+    first = min(reports)
+    return {**reports, first: replace(reports[first], rejected=_newest([reports[first].rejected, times]))}
+
+
 def with_results(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
     """Returns the reports of a batch with results that were finished after the slots' steps, by query."""
     first = min(reports)
