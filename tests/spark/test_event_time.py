@@ -141,7 +141,7 @@ def test_every_stream_has_a_timeout(spark: SparkSession, tmp_path: Path) -> None
         writer = query.writeStream.foreachBatch(lambda frame, batch: None).trigger(availableNow=True)
         handle = (writer.idleTimeout(settings["query"]) if settings else writer).start()
         handle.awaitTermination()
-        return handle._runner.options.idle_timeouts  # type: ignore[attr-defined]
+        return handle._runner.options.event_time.idle_timeouts  # type: ignore[attr-defined]
 
     assert timeouts() == {"s0": 600 * SECOND, "s1": None}
     assert timeouts(query="3 seconds") == {"s0": 3 * SECOND, "s1": None}

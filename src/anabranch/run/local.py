@@ -120,7 +120,6 @@ class LocalHost(Controls):
         _refuse_missing_tables(self.shelf)
         rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
         self.round = open_round(replace(work, held=self.shelf.small()), manifest, self.store, rules_of_time)
-        self.round.resume(manifest, now())
         self.steering = self.round.steering
         self._records: list[Record] = []
         self.engines: dict[int, Engine] = {}

@@ -127,6 +127,7 @@ class Round:
         self.manifest = manifest
         self.clocks = manifest.clocks if manifest else Clocks.at_start(setup.queries.streams, 0)
         self._began: float | None = None
+        self._is_awake = False
 
     @property
     def batch(self) -> int:
@@ -138,10 +139,15 @@ class Round:
         """True when slots must know the watermark after the batch while they step."""
         return self.setup.queries.needs_watermark or self.setup.execution.rows_wait
 
-    def resume(self, manifest: Manifest | None, now: int) -> None:
-        """Goes on after a manifest; the idle timeout of every stream starts anew."""
-        self.manifest = manifest
-        self.clocks = (manifest.clocks if manifest else self.clocks).resumed(now)
+    def resume(self, manifest: Manifest | None) -> None:
+        """Goes on after the manifest of another run."""
+        self.manifest, self._is_awake = manifest, False
+        self.clocks = manifest.clocks if manifest else self.clocks
+
+    def wake(self, now: int) -> None:
+        """Starts the idle timeout of every stream with the first batch: silence before it is nobody's."""
+        if not self._is_awake:
+            self.clocks, self._is_awake = self.clocks.resumed(now), True
 
     def limits(self, now: int) -> dict[str, int]:
         """Returns the largest admitted event time of each relation that has one."""
@@ -204,6 +210,7 @@ def take_batch(course: Round, host: Host) -> Taken:
     """Runs the next batch on a host."""
     started, number = perf_counter(), course.batch
     now = host.now()
+    course.wake(now)
     host.announce(BEGIN, number)
     arrivals = host.arrivals(number, course.limits(now))
     deciding = thread_time()

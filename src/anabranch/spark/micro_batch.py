@@ -6,7 +6,6 @@ and delivers the results. Invariant: each slot's step runs exactly once for each
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,6 +54,8 @@ class Pipeline:
     lease: Lease
     tables: SparkTables
     places: Places
+    now: Callable[[], int]
+    """Returns the time of day in microseconds."""
     announce: Announce
     note: Callable[[list[Record]], None]
     backlog: Callable[[], float | None]
@@ -90,10 +91,7 @@ class MicroBatch:
         self._observation: Observation | None = None
         self._sent: Mapping[int, int] | None = None
         self._batch: Batch
-        self.announce, self.note = pipeline.announce, pipeline.note
-
-    def now(self) -> int:
-        return time.time_ns() // 1000
+        self.now, self.announce, self.note = pipeline.now, pipeline.announce, pipeline.note
 
     def arrivals(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
         """Finds the files of the batch, and its newest event times where slots need them."""

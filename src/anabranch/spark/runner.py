@@ -129,6 +129,7 @@ class SparkRunner(Controls):
             self._lease,
             tables,
             self._places,
+            _now,
             options.announce,
             self._note,
             self._backlog,
@@ -252,7 +253,7 @@ class SparkRunner(Controls):
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id > self.round.batch:
             # Spark ends an earlier run only as this one begins.
-            self.round.resume(self.store.latest(), _now())
+            self.round.resume(self.store.latest())
         if batch_id < self.round.batch:
             return
         if batch_id != self.round.batch:
@@ -263,8 +264,6 @@ class SparkRunner(Controls):
                 hint="restore the folder as a whole from a copy, or start with an empty one",
             )
         if not self._is_configured:
-            # Silence is what Spark finds between batches: the time before the first must not make a stream idle.
-            self.round.resume(self.round.manifest, _now())
             self._configure(frame.sparkSession)
         self._remember(take_batch(self.round, MicroBatch(self._pipeline, frame, self.round.needs_times)))
         if not self._lists_new_files and self._running is not None:
