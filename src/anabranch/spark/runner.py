@@ -69,11 +69,11 @@ from anabranch.spark.failure import (
     query_id,
 )
 from anabranch.spark.file_streams import FileStreams, file_streams, slots_frame
+from anabranch.spark.internals.patches.local_files import replace_local_files
+from anabranch.spark.internals.patches.new_files import find_new_files
 from anabranch.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.spark.locality import SLOT, anchored
 from anabranch.spark.offsets import in_scan_order, sparks_folder
-from anabranch.spark.patches.local_files import replace_local_files
-from anabranch.spark.patches.new_files import find_new_files
 from anabranch.spark.places import Places
 from anabranch.spark.prefilter import Prefilter
 from anabranch.spark.session import refuse_speculation
@@ -322,8 +322,8 @@ class SparkRunner:
     def _await_progress(self) -> None:
         """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
         while self._last_done is not None and self._running is not None and self._running.isActive:
-            latest = self._running._jsq.lastProgress()
-            if latest is not None and latest.batchId() >= self._last_done:
+            latest = self._running.lastProgress
+            if latest is not None and latest.batchId >= self._last_done:
                 return
             time.sleep(_LOOK_SECONDS)
 
@@ -450,9 +450,9 @@ class SparkRunner:
         """Rows that waited in the sources after the batch before, where anybody asks and the sources say."""
         if self._running is None or not self.steering.needs_backlog:
             return None
-        # PySpark's own value has offsets as texts.
-        latest = self._running._jsq.lastProgress()
-        return None if latest is None else backlog(json.loads(latest.json())["sources"])
+        # The attributes of PySpark's value have offsets as texts, its JSON does not.
+        latest = self._running.lastProgress
+        return None if latest is None else backlog(json.loads(latest.json)["sources"])
 
     def _catch_up(self) -> int:
         """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
