@@ -93,7 +93,7 @@ from anabranch.spark.tables import SparkTables, TableSource
 from anabranch.spark.worker import merge_function, step_function
 from anabranch.stats.backlog import backlog
 from anabranch.stats.report import SlotReports, added, merged_statistics, whole, with_delivered, with_results
-from anabranch.telemetry.logs import say
+from anabranch.telemetry.logs import log_event
 
 REMEMBERED_BATCHES = 1000
 _LOOK_SECONDS = 0.005
@@ -259,7 +259,7 @@ class SparkRunner:
             return
         self._is_released = True
         batch = self.manifest.batch if self.manifest else None
-        say("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
+        log_event("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
         self.steering.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
@@ -305,7 +305,7 @@ class SparkRunner:
             if not self._has_stopped(error, frame.sparkSession):
                 self.failure = error
                 kind = type(error).__name__
-                say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
+                log_event("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
             short = for_spark(error)
             if short is error:
                 raise
@@ -539,7 +539,7 @@ class SparkRunner:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
-            say("record", run=self.title, **record.to_json())
+            log_event("record", run=self.title, **record.to_json())
             for listener in self.options.listeners:
                 try:
                     listener(record.to_json())
@@ -585,7 +585,7 @@ class SparkRunner:
                 for name in names
             },
         )
-        say("batch", run=self.title, batch=batch_id, **self._progress[batch_id].headline())
+        log_event("batch", run=self.title, batch=batch_id, **self._progress[batch_id].headline())
         while len(self._progress) > REMEMBERED_BATCHES:
             self._progress.popitem(last=False)
 
@@ -633,7 +633,7 @@ def start_query(
     for sink in (*sinks.values(), *([] if options.late is None else [options.late.sink])):
         sink.begin()
     after = runner.manifest.batch if runner.manifest else None
-    say(
+    log_event(
         "started",
         run=runner.title,
         id=str(started.id),
