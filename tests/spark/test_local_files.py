@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.spark.patches.local_files import CLASS, replace_local_files
+from anabranch.spark.internals.patches.local_files import CLASS, replace_local_files
 
 MODES = [0o644, 0o600, 0o755, 0o777, 0o070, 0o007, 0o000, 0o1777]
 
@@ -75,8 +75,8 @@ def test_easing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> No
 def test_where_hadoop_is_other_than_expected_all_stays_as_it_was(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.patches.local_files.HADOOPS_OWN", CLASS)
-    monkeypatch.setattr("anabranch.spark.patches.local_files.SOURCE", "no Java")
+    monkeypatch.setattr("anabranch.spark.internals.patches.local_files.HADOOPS_OWN", CLASS)
+    monkeypatch.setattr("anabranch.spark.internals.patches.local_files.SOURCE", "no Java")
     replace_local_files(spark)
     files_of(spark, tmp_path).mkdirs(spark.sparkContext._jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}/made"))  # type: ignore[union-attr]
     assert (tmp_path / "made").is_dir()
@@ -86,7 +86,7 @@ FOREIGN = """
 import sys
 from pyspark.sql import SparkSession
 import anabranch
-from anabranch.spark.patches.local_files import local_files
+from anabranch.spark.internals.patches.local_files import local_files
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
     "spark.sql.session.timeZone", "UTC").getOrCreate()

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import anabranch
-from anabranch.spark.patches.local_files import local_files, replace_local_files
-from anabranch.spark.patches.new_files import find_new_files
+from anabranch.spark.internals.patches.local_files import local_files, replace_local_files
+from anabranch.spark.internals.patches.new_files import find_new_files
 
 pytestmark = pytest.mark.spark
 
@@ -249,7 +249,7 @@ def test_a_run_that_follows_goes_on_where_the_first_ended(watch: Callable[..., A
 def test_of_its_log_a_source_is_shown_the_oldest_files_and_deletes_them(
     watch: Callable[..., Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.patches.new_files.OLDEST", 2)
+    monkeypatch.setattr("anabranch.spark.internals.patches.new_files.OLDEST", 2)
     settings = {
         "spark.sql.streaming.minBatchesToRetain": "1",
         "spark.sql.streaming.fileSource.log.compactInterval": "2",
@@ -288,8 +288,8 @@ def test_a_log_that_was_written_under_other_settings_goes_on(
 def test_where_spark_is_other_than_expected_all_stays_as_it_was(
     watch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.patches.new_files.JAVA", "no Java")
-    monkeypatch.setattr("anabranch.spark.patches.new_files.NEW_FILES", "anabranch.Another")
+    monkeypatch.setattr("anabranch.spark.internals.patches.new_files.JAVA", "no Java")
+    monkeypatch.setattr("anabranch.spark.internals.patches.new_files.NEW_FILES", "anabranch.Another")
     folder = tmp_path / "in"
     put(folder, "0.parquet", 0)
     with watch(folder) as watched:

@@ -18,7 +18,7 @@ from anabranch.api.members import Member
 from anabranch.api.settings import RunSettings
 from anabranch.lang.expr import conjuncts
 from anabranch.optimize import Choice
-from anabranch.optimize.filter_places import IN_SPARK, FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.optimize.filter_places import IN_SPARK, FilterPlaces, Pricing, costly_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import partitioning_of, set_of
 from anabranch.planning.choosing import DEFAULT_BATCH, decide, on_spark
@@ -40,30 +40,30 @@ def with_placed_filters(members: Mapping[str, Member], settings: RunSettings, co
     if not waiting:
         return dict(members)
     kept = _kept(waiting, settings)
-    dear = {name: _dear(member.compiled) for name, member in waiting.items()}
+    costly = {name: _costly(member.compiled) for name, member in waiting.items()}
     # A condition placed in the checkpoint keeps its place, also for queries that are added.
-    decided = {each: each in kept[name].late for name in kept for each in dear[name]}
-    wanted = dict.fromkeys(condition for name in waiting for condition in dear[name])
+    decided = {each: each in kept[name].late for name in kept for each in costly[name]}
+    wanted = dict.fromkeys(condition for name in waiting for condition in costly[name])
     free = [each for each in wanted if each not in decided]
     places = FilterPlaces(tuple(condition for condition, is_late in decided.items() if is_late))
     if free:
         places = _placed(members, [*waiting], [*wanted], free, places.late, settings, cores)
     found = dict(members)
     for name, member in waiting.items():
-        own = kept.get(name) or _own_places(places, dear[name], decided)
+        own = kept.get(name) or _own_places(places, costly[name], decided)
         compiled = member.compiled.with_late_filters(own.late)
         compiled.places = own
         found[name] = replace(member, compiled=compiled)
     return found
 
 
-def _own_places(places: FilterPlaces, dear: Sequence[str], decided: Mapping[str, bool]) -> FilterPlaces:
+def _own_places(places: FilterPlaces, costly: Sequence[str], decided: Mapping[str, bool]) -> FilterPlaces:
     """Returns the part of a joint placement that belongs to one query."""
-    if not dear:
-        return FilterPlaces(reasons=("no filter is dear enough to be put off",))
-    reasons = [f"{each} is checked where it is in the queries of the checkpoint" for each in dear if each in decided]
-    others = [each for each in places.reasons if each == _NO_SAMPLE or any(each.startswith(one) for one in dear)]
-    return FilterPlaces(tuple(each for each in dear if each in places.late), (*reasons, *others))
+    if not costly:
+        return FilterPlaces(reasons=("no filter is costly enough to be put off",))
+    reasons = [f"{each} is checked where it is in the queries of the checkpoint" for each in costly if each in decided]
+    others = [each for each in places.reasons if each == _NO_SAMPLE or any(each.startswith(one) for one in costly)]
+    return FilterPlaces(tuple(each for each in costly if each in places.late), (*reasons, *others))
 
 
 def unplaced(members: Mapping[str, Member]) -> dict[str, Member]:
@@ -76,11 +76,11 @@ def unplaced(members: Mapping[str, Member]) -> dict[str, Member]:
     }
 
 
-def _samples(members: Mapping[str, Member], dear: Sequence[str]) -> dict[str, tuple[Query, Sample]]:
+def _samples(members: Mapping[str, Member], costly: Sequence[str]) -> dict[str, tuple[Query, Sample]]:
     """Samples each query with its costly filters late."""
     before = {}
     for name, member in members.items():
-        own = [each for each in dear if each in _conditions(member.compiled)]
+        own = [each for each in costly if each in _conditions(member.compiled)]
         late = dict.fromkeys([*member.compiled.query.late_filters, *own])
         before[name] = member.compiled.with_late_filters([*late]) if own else member.compiled
     sample_queries([*before.values()])
@@ -90,19 +90,19 @@ def _samples(members: Mapping[str, Member], dear: Sequence[str]) -> dict[str, tu
 def _placed(
     members: Mapping[str, Member],
     waiting: Sequence[str],
-    dear: Sequence[str],
+    costly: Sequence[str],
     free: Sequence[str],
     late: Sequence[str],
     settings: RunSettings,
     cores: int,
 ) -> FilterPlaces:
     """Returns the cheapest placement of filters for queries that have none yet; the others keep theirs."""
-    samples = _samples(members, dear)
+    samples = _samples(members, costly)
     seen = {
         each.condition: each
         for query, sample in samples.values()
         for each in seen_filters(query, sample.rows)
-        if each.condition in dear
+        if each.condition in costly
     }
     if not any(condition in seen for condition in free):
         return FilterPlaces(tuple(late), (_NO_SAMPLE,))
@@ -135,11 +135,11 @@ def _queries(members: Mapping[str, Member], moving: Collection[str], late: Seque
     }
 
 
-def _dear(compiled: CompiledQuery) -> tuple[str, ...]:
+def _costly(compiled: CompiledQuery) -> tuple[str, ...]:
     def query_with(late: Sequence[str]) -> Query:
         return compiled.stages.with_late_filters(late).query
 
-    return dear_filters(compiled.query, query_with)
+    return costly_filters(compiled.query, query_with)
 
 
 def _conditions(compiled: CompiledQuery) -> set[str]:

@@ -28,7 +28,7 @@ from anabranch.settings.commands import USER_ERROR, add_command, error_text, exa
 from anabranch.spark.quiet import VERBOSE
 from anabranch.spec import asking
 from anabranch.spec import commands as spec_commands
-from anabranch.telemetry.logs import is_json, json_lines, say
+from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
     "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         if "--debug" in words or isinstance(error, InvariantBroken):
             raise
         if logs_json:
-            say("error", logging.ERROR, kind=type(error).__name__, message=str(error))
+            log_event("error", logging.ERROR, kind=type(error).__name__, message=str(error))
             return USER_ERROR
         print(error_text(error), file=sys.stderr)
         return USER_ERROR

@@ -22,6 +22,7 @@ from anabranch.api import Session
 from anabranch.errors import HostError
 from anabranch.optimize.warm_up import compile_searches
 from anabranch.spark.archive import OFF, archive_file, writing_options
+from anabranch.spark.internals.driver import stop_with_jvm
 from anabranch.spark.jvm import running_options
 from anabranch.spark.session import local_session
 
@@ -80,12 +81,7 @@ def record(file: Path) -> None:
             writer.option("checkpointLocation", f"{folder}/checkpoint{number}").trigger(
                 availableNow=True
             ).start().awaitTermination()
-    gateway = spark.sparkContext._gateway
-    spark.stop()
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+    stop_with_jvm(spark)
 
 
 def _write(folder: Path) -> None:

@@ -23,7 +23,7 @@ from anabranch.errors import PlanError
 from anabranch.lang.expr import own_functions
 from anabranch.lang.schema import Schema, is_fixed_width
 from anabranch.lang.window import FOREVER, CountWindow
-from anabranch.plan.cost_rank import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, dear_calls
+from anabranch.plan.cost_rank import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, costly_calls
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
 from anabranch.stats.view import Known, Provenance, StatisticsView
@@ -318,4 +318,4 @@ def _weight(theta: Theta, seen: StatisticsView, use: _Use) -> float:
     functions = own_functions(theta.predicate)
     costs = [use(f"cost of {f.name}", seen.function_cost(f.name), ASSUMED_FUNCTION[f.kind]) for f in functions]
     # The built-in costs are in proportion to the built-in cost of a check, those of one's own functions were measured.
-    return 1.0 + dear_calls(theta.predicate) / ENGINE.check + sum(costs) / check
+    return 1.0 + costly_calls(theta.predicate) / ENGINE.check + sum(costs) / check

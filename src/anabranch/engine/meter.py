@@ -1,7 +1,7 @@
 """Counts the work of the operators in one step and returns it as an immutable `StepStatistics`.
 
 Costs and selectivities of predicates are kept across steps: predicates that are checked together are ordered by their
-measured ranks (`plan.dearness`). So timings affect the order of checks, never their outcome.
+measured ranks (`plan.cost_rank`). So timings affect the order of checks, never their outcome.
 """
 
 from __future__ import annotations

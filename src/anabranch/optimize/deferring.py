@@ -28,8 +28,8 @@ MOST_VARIED = 8
 
 def deferring_variants(found: Iterable[Candidate], model: ResourceModel, graph: JoinGraph) -> list[Candidate]:
     """Returns, for each of the cheapest candidates, the best plan with the same joins that defers costly predicates."""
-    dear = _movable(model, graph)
-    if not dear:
+    costly = _movable(model, graph)
+    if not costly:
         return []
     variants = []
     # Merged rows cannot be distinguished, so predicates on their differences must have been checked.
@@ -37,7 +37,7 @@ def deferring_variants(found: Iterable[Candidate], model: ResourceModel, graph: 
     for candidate in sorted(plain, key=lambda each: (each.cost.cpu, str(each.plan)))[:MOST_VARIED]:
         best = candidate
         while True:
-            plans = [plan for position in dear for plan in _moved(best.plan, position, graph)]
+            plans = [plan for position in costly for plan in _moved(best.plan, position, graph)]
             tried = [(model.price(plan), plan) for plan in plans]
             if not tried:
                 break

@@ -29,7 +29,7 @@ from anabranch.errors import BundleError, SpecError
 from anabranch.lang.expr import conjuncts
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Infeasible
-from anabranch.plan.cost_rank import is_dear
+from anabranch.plan.cost_rank import is_costly
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, set_of
@@ -166,14 +166,14 @@ class Pricing:
         return found
 
 
-def dear_filters(query: Query, compiled: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
+def costly_filters(query: Query, compiled: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
     """Returns the costly early conditions on one stream that can be deferred; `compiled` raises for the others."""
     found = []
     for relation in query.graph.streamed:
         if relation.filter is None or relation.is_result:
             continue  # results of another query are checked where they are produced, and are not counted
         for part in conjuncts(relation.filter):
-            if is_dear(part):
+            if is_costly(part):
                 try:
                     compiled([str(part)])
                 except SpecError:
@@ -227,8 +227,8 @@ def _reason(each: SeenFilter, early: Cores, late: Cores) -> str:
     is_late = _pays(early, late)
     place, other = ("by the joins", "before them") if is_late else ("before the joins", "by them")
     here, there = (late, early) if is_late else (early, late)
-    dearer = "" if each.early == 1 else f", {each.early:.2g} times as dear before the joins"
-    known = f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass{dearer}"
+    costlier = "" if each.early == 1 else f", {each.early:.2g} times as costly before the joins"
+    known = f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass{costlier}"
     if not isfinite(there.all):
         return f"{known}; the queries cannot run with it {other}"
     return f"{known}; {here.all:.3g} cores, {other} {there.all:.3g}"

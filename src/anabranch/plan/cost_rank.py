@@ -39,17 +39,17 @@ ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
 
 
-def dear_calls(predicate: Expr) -> float:
+def costly_calls(predicate: Expr) -> float:
     """Returns the seconds per row of the costly built-in functions in a predicate."""
     return sum(DEAR_CALLS.get(node.function, 0.0) for node in walk(predicate) if isinstance(node, Call))
 
 
 def assumed_cost(predicate: Expr) -> float:
     """Returns the seconds per row to check a predicate."""
-    return CHECK + dear_calls(predicate) + sum(ASSUMED_FUNCTION[own.kind] for own in own_functions(predicate))
+    return CHECK + costly_calls(predicate) + sum(ASSUMED_FUNCTION[own.kind] for own in own_functions(predicate))
 
 
-def is_dear(predicate: Expr) -> bool:
+def is_costly(predicate: Expr) -> bool:
     """Whether a predicate is estimated to cost several ordinary checks."""
     is_plain = isinstance(predicate, Call) and predicate.function == "is_not_null"
     return not is_plain and assumed_cost(predicate) >= DEAR * CHECK
@@ -82,7 +82,7 @@ def by_rank(predicates: Sequence[Expr], ranks: Sequence[float]) -> list[int]:
     return order
 
 
-def dearest_last(condition: Expr) -> Expr:
+def costliest_last(condition: Expr) -> Expr:
     """Returns a condition with its conjuncts ordered by assumed rank."""
     parts = conjuncts(condition)
     order = by_rank(parts, [rank(assumed_cost(part), assumed_share(part)) for part in parts])

@@ -38,16 +38,16 @@ class Request:
 
 def listen(store: Store) -> None:
     """Announces that this driver, which has the lease, accepts requests; drops earlier ones."""
-    for name in store.letters():
-        store.drop_letter(name)
-    store.write_letter(_LISTENER, {"owner": (store.lease() or {}).get("owner")})
+    for name in store.messages():
+        store.drop_message(name)
+    store.write_message(_LISTENER, {"owner": (store.lease() or {}).get("owner")})
 
 
 def take(store: Store) -> Request | None:
     """Takes the next request, exclusively; None if there is none."""
-    for name in store.letters():
-        if name.endswith(_REQUEST) and (value := store.read_letter(name)) is not None:
-            store.drop_letter(name)
+    for name in store.messages():
+        if name.endswith(_REQUEST) and (value := store.read_message(name)) is not None:
+            store.drop_message(name)
             return Request(name.removesuffix(_REQUEST), str(value.get("kind")), value.get("content") or {})
     return None
 
@@ -55,7 +55,7 @@ def take(store: Store) -> Request | None:
 def answer(store: Store, request: Request, result: Mapping[str, Any] | AnabranchError) -> None:
     """Sends the outcome to the client."""
     told = {"refused": _told(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
-    store.write_letter(f"{request.id}{_ANSWER}", told)
+    store.write_message(f"{request.id}{_ANSWER}", told)
 
 
 def _told(error: AnabranchError) -> dict[str, str]:
@@ -75,14 +75,14 @@ def ask(
     """Requests a change from the driver of a checkpoint and waits for its answer; raises the error in the answer."""
     _require_listener(store)
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
-    store.write_letter(f"{name}{_REQUEST}", {"kind": kind, "content": dict(content)})
+    store.write_message(f"{name}{_REQUEST}", {"kind": kind, "content": dict(content)})
     try:
-        while (found := store.read_letter(f"{name}{_ANSWER}")) is None:
+        while (found := store.read_message(f"{name}{_ANSWER}")) is None:
             _require_driver(store, "the driver ended before it answered; its history says whether the change was made")
             pause()
     finally:
-        store.drop_letter(f"{name}{_REQUEST}")
-        store.drop_letter(f"{name}{_ANSWER}")
+        store.drop_message(f"{name}{_REQUEST}")
+        store.drop_message(f"{name}{_ANSWER}")
     if (refused := found.get("refused")) is not None:
         known = getattr(errors, refused["kind"], HostError)
         raise known(refused["message"], detail=refused["detail"], hint=refused["hint"])
@@ -104,7 +104,7 @@ def _require_driver(store: Store, detail: str) -> Holder:
 
 def _require_listener(store: Store) -> None:
     holder = _require_driver(store, "a running driver keeps a lease there; there is none, or its process is gone")
-    listener = store.read_letter(_LISTENER)
+    listener = store.read_message(_LISTENER)
     if listener is None or listener.get("owner") != holder.owner:
         raise HostError(
             f"the driver of checkpoint '{store.location}' takes no requests",

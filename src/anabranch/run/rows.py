@@ -22,7 +22,7 @@ from anabranch.lang.expr import Column
 from anabranch.lang.schema import is_fixed_width, is_text
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classify import assign_routes, hours
-from anabranch.plan.cost_rank import dearest_last
+from anabranch.plan.cost_rank import costliest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import row_code
 from anabranch.run.wire import WireLayout
@@ -51,7 +51,7 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
         return values[column.name]
 
     if relation.filter is not None:
-        kept = evaluate_mask(dearest_last(relation.filter), read, len(times))
+        kept = evaluate_mask(costliest_last(relation.filter), read, len(times))
         if not kept.all():
             accepted = pa.array(kept)
             values = {name: each.filter(accepted) for name, each in values.items()}

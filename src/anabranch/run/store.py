@@ -49,7 +49,7 @@ READABLE = (1, 2, FORMAT_VERSION)
 _REPORT = b"anabranch.report"
 TABLES = "tables"
 """The folder of the versions of tables."""
-LETTERS = "letters"
+_MESSAGES = "letters"
 """The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
@@ -406,25 +406,25 @@ class Store(Folder):
         """Removes the lease."""
         self.files.delete_file(f"{self.root}/{_LEASE}")
 
-    # --- letters ------------------------------------------------------------------------------------------------------
+    # --- control messages ---------------------------------------------------------------------------------------------
 
-    def letters(self) -> list[str]:
+    def messages(self) -> list[str]:
         """The names of all control messages, in order."""
-        return sorted(info.base_name for info in self.files_in(LETTERS) if info.base_name.endswith(".json"))
+        return sorted(info.base_name for info in self.files_in(_MESSAGES) if info.base_name.endswith(".json"))
 
-    def read_letter(self, name: str) -> dict[str, Any] | None:
+    def read_message(self, name: str) -> dict[str, Any] | None:
         """Reads the JSON of a control message; None if there is none."""
-        return self.read_json(f"{self.root}/{LETTERS}/{name}")
+        return self.read_json(f"{self.root}/{_MESSAGES}/{name}")
 
-    def write_letter(self, name: str, value: Mapping[str, Any]) -> None:
+    def write_message(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes a control message atomically."""
-        self.files.create_dir(f"{self.root}/{LETTERS}", recursive=True)
-        self.write_json(f"{self.root}/{LETTERS}/{name}", value)
+        self.files.create_dir(f"{self.root}/{_MESSAGES}", recursive=True)
+        self.write_json(f"{self.root}/{_MESSAGES}/{name}", value)
 
-    def drop_letter(self, name: str) -> None:
+    def drop_message(self, name: str) -> None:
         """Removes a control message, if it exists."""
         with suppress(FileNotFoundError):
-            self.files.delete_file(f"{self.root}/{LETTERS}/{name}")
+            self.files.delete_file(f"{self.root}/{_MESSAGES}/{name}")
 
 
 def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:

@@ -30,6 +30,7 @@ from anabranch.errors import (
 )
 from anabranch.run.functions import named
 from anabranch.settings.secrets import without_secrets
+from anabranch.spark.internals.driver import is_stopped
 from anabranch.spark.session import first_cause
 
 
@@ -210,16 +211,9 @@ def is_interrupt(error: BaseException) -> bool:
 def is_spark_gone(spark: SparkSession) -> bool:
     """Returns True when the Spark context or its JVM has ended or is ending."""
     try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())
+        return is_stopped(spark)
     except (Py4JError, OSError, AttributeError):
         return True
-
-
-def hush_updates(spark: SparkSession) -> None:
-    """Silences PySpark's accumulator server when its JVM ends."""
-    server = getattr(spark.sparkContext, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: None
 
 
 @contextmanager

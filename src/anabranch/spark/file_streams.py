@@ -9,8 +9,8 @@ Law: a batch has the rows that Spark would read. Streams that are not scans of f
 does not understand (`scans`), and queries that need Spark to compute or to observe something, are read by Spark from
 the start. A batch with a file that slots cannot read is read by Spark as a whole, from the same files.
 
-The files of a batch are found in Spark's plan of it, by calls that are not part of its interface. Where Spark has not
-got them, it reads.
+The files of a batch are found in Spark's plan of it, by private calls (`internals.queries`). Where Spark has not got
+them, it reads.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ from anabranch.run.wire import RELATION
 from anabranch.spark.arrow_schema import from_spark
 from anabranch.spark.expressions import to_column
 from anabranch.spark.failure import query_id
+from anabranch.spark.internals.queries import (
+    current_batch,
+    frame_of_files,
+    is_partitioned,
+    paths_of,
+    require_batch_plans,
+    row_counters,
+    scanned,
+)
 from anabranch.spark.scans import Scan, made_column, scan_of, source_of
 from anabranch.spark.source import Cells, tagged_union
 
@@ -48,7 +57,6 @@ MOST_FILES = 256
 """Of more files in a batch, Spark reads all, with tasks for them."""
 MOST_LISTED = 10_000
 """Files whose sizes are added up."""
-_FILES = "LogicalRelation"
 _LISTING = frozenset(
     (
         *("path", "basepath", "pathglobfilter", "recursivefilelookup", "__globpaths__", "filenameonly"),
@@ -69,10 +77,6 @@ _NEEDED_FOR_PARQUET = {
     "spark.sql.parquet.fieldId.read.enabled": "false",
 }
 """Settings under which Spark reads Parquet as Arrow does."""
-_CALLS = {
-    "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper": "streamingQuery",
-    "org.apache.spark.sql.execution.streaming.runtime.StreamExecution": "lastExecution",
-}
 _NEEDED_FOR_CSV = {"spark.sql.legacy.timeParserPolicy": "corrected"}
 _OF_CSV = frozenset(("header", "sep", "delimiter", "inferschema"))
 _SEPARATORS = frozenset(",;|")
@@ -105,19 +109,21 @@ class FileStreams:
     def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
         """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
         execution, relations, of_stream = self._found(frame)
-        files = {stream: () if found is None else _paths(found) for stream, found in of_stream.items()}
+        files = {stream: () if found is None else paths_of(found) for stream, found in of_stream.items()}
         footers = {
             stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
         }
         self._count(execution, relations, footers)
-        if self._can_read(files, footers) and not any(map(_is_partitioned, relations)):
+        if self._can_read(files, footers) and not any(
+            found is not None and is_partitioned(found) for found in relations
+        ):
             return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
         return self._read_by_spark(frame.sparkSession, of_stream)
 
     def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
         """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
-        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
-        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
+        execution = current_batch(self.spark, query_id(frame))
+        relations = scanned(execution)
         assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
         of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
         return execution, relations, of_stream
@@ -128,13 +134,12 @@ class FileStreams:
         # Of several scans of a stream the first counts; the optimizer removes those that find no files.
         by_scan = [rows.pop(relation.stream, 0) for _, relation in self.scans]
         found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
-        leaves = _listed(execution.executedPlan().collectLeaves())
-        counts = by_scan if len(leaves) == len(by_scan) else found
-        if len(leaves) == len(counts):
-            for leaf, count in zip(leaves, counts, strict=True):
-                metric = leaf.metrics().get("numOutputRows")
-                if count and metric.isDefined():
-                    metric.get().add(count)
+        counters = row_counters(execution)
+        counts = by_scan if len(counters) == len(by_scan) else found
+        if len(counters) == len(counts):
+            for counter, count in zip(counters, counts, strict=True):
+                if count and counter is not None:
+                    counter.add(count)
 
     def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
         paths = [path for several in files.values() for path in several]
@@ -143,9 +148,8 @@ class FileStreams:
         return len(paths) <= MOST_FILES and is_local and is_readable
 
     def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
-        java = session._jsparkSession
         frames = {
-            stream: _made(self.whole[stream], DataFrame(java.baseRelationToDataFrame(found), session))
+            stream: _made(self.whole[stream], frame_of_files(session, found))
             for stream, found in relations.items()
             if found is not None
         }
@@ -178,24 +182,14 @@ def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[
         if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in streams):
             whole = {stream: reading for stream in streams if (reading := _whole(frames[stream])) is not None}
             readings = _readings(whole, cells)
-            if readings is not None and _has_plans_of_batches(session):
+            if readings is not None:
+                require_batch_plans(session)
                 return FileStreams(session, cells, wanted, whole, readings)
     return None
 
 
 def _has(session: SparkSession, settings: Mapping[str, str]) -> bool:
     return all(str(session.conf.get(name)).lower() == value for name, value in settings.items())
-
-
-def _has_plans_of_batches(session: SparkSession) -> bool:
-    """True when the plan of the batch at hand can be asked for; else an error of py4j."""
-    jvm, gateway = session.sparkContext._jvm, session.sparkContext._gateway
-    assert jvm is not None
-    assert gateway is not None
-    nothing = gateway.new_array(jvm.java.lang.Class, 0)
-    for name, method in _CALLS.items():
-        jvm.java.lang.Class.forName(name).getMethod(method, nothing)
-    return True
 
 
 def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[str, float]:
@@ -212,9 +206,9 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
 def _folder(frame: DataFrame) -> str | None:
     with suppress(Py4JError, TypeError, AttributeError):
         source = source_of(frame)
-        path = None if source is None else source.options().get("path")
-        if path is not None and path.isDefined():
-            local = str(path.get()).removeprefix("file://")
+        path = None if source is None else source.options.get("path")
+        if path is not None:
+            local = path.removeprefix("file://")
             return local if os.path.isdir(local) else None
     return None
 
@@ -256,10 +250,9 @@ def _form(session: SparkSession, scan: Scan) -> FileForm | None:
     """The form of the files of a scan, if slots read it with these options."""
     if any(field.metadata.keys() - {_WATERMARK} for field in scan.schema):
         return None
-    given = scan.source.options()
-    options = {str(name).lower(): str(given.apply(name)) for name in _listed(given.keys().toSeq())}
+    options = {name.lower(): value for name, value in scan.source.options.items()}
     others = options.keys() - _LISTING
-    match scan.source.className():
+    match scan.source.format:
         case "parquet" if not others and _has(session, _NEEDED_FOR_PARQUET):
             return Parquet()
         case "csv" if others <= _OF_CSV and _has(session, _NEEDED_FOR_CSV):
@@ -277,22 +270,5 @@ def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]
     return Csv(tuple(names), separator, header == "true", is_utc)
 
 
-def _relation(leaf: Any) -> Any | None:
-    """What a scan of the batch reads; None of a stream without new files."""
-    return leaf.relation() if leaf.getClass().getSimpleName() == _FILES else None
-
-
-def _is_partitioned(relation: Any | None) -> bool:
-    return relation is not None and not relation.partitionSchema().isEmpty()
-
-
-def _paths(relation: Any) -> tuple[str, ...]:
-    return tuple(relation.location().inputFiles())
-
-
 def _local(path: str) -> str:
     return unquote(urlsplit(path).path)
-
-
-def _listed(several: Any) -> list[Any]:
-    return [several.apply(place) for place in range(several.size())]

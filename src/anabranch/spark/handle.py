@@ -29,6 +29,7 @@ from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.run.interrupts import noted_signals, takes_interrupts
 from anabranch.run.progress import BatchProgress
 from anabranch.spark.failure import damaged_log
+from anabranch.spark.internals.queries import newest_progress
 from anabranch.spark.reports import Progress, has_batch, progress_of, run_report
 
 T = TypeVar("T")
@@ -469,12 +470,10 @@ class QueryHandle:
             return []
         found: list[Progress] = []
         # Newest first, until a known one: a run has thousands of triggers, and few of them are new.
-        of_java = self._query._jsq.recentProgress()
-        for place in range(len(of_java) - 1, -1, -1):
-            each = of_java[place]
-            if each.batchId() <= batch:
+        for number, text in newest_progress(self._query):
+            if number <= batch:
                 return found[::-1]
-            found.append(self._progress(each.json()))
+            found.append(self._progress(text()))
         earlier = [self._progress(each.json) for each in self._earlier if each.batchId > batch]
         return [*earlier, *found[::-1]]
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
 
 from anabranch.run.hot import forget
+from anabranch.spark.internals.plans import located_frame
 
 SLOT, ANCHOR = "_slot", "_anchor"
 PATIENCE = 30.0
@@ -34,50 +33,12 @@ _SEED = 42
 def make_anchor(spark: SparkSession, places: Sequence[str]) -> DataFrame:
     """Returns one row per slot in use, partitioned like a batch; each partition prefers the named executor."""
     try:
-        return _located(spark, slot_keys(len(places)), places)
+        return located_frame(spark, ANCHOR, slot_keys(len(places)), places)
     except (Py4JError, TypeError):
         # Fallback for Spark versions with other plan classes: partitions stay where they are first computed.
         keys = ", ".join(str(key) for key in slot_keys(len(places)))
         rows = spark.range(len(places)).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
         return rows.repartition(len(places), ANCHOR).cache()
-
-
-def _located(spark: SparkSession, keys: Sequence[int], places: Sequence[str]) -> DataFrame:
-    """Returns a frame over an RDD with preferred locations and a declared hash partitioning of its keys.
-
-    PySpark has no API for such a frame, so its logical plan is built in the JVM.
-    """
-    context = spark.sparkContext
-    jvm, java, gateway = context._jvm, context._jsc, context._gateway
-    assert jvm is not None
-    assert java is not None
-    assert gateway is not None
-
-    def sequence(values: Iterable[Any]) -> Any:
-        several = jvm.java.util.ArrayList()
-        for value in values:
-            several.add(value)
-        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(several).toSeq()
-
-    def row(key: int) -> Any:
-        values = gateway.new_array(jvm.java.lang.Object, 1)
-        values[0] = key
-        return jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values)
-
-    parts = sequence(jvm.scala.Tuple2(row(key), sequence([at])) for key, at in zip(keys, places, strict=True))
-    any_type = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
-    rdd = java.sc().makeRDD(parts, any_type)
-    session = spark._jsparkSession
-    key = spark.range(1).select(f.lit(0).alias(ANCHOR))._jdf.queryExecution().analyzed().output()
-    hashed = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning(key, len(keys))
-    none = jvm.scala.Option.empty()
-    arguments = [key, rdd, hashed, sequence([]), False, none, session, none, none]
-    plans = jvm.org.apache.spark.sql.execution
-    try:
-        plan = plans.LogicalRDD(*arguments, False)
-    except Py4JError:  # Spark before 4.3
-        plan = plans.LogicalRDD(*arguments)
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), spark)
 
 
 def forget_at(spark: SparkSession, places: Sequence[str], identity: str) -> None:

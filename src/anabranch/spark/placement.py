@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from anabranch.spark.internals.driver import executors
+
 
 @dataclass(frozen=True)
 class Executor:
@@ -41,11 +43,7 @@ def live_executors(spark: SparkSession) -> tuple[Executor, ...]:
     """Returns the live executors; none on one machine."""
     if not is_on_several_machines(spark):
         return ()
-    java = spark.sparkContext._jsc
-    assert java is not None
-    listed = java.sc().statusStore().executorList(True)
-    found = (listed.apply(position) for position in range(listed.size()))
-    several = [Executor(e.id(), _host(e.hostPort()), e.totalCores()) for e in found if e.id() != "driver"]
+    several = [Executor(id, _host(address), cores) for id, address, cores in executors(spark) if id != "driver"]
     # An executor registered without cores is still starting.
     return tuple(sorted((each for each in several if each.cores > 0), key=lambda each: (len(each.id), each.id)))
 

@@ -39,11 +39,11 @@ from anabranch.run.work import Work
 from anabranch.spark.expressions import require_ansi
 from anabranch.spark.failure import QueryStopped, for_spark, is_interrupt, is_spark_gone, named_start
 from anabranch.spark.file_streams import file_streams
+from anabranch.spark.internals.patches.local_files import replace_local_files
+from anabranch.spark.internals.patches.new_files import find_new_files
 from anabranch.spark.late import LateRows, LateRowsWarning
 from anabranch.spark.micro_batch import MicroBatch, Pipeline
 from anabranch.spark.offsets import in_scan_order, sparks_folder
-from anabranch.spark.patches.local_files import replace_local_files
-from anabranch.spark.patches.new_files import find_new_files
 from anabranch.spark.places import Places
 from anabranch.spark.session import refuse_speculation
 from anabranch.spark.sinks.sink import Sink
@@ -51,7 +51,7 @@ from anabranch.spark.source import Cells, tagged_union
 from anabranch.spark.tables import SparkTables, TableSource
 from anabranch.stats.backlog import backlog
 from anabranch.stats.report import merged_statistics
-from anabranch.telemetry.logs import say
+from anabranch.telemetry.logs import log_event
 
 REMEMBERED_BATCHES = 1000
 _LOOK_SECONDS = 0.005
@@ -181,7 +181,7 @@ class SparkRunner(Controls):
             return
         self._is_released = True
         batch = self.manifest.batch if self.manifest else None
-        say("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
+        log_event("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
         self.steering.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
@@ -223,7 +223,7 @@ class SparkRunner(Controls):
             if not self._has_stopped(error, frame.sparkSession):
                 self.failure = error
                 kind = type(error).__name__
-                say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
+                log_event("failed", logging.ERROR, run=self.title, batch=batch_id, kind=kind, message=str(error))
             short = for_spark(error)
             if short is error:
                 raise
@@ -240,8 +240,8 @@ class SparkRunner(Controls):
     def _await_progress(self) -> None:
         """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
         while self._last_done is not None and self._running is not None and self._running.isActive:
-            latest = self._running._jsq.lastProgress()
-            if latest is not None and latest.batchId() >= self._last_done:
+            latest = self._running.lastProgress
+            if latest is not None and latest.batchId >= self._last_done:
                 return
             time.sleep(_LOOK_SECONDS)
 
@@ -278,9 +278,9 @@ class SparkRunner(Controls):
         """Rows that waited in the sources after the batch before, where anybody asks and the sources say."""
         if self._running is None or not self.steering.needs_backlog:
             return None
-        # PySpark's own value has offsets as texts.
-        latest = self._running._jsq.lastProgress()
-        return None if latest is None else backlog(json.loads(latest.json())["sources"])
+        # The attributes of PySpark's value have offsets as texts, its JSON does not.
+        latest = self._running.lastProgress
+        return None if latest is None else backlog(json.loads(latest.json)["sources"])
 
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
@@ -308,7 +308,7 @@ class SparkRunner(Controls):
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
-            say("record", run=self.title, **record.to_json())
+            log_event("record", run=self.title, **record.to_json())
             for listener in self.options.listeners:
                 try:
                     listener(record.to_json())
@@ -349,7 +349,7 @@ class SparkRunner(Controls):
                 for name in names
             },
         )
-        say("batch", run=self.title, batch=batch_id, **self._progress[batch_id].headline())
+        log_event("batch", run=self.title, batch=batch_id, **self._progress[batch_id].headline())
         while len(self._progress) > REMEMBERED_BATCHES:
             self._progress.popitem(last=False)
 
@@ -397,7 +397,7 @@ def start_query(
     for sink in (*sinks.values(), *([] if options.late is None else [options.late.sink])):
         sink.begin()
     after = runner.manifest.batch if runner.manifest else None
-    say(
+    log_event(
         "started",
         run=runner.title,
         id=str(started.id),

@@ -8,7 +8,7 @@ nothing is assumed of what it cannot.
 Law: a frame that is taken apart has the rows that Spark gives it. Whatever is not understood makes the frame one that
 only Spark can read (None).
 
-Plans are read by calls of Spark that are not part of its interface; the callers expect them to be missing.
+Plans are read by private calls of Spark (`internals.plans`); the callers expect them to be missing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -29,10 +28,20 @@ from anabranch.lang.expr import Column, Expr, can_fail, conjuncts, transform
 from anabranch.lang.schema import Schema
 from anabranch.spark.arrow_schema import from_spark
 from anabranch.spark.expressions import quote, to_column
+from anabranch.spark.internals.plans import (
+    Expression,
+    Plan,
+    Source,
+    child_of,
+    condition_of,
+    frame_of,
+    is_filter,
+    is_same,
+    outputs_of,
+    scan_below,
+    source_of_scan,
+)
 
-_SCAN, _PROJECT, _FILTER, _ALIAS, _COLUMN = "StreamingRelation", "Project", "Filter", "Alias", "AttributeReference"
-_THROUGH = ("EventTimeWatermark", "SubqueryAlias")
-"""Nodes above a scan that change no row."""
 _MOST_LAYERS = 8
 _TYPED = re.compile(r"\b(\d+(?:\.\d+)?(?:E-?\d+)?)(?:D|L|BD)\b")
 """A number that Spark writes with the letter of its type, which the language does not have."""
@@ -43,8 +52,7 @@ _STREAM = "stream"
 class Scan:
     """A frame as columns and conditions over the columns of a source."""
 
-    source: Any
-    """Spark's description of the source."""
+    source: Source
     schema: StructType
     """The columns of the source."""
     made: Mapping[str, Expr]
@@ -53,33 +61,34 @@ class Scan:
     """What rows of the source must fulfil to be rows of the frame, in the order in which they are asked."""
 
 
-def source_of(frame: DataFrame) -> Any | None:
-    """Spark's description of the source that a frame reads, whatever it makes of its rows; None of several sources."""
-    found, _ = _layers(frame)
-    return None if found is None else found.dataSource()
+def source_of(frame: DataFrame) -> Source | None:
+    """The source that a frame reads, whatever it makes of its rows; None of several sources."""
+    found = scan_below(frame)
+    return None if found is None else source_of_scan(found[0])
 
 
 def scan_of(frame: DataFrame) -> Scan | None:
     """A frame taken apart; None where only Spark can make its rows."""
-    node, layers = _layers(frame)
-    if node is None or len(layers) > _MOST_LAYERS:
+    found = scan_below(frame)
+    if found is None or len(found[1]) > _MOST_LAYERS:
         return None
+    scan, layers = found
     session = frame.sparkSession
     try:
-        schema = _frame_of(session, node).schema if layers else frame.schema
+        schema = frame_of(session, scan).schema if layers else frame.schema
         made: dict[str, Expr] = dict(_columns(schema))
         conditions: tuple[Expr, ...] = ()
         for layer in layers:
-            below = _frame_of(session, layer.child())
-            if layer.nodeName() == _PROJECT:
-                computed = _projection(layer, below)
-                made = {name: _over(each, made) for name, each in computed.items()}
-            else:
+            below = frame_of(session, child_of(layer))
+            if is_filter(layer):
                 asked = _condition(layer, below)
                 conditions += tuple(_over(each, made) for each in conjuncts(asked))
+            else:
+                computed = _projection(layer, below)
+                made = {name: _over(each, made) for name, each in computed.items()}
     except (AnabranchError, _NotUnderstood):
         return None
-    return Scan(node.dataSource(), schema, made, conditions)
+    return Scan(source_of_scan(scan), schema, made, conditions)
 
 
 def made_column(made: Expr, name: str) -> SparkColumn:
@@ -91,23 +100,6 @@ class _NotUnderstood(Exception):
     """A part of a plan that the language cannot say."""
 
 
-def _layers(frame: DataFrame) -> tuple[Any | None, list[Any]]:
-    """The scan below a frame, and the layers over it, lowest first."""
-    node, layers = frame._jdf.queryExecution().analyzed(), []
-    while (name := node.nodeName()) != _SCAN:
-        if name in (_PROJECT, _FILTER):
-            layers.append(node)
-        elif name not in _THROUGH:
-            return None, []
-        node = node.children().apply(0)
-    return node, layers[::-1]
-
-
-def _frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    jvm: Any = session.sparkContext._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
-
-
 def _columns(schema: StructType) -> dict[str, Column]:
     """The columns of a frame; none of them may be meant by the name of another."""
     fields = from_spark(schema, _STREAM)
@@ -116,44 +108,40 @@ def _columns(schema: StructType) -> dict[str, Column]:
     return {field.name: Column(_STREAM, field.name, field.type, field.nullable) for field in fields}
 
 
-def _projection(layer: Any, below: DataFrame) -> dict[str, Expr]:
+def _projection(layer: Plan, below: DataFrame) -> dict[str, Expr]:
     fields = from_spark(below.schema, _STREAM)
     known = _columns(below.schema)
-    several = layer.projectList()
-    found = dict[str, Expr]()
-    for place in range(several.size()):
-        named = several.apply(place)
-        kind = named.getClass().getSimpleName()
-        if kind not in (_ALIAS, _COLUMN) or named.name() in found:
-            raise _NotUnderstood
-        value = named.child() if kind == _ALIAS else named
-        is_column = value.getClass().getSimpleName() == _COLUMN
-        found[named.name()] = known[value.name()] if is_column else _expression(value, fields, below)
+    outputs = outputs_of(layer)
+    if outputs is None or len({name for name, _ in outputs}) < len(outputs):
+        raise _NotUnderstood
+    found: dict[str, Expr] = {
+        name: _expression(value, fields, below) if value.column is None else known[value.column]
+        for name, value in outputs
+    }
     _require_same(layer, below.select(*(made_column(each, name) for name, each in found.items())))
     return found
 
 
-def _condition(layer: Any, below: DataFrame) -> Expr:
-    found = _expression(layer.condition(), from_spark(below.schema, _STREAM), below)
+def _condition(layer: Plan, below: DataFrame) -> Expr:
+    found = _expression(condition_of(layer), from_spark(below.schema, _STREAM), below)
     _require_same(layer, below.where(to_column(found)))
     return found
 
 
-def _expression(value: Any, fields: Schema, below: DataFrame) -> Expr:
+def _expression(value: Expression, fields: Schema, below: DataFrame) -> Expr:
     """The expression that Spark writes as text."""
-    if not value.deterministic():
+    if not value.is_deterministic:
         raise _NotUnderstood
-    found = bind_expression(_TYPED.sub(r"\1", value.sql()), _STREAM, fields)
+    found = bind_expression(_TYPED.sub(r"\1", value.sql), _STREAM, fields)
     is_ansi = str(below.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
     if can_fail(found) and not is_ansi:
         raise _NotUnderstood
     return found
 
 
-def _require_same(layer: Any, ours: DataFrame) -> None:
+def _require_same(layer: Plan, ours: DataFrame) -> None:
     """Raises where Spark would not plan our expressions as it plans those of the layer."""
-    optimizer = ours.sparkSession._jsparkSession.sessionState().optimizer()
-    if not optimizer.execute(layer).sameResult(optimizer.execute(ours._jdf.queryExecution().analyzed())):
+    if not is_same(layer, ours):
         raise _NotUnderstood
 
 

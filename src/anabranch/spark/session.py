@@ -22,14 +22,14 @@ from anabranch.spark.quiet import VERBOSE, hushed, is_verbose
 
 try:
     from py4j.protocol import Py4JError
-    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from anabranch.spark.archive import java_command
+    from anabranch.spark.internals.driver import has_context
+    from anabranch.spark.internals.patches import SETTING
     from anabranch.spark.jvm import driver_options
-    from anabranch.spark.patches import SETTING
 except ModuleNotFoundError as error:
     raise HostError(
         "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
@@ -115,7 +115,7 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
         }
     if not is_verbose():
         settings["spark.log.level"] = "ERROR"
-    if SparkContext._active_spark_context is None:
+    if not has_context():
         # Patches only a JVM that Anabranch starts, never one that the user started.
         settings[SETTING] = "true"
     builder = SparkSession.builder.master(master)

@@ -26,7 +26,7 @@ from anabranch.engine.evaluate.rows import key_names, spread_columns
 from anabranch.lang.expr import Call, Expr, conjuncts
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classifier import case_expression
-from anabranch.plan.cost_rank import dearest_last
+from anabranch.plan.cost_rank import costliest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, row_code
 from anabranch.run.side_output import SideOutputLayout
@@ -211,7 +211,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
     }
     columns = {name: (selected | nulls)[name] for name in layout.sent.names}
     columns[PASSES] = (
-        f.lit(True) if relation.filter is None else f.coalesce(to_column(dearest_last(relation.filter)), f.lit(False))
+        f.lit(True) if relation.filter is None else f.coalesce(to_column(costliest_last(relation.filter)), f.lit(False))
     )
     return columns
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.run.tables import FILES
 from anabranch.spark.failure import named_source
+from anabranch.spark.internals.driver import list_files
 
 
 def version_of(spark: SparkSession, name: str, path: str | None, wanted: str) -> tuple[Any, ...]:
@@ -19,17 +20,4 @@ def version_of(spark: SparkSession, name: str, path: str | None, wanted: str) ->
         if wanted != FILES:
             return tuple(tuple(row) for row in spark.sql(wanted).collect())
         assert path is not None, "the spec was checked"
-        return _files(spark, path)
-
-
-def _files(spark: SparkSession, path: str) -> tuple[Any, ...]:
-    """Returns the files below a path, on any file system of Spark."""
-    context: Any = spark.sparkContext
-    place = context._jvm.org.apache.hadoop.fs.Path(path)
-    system = place.getFileSystem(context._jsc.hadoopConfiguration())
-    files = system.listFiles(place, True)
-    found = []
-    while files.hasNext():
-        status = files.next()
-        found.append((status.getPath().toString(), status.getLen(), status.getModificationTime()))
-    return tuple(sorted(found))
+        return tuple(sorted(list_files(spark, path)))

@@ -8,7 +8,8 @@ from threading import Lock, Thread
 
 from pyspark.sql import SparkSession
 
-from anabranch.spark.patches.local_files import replace_local_files
+from anabranch.spark.internals.driver import fix_environment
+from anabranch.spark.internals.patches.local_files import replace_local_files
 from anabranch.spark.worker import warm
 
 SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
@@ -27,7 +28,7 @@ def warm_workers(spark: SparkSession) -> Thread:
         with suppress(Exception):  # the first batch will report the failure
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
             with environment_of_sql(spark):
-                rows._jrdd  # noqa: B018 - made here, because it remembers the environment
+                fix_environment(rows)
             rows.collect()
 
     thread = Thread(target=run, daemon=True)

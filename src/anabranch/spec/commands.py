@@ -199,7 +199,8 @@ def run(arguments: argparse.Namespace) -> int:
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
         # Imported here because it needs pyspark, which explain and --help must not.
-        from anabranch.spark.failure import hush_updates, unless_gone
+        from anabranch.spark.failure import unless_gone
+        from anabranch.spark.internals.driver import hush_updates
         from anabranch.spec.changes import Changes
 
         handle: QueryHandle | None = None

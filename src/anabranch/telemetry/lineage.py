@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from anabranch.errors import HostError
-from anabranch.telemetry.logs import LOG, fields_of, say
+from anabranch.telemetry.logs import LOG, fields_of, log_event
 
 try:
     VERSION = version("anabranch")
@@ -96,7 +96,7 @@ class _Sender(logging.Handler):
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
-                say("lineage", logging.WARNING, message=f"events cannot be sent: {type(error).__name__}: {error}")
+                log_event("lineage", logging.WARNING, message=f"events cannot be sent: {type(error).__name__}: {error}")
 
 
 class _Run:

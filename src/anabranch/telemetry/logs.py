@@ -27,7 +27,7 @@ JSON = "json"
 _FIELDS = "anabranch_fields"
 
 
-def say(event: str, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
     """Logs an event."""
     if LOG.isEnabledFor(level):
         LOG.log(level, event, extra={_FIELDS: fields})

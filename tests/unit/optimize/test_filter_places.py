@@ -1,4 +1,4 @@
-"""Where dear filters are checked: by what a check costs, what it rejects, and how few rows reach it behind joins."""
+"""Where costly filters are checked: by what a check costs, what it rejects, and how few rows reach it behind joins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.optimize import Choice
-from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, costly_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
 from anabranch.planning.choosing import AUTO, decide, on_spark
@@ -72,18 +72,18 @@ def placed(share: float, seconds: float, partners: float, rate: float = 100_000.
     return place_filters(priced(seen, known, bytes_of_columns(rows_before())))
 
 
-def test_only_dear_conditions_that_can_be_put_off_are_weighed() -> None:
-    assert dear_filters(compiled(), compiled) == (DEAR,)
+def test_only_costly_conditions_that_can_be_put_off_are_weighed() -> None:
+    assert costly_filters(compiled(), compiled) == (DEAR,)
     alone = "SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE 'x.*y'"
-    assert dear_filters(compiled(text=alone), partial(compiled, text=alone)) == ()
+    assert costly_filters(compiled(text=alone), partial(compiled, text=alone)) == ()
     guarding = TEXT.replace("a.v > 3", "CAST(a.note AS BIGINT) > 3")
-    assert dear_filters(compiled(text=guarding), partial(compiled, text=guarding)) == ()
+    assert costly_filters(compiled(text=guarding), partial(compiled, text=guarding)) == ()
 
 
 @pytest.mark.parametrize(
     ("share", "seconds", "partners", "is_late"),
     [
-        (0.9, 5e-6, 0.01, True),  # dear, rejects little, and few rows reach it
+        (0.9, 5e-6, 0.01, True),  # costly, rejects little, and few rows reach it
         (0.9, 5e-6, 20.0, False),  # every row reaches it twenty times
         (0.01, 5e-7, 0.5, False),  # it spares the states nearly everything
         (0.9, 1e-8, 0.01, False),  # it costs nothing
@@ -110,7 +110,7 @@ def test_what_a_check_costs_before_the_joins_decides_where_a_filter_is(ratio: fl
     assert pricing.price([]).early == pytest.approx(100_000 * 1e-7 * ratio)
     found = place_filters(pricing)
     assert found.late == ((DEAR,) if is_late else ()), found.reasons
-    assert f"100 ns a row, 90% pass, {ratio:.2g} times as dear before the joins; " in found.reasons[0]
+    assert f"100 ns a row, 90% pass, {ratio:.2g} times as costly before the joins; " in found.reasons[0]
 
 
 def test_a_trickle_of_rows_moves_no_filter() -> None:
@@ -133,7 +133,7 @@ def test_filters_are_seen_on_the_rows_before_them(monkeypatch: pytest.MonkeyPatc
 
 OTHER = "RLIKE(a.note, 'x.*y')"
 PLAIN = TEXT.replace(" AND a.note RLIKE '.*lot [0-9]+ was.*'", "")
-"""The query without its dear filter; it wants all rows."""
+"""The query without its costly filter; it wants all rows."""
 SEEN = [SeenFilter("a", DEAR, 0.1, 1e-6, 3.0), SeenFilter("a", OTHER, 0.1, 1e-6, 3.0)]
 
 

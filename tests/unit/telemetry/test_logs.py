@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.errors import HostError
 from anabranch.telemetry import lineage
-from anabranch.telemetry.logs import LOG, is_json, json_lines, say
+from anabranch.telemetry.logs import LOG, is_json, json_lines, log_event
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_an_event_is_one_line_of_json(lines: io.StringIO) -> None:
-    say("batch", run="orders", batch=12, rowsIn={"a": 5}, plan="((a b) c)")
-    say("failed", logging.ERROR, run="orders", message="two\nlines")
+    log_event("batch", run="orders", batch=12, rowsIn={"a": 5}, plan="((a b) c)")
+    log_event("failed", logging.ERROR, run="orders", message="two\nlines")
     first, second = (json.loads(line) for line in lines.getvalue().splitlines())
     assert first | {"time": ""} == {
         "time": "",
@@ -45,7 +45,7 @@ def test_an_event_is_one_line_of_json(lines: io.StringIO) -> None:
 
 
 def test_a_line_with_a_secret_stays_json(lines: io.StringIO) -> None:
-    say(
+    log_event(
         "failed",
         logging.ERROR,
         message='no access: {"password": "hunter2"} at jdbc:x://u:hunter2@h/db?password=hunter2',
@@ -56,7 +56,7 @@ def test_a_line_with_a_secret_stays_json(lines: io.StringIO) -> None:
 
 
 def test_without_a_handler_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    say("batch", run="orders")
+    log_event("batch", run="orders")
     assert capsys.readouterr() == ("", "")
 
 
@@ -79,12 +79,12 @@ def test_a_run_is_told_to_openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openlineage.client")
     client = Client()
     stop = lineage.emit_lineage("prod", client)
-    say("batch", run="of another time")
-    say("started", run="orders", text="SELECT 1", inputs={"a": ["ts", "k"]}, outputs={"": "s3://lake/orders"})
+    log_event("batch", run="of another time")
+    log_event("started", run="orders", text="SELECT 1", inputs={"a": ["ts", "k"]}, outputs={"": "s3://lake/orders"})
     for number in range(3):
-        say("batch", run="orders", batch=number)
-    say("failed", logging.ERROR, run="orders", message="no room")
-    say("ended", run="orders", failed=True)
+        log_event("batch", run="orders", batch=number)
+    log_event("failed", logging.ERROR, run="orders", message="no room")
+    log_event("ended", run="orders", failed=True)
     stop()
     assert [event.eventType.name for event in client.events] == ["START", "RUNNING", "FAIL"]
     first, *_, last = client.events
@@ -94,7 +94,7 @@ def test_a_run_is_told_to_openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.namespace, each.name) for each in first.outputs] == [("s3://lake", "/orders")]
     assert first.run.runId == last.run.runId
     assert last.run.facets["errorMessage"].message == "no room"
-    say("started", run="later", text="", inputs={}, outputs={})
+    log_event("started", run="later", text="", inputs={}, outputs={})
     assert len(client.events) == 3, "nothing is sent after the end"
 
 
@@ -106,8 +106,8 @@ def test_a_receiver_that_fails_is_told_once(lines: io.StringIO) -> None:
             raise ConnectionError("nobody there")
 
     stop = lineage.emit_lineage("prod", Broken())
-    say("started", run="orders", text="", inputs={}, outputs={})
-    say("ended", run="orders", finished=True)
+    log_event("started", run="orders", text="", inputs={}, outputs={})
+    log_event("ended", run="orders", finished=True)
     stop()
     told = [line for line in lines.getvalue().splitlines() if '"lineage"' in line]
     assert len(told) == 1

@@ -36,7 +36,7 @@ from anabranch.lang.expr import (
     relations,
 )
 from anabranch.lang.schema import is_counted, is_decimal, is_integer
-from anabranch.plan.cost_rank import is_dear
+from anabranch.plan.cost_rank import is_costly
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -60,7 +60,7 @@ def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
     for part in conjuncts(expr):
         left = int(np.count_nonzero(mask))
         # Gathering the remaining rows costs as much as a few ordinary checks.
-        if can_fail(part) or not left or (2 * left < length and is_dear(part)):
+        if can_fail(part) or not left or (2 * left < length and is_costly(part)):
             mask &= _true(_on_rows(part, columns, mask))
         else:
             value = _value(part, columns, length)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from anabranch.plan.query_set import ALONE
 from anabranch.spark.failure import evaluating, named_failure
+from anabranch.spark.internals.plans import run
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.sinks.workers import WorkerWriter
 
@@ -63,14 +64,12 @@ def deliver(
 def _run(frame: DataFrame, is_observed: bool) -> None:
     """Computes a frame for the side effects of its workers.
 
-    It runs as part of the micro-batch's execution: a separate execution would be described as text, announced to
-    listeners and collected through a socket. An observed frame is collected, because Spark reports observations only at
-    the end of an execution.
+    An observed frame is collected, because Spark reports observations only at the end of an execution.
     """
     if is_observed:
         frame.collect()
     else:
-        frame._jdf.queryExecution().toRdd().count()
+        run(frame)
 
 
 def _of_query(frame: DataFrame, name: str) -> DataFrame:

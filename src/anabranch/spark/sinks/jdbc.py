@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 
 from anabranch.errors import SinkError
 from anabranch.run.sink_settings import JdbcTable
+from anabranch.spark.internals.writers import jdbc_connection
 from anabranch.spark.sinks.sink import Batch, Sink
 
 
@@ -101,15 +102,9 @@ class JdbcSink(Sink):
     @contextmanager
     def _connection(self) -> Iterator[tuple[Any, Any]]:
         """Opens a connection in the driver as Spark does; yields it with the database's function that quotes names."""
-        jvm: Any = self.spark._jvm
-        options = jvm.java.util.HashMap()
-        for key, value in {**self.target.options, "dbtable": self.table}.items():
-            options.put(key, value)
-        known = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(options))
-        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(known.url())
-        connection = dialect.createConnectionFactory(known).apply(-1)
+        connection, quote = jdbc_connection(self.spark, {**self.target.options, "dbtable": self.table})
         try:
-            yield connection, dialect.quoteIdentifier
+            yield connection, quote
         finally:
             # Rolls back an uncommitted transaction.
             if not connection.getAutoCommit():

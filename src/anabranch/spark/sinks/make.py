@@ -18,6 +18,7 @@ from anabranch.errors import SpecError
 from anabranch.lang.schema import Schema
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.sink_settings import SinkSettings, check_sink, console_rows, jdbc_table
+from anabranch.spark.internals.writers import require_format
 from anabranch.spark.session import first_cause
 from anabranch.spark.sinks.files import FileSink
 from anabranch.spark.sinks.functions import ConsoleSink
@@ -99,12 +100,8 @@ MAKERS: dict[str, Maker] = {
 
 def _require_format(format: str, spark: SparkSession) -> None:
     """Refuses a format that Spark does not have; Spark itself would fail only at the first batch."""
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
     try:
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-            format, session.sessionState().conf()
-        )
+        require_format(spark, format)
     except (PySparkException, Py4JError) as error:
         raise SpecError(
             f"Spark has no sink format '{format}'",

@@ -8,7 +8,7 @@ from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.ddl import parse_schema
 from anabranch.lang.expr import Expr, conjuncts
-from anabranch.plan.cost_rank import assumed_cost, by_rank, dearest_last, rank
+from anabranch.plan.cost_rank import assumed_cost, by_rank, costliest_last, rank
 
 
 def filter_of(condition: str) -> Expr:
@@ -25,13 +25,13 @@ def texts(condition: Expr) -> list[str]:
 
 def test_a_pattern_comes_after_a_comparison() -> None:
     written = filter_of("a.s LIKE '%x%y%' AND a.x > 3")
-    assert texts(dearest_last(written)) == texts(written)[::-1]
+    assert texts(costliest_last(written)) == texts(written)[::-1]
 
 
 def test_what_rejects_most_for_its_cost_comes_first() -> None:
     written = filter_of("a.x > 3 AND a.y = 5")
-    assert texts(dearest_last(written)) == texts(written)[::-1]
-    assert dearest_last(filter_of("a.y = 5 AND a.x > 3")) == filter_of("a.y = 5 AND a.x > 3")
+    assert texts(costliest_last(written)) == texts(written)[::-1]
+    assert costliest_last(filter_of("a.y = 5 AND a.x > 3")) == filter_of("a.y = 5 AND a.x > 3")
 
 
 def test_the_opening_example_of_the_paper() -> None:
@@ -43,7 +43,7 @@ def test_the_opening_example_of_the_paper() -> None:
 
 def test_a_predicate_stays_behind_the_one_that_guards_it() -> None:
     written = filter_of("a.s LIKE '1%' AND CAST(a.s AS BIGINT) = 5 AND a.x > 3")
-    ordered = texts(dearest_last(written))
+    ordered = texts(costliest_last(written))
     first, second, third = texts(written)
     assert ordered.index(first) < ordered.index(second)
     assert ordered[0] == third
@@ -54,6 +54,6 @@ def test_one_that_rejects_nothing_comes_last() -> None:
     assert by_rank(parts, [rank(1e-9, 1.0), rank(1e-3, 0.9), rank(1e-3, 0.5)]) == [2, 1, 0]
 
 
-@pytest.mark.parametrize(("dear", "cheap"), [("a.s LIKE '%x%'", "a.x = 3"), ("a.s || a.s = 'xx'", "a.s = 'x'")])
-def test_functions_make_a_predicate_dear(dear: str, cheap: str) -> None:
-    assert assumed_cost(filter_of(dear)) > assumed_cost(filter_of(cheap))
+@pytest.mark.parametrize(("costly", "cheap"), [("a.s LIKE '%x%'", "a.x = 3"), ("a.s || a.s = 'xx'", "a.s = 'x'")])
+def test_functions_make_a_predicate_costly(costly: str, cheap: str) -> None:
+    assert assumed_cost(filter_of(costly)) > assumed_cost(filter_of(cheap))

@@ -21,10 +21,11 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.spark.patches import are_on
-from anabranch.spark.patches.local_files import compiled, local_files
+from anabranch.spark.internals.driver import java_array, jvm_of
+from anabranch.spark.internals.patches import are_on
+from anabranch.spark.internals.patches.local_files import compiled, local_files
+from anabranch.spark.internals.queries import file_sources
 
-SOURCE_OF_FILES = "FileStreamSource"
 OLDEST = 16
 """Files of its log that a source is shown when it deletes old ones; it writes one for each micro-batch."""
 NEW_FILES, OLD_LOGS = "anabranch.NewFiles", "anabranch.OldLogs"
@@ -180,7 +181,7 @@ def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[A
         return told
     with _at_work, suppress(Py4JError, TypeError, AttributeError):
         files = local_files(spark)
-        for source in [] if files is None else _sources(running):
+        for source in [] if files is None else file_sources(running):
             java = JAVA.replace("<source>", source.getClass().getName())
             folder, log = _private(source, "qualifiedBasePath"), _private(source, "metadataLog").metadataPath()
             new = _made(spark, files, NEW_FILES, java, source, folder)
@@ -202,20 +203,6 @@ def _made(spark: SparkSession, files: Any, name: str, java: str, *values: Any) -
     classes = files.classes()
     if classes.get(name) is None:
         classes.put(name, compiled(spark, name, java, files))
-    return classes.get(name).getConstructors()[0].newInstance(_array(spark, *values))
-
-
-def _sources(running: StreamingQuery) -> list[Any]:
-    several = running._jsq.streamingQuery().sources()
-    found = [several.apply(place) for place in range(several.size())]
-    return [each for each in found if each.getClass().getSimpleName() == SOURCE_OF_FILES]
-
-
-def _array(spark: SparkSession, *values: Any) -> Any:
-    gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
-    assert gateway is not None
-    assert jvm is not None
-    array = gateway.new_array(jvm.java.lang.Object, len(values))
-    for place, value in enumerate(values):
-        array[place] = value
-    return array
+    return (
+        classes.get(name).getConstructors()[0].newInstance(java_array(spark, jvm_of(spark).java.lang.Object, *values))
+    )

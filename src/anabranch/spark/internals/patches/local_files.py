@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import Lock
-from typing import Any
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from anabranch.spark.patches import are_on
+from anabranch.spark.internals.driver import hadoop_settings, jvm_of
+from anabranch.spark.internals.patches import are_on
 
 CLASS = "anabranch.LocalFiles"
 SOURCE = """
@@ -137,32 +137,26 @@ def replace_local_files(spark: SparkSession) -> None:
     if not are_on(spark):
         return
     with _at_work, suppress(Py4JError, TypeError):  # then micro-batches are as slow as they would be without
-        settings = _settings(spark)
+        settings = hadoop_settings(spark)
         _forget_sources(settings)
         _take_over(spark, settings)
 
 
 def local_files(spark: SparkSession) -> JavaObject | None:
     """The object of ours that Hadoop has for local files; None where it has another."""
-    jvm: Any = spark.sparkContext._jvm
-    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(LOCAL), _settings(spark))
+    jvm = jvm_of(spark)
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(LOCAL), hadoop_settings(spark))
     raw = files.getRaw() if hasattr(files, "getRaw") else None
     return raw if raw is not None and raw.getClass().getName() == CLASS else None
 
 
 def compiled(spark: SparkSession, name: str, source: str, above: JavaObject) -> JavaObject:
     """A class compiled in the driver's JVM, which sees what the loader of the object's class sees."""
-    jvm: Any = spark.sparkContext._jvm
+    jvm = jvm_of(spark)
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(above.getClass().getClassLoader())
     compiler.cook(source)
     return compiler.getClassLoader().loadClass(name)
-
-
-def _settings(spark: SparkSession) -> JavaObject:
-    java = spark.sparkContext._jsc
-    assert java is not None
-    return java.hadoopConfiguration()
 
 
 def _forget_sources(settings: JavaObject) -> None:
@@ -174,7 +168,7 @@ def _forget_sources(settings: JavaObject) -> None:
 
 
 def _take_over(spark: SparkSession, settings: JavaObject) -> None:
-    jvm: Any = spark.sparkContext._jvm
+    jvm = jvm_of(spark)
     uri = jvm.java.net.URI.create(LOCAL)
     files = jvm.org.apache.hadoop.fs.FileSystem.get(uri, settings)
     field = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FilterFileSystem").getDeclaredField("fs")

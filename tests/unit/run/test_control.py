@@ -50,7 +50,7 @@ def test_a_request_is_done_once_and_answered(store: Store) -> None:
     done = control.ask(store, "add", {"names": ["audits"]}, pause=served(store, serve))
     assert seen == [("add", {"names": ["audits"]})]
     assert done == {"joined": {"audits": 7}}
-    assert store.letters() == ["listener.json"]
+    assert store.messages() == ["listener.json"]
     lease.close()
 
 
@@ -85,7 +85,7 @@ def test_without_a_driver_that_takes_requests_nothing_is_asked(store: Store) -> 
     # The driver ends while somebody waits.
     with pytest.raises(HostError, match="no queries run with checkpoint"):
         control.ask(store, "remove", {"names": ["a"]}, pause=lease.close)
-    assert store.letters() == ["listener.json"]
+    assert store.messages() == ["listener.json"]
 
 
 def test_what_was_asked_of_an_earlier_driver_is_dropped(store: Store) -> None:
@@ -94,7 +94,7 @@ def test_what_was_asked_of_an_earlier_driver_is_dropped(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         control.ask(store, "add", {}, pause=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     assert control.take(store) is None
-    store.write_letter("00-x-request.json", {"kind": "remove", "content": {}})
+    store.write_message("00-x-request.json", {"kind": "remove", "content": {}})
     control.listen(store)
     assert control.take(store) is None
     lease.close()
