@@ -125,7 +125,7 @@ def test_a_frame_runs_without_an_execution_of_its_own(spark: SparkSession, tmp_p
         mark.touch()
         return batches
 
-    plans.run(spark.range(1).mapInArrow(touch, "id long"))  # type: ignore[arg-type]
+    plans.run(spark.range(1).mapInArrow(touch, "id long"))
     assert mark.exists()
 
 
