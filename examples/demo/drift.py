@@ -82,8 +82,6 @@ plan: tree              # the best of two-way joins, as Spark has them: a change
 adapt:
   policy: data-driven
   every: 12 seconds     # of event time, which runs four times as fast as the clock here
-  gate: {cool_down: 12 seconds, cores: 0.00002}    # the demo is small, so a small gain is worth it
-  remember: 3
 name: demo
 """
 

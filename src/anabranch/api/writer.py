@@ -125,7 +125,8 @@ class ContinuousQueryWriter(RunBuilder):
         Parameters
         ----------
         settings
-            As in a spec's `adapt:` block: `policy`, `every`, `eager`, `strategy`, `freeze` and `scope`. By default, statistics are compared every ten batches.
+            As in a spec's `adapt:` block: `policy`, `every`, `eager`, `strategy`, `freeze` and `scope`.
+            By default, statistics are compared every ten batches.
 
         A restart from the checkpoint continues with the plan of the last batch, unless a plan is given explicitly.
 

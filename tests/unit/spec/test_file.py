@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from anabranch.adapt.balancing import Balance, Thresholds
+from anabranch.adapt.balancing import Balance
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
@@ -383,8 +383,8 @@ def test_moves_and_balance_are_read() -> None:
     found = parse(changed("moves", moves), folder=FOLDER)
     assert found.moves == (SplitRequest(3, "ACME", "a.k", (0, 2)), SplitRequest(6, 7, unites=True))
     assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
-    block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
-    expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))
+    block = {"rows": 1000}
+    expected = Balance("auto", rows=1000)
     assert parse(changed("balance", block), folder=FOLDER).balance == expected
 
 
