@@ -22,6 +22,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import DataDriven, Interval
+from anabranch.adapt.settings import Settings
 from anabranch.console.live import View, advance, follow
 from anabranch.console.picture import OUTPUT, ShownPlan, plans_svg
 from anabranch.lang.schema import TIMESTAMP
@@ -104,7 +107,10 @@ def prepared_folder(folder: Path) -> Spec:
         (folder / "streams" / name).mkdir(parents=True)
     file = folder / "spec.yaml"
     file.write_text(SPEC, encoding="utf-8")
-    return load(file)
+    # The demo is small: a small gain counts, and decisions follow one another soon.
+    gate = Gate(cores=0.00002, cool_down=Interval(seconds=12.0))
+    adapt = Settings(DataDriven(Interval(seconds=12.0)), gate, remember=3)
+    return load(file).each(lambda query: replace(query, adapt=adapt))
 
 
 def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, seconds: int, seed: int) -> bool:
