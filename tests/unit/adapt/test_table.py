@@ -254,7 +254,7 @@ def test_a_query_that_balances_itself_watches_measures_moves_and_rests() -> None
         (Balance("auto", remember=2), (1.1, 1.0)),
         (Balance("auto", remember=2, seconds=2.0), (4.0, 1.0)),
     ],
-    ids=["by hand", "even enough", "too little", "state is even"],
+    ids=["by hand", "even enough", "too little"],
 )
 def test_a_query_that_need_not_move_measures_nothing(balance: Balance, cpu: tuple[float, float]) -> None:
     steering = TableSteering(START, balance=balance)

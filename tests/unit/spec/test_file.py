@@ -201,7 +201,6 @@ def test_the_catalog_needs_schemas() -> None:
         ("query", 5, "entry 'query' is 5", "write a text"),
         ("sink", None, "entry 'sink' is missing", "format: parquet"),
         ("sink.path", None, "entry 'sink.path' is missing", "path: out"),
-        ("sink.mode", "complete", "entry 'sink.mode' is 'complete'", "append"),
         ("checkpoint", None, "entry 'checkpoint' is missing", "folder"),
         ("chekpoint", "x", "unknown entry 'chekpoint'", "did you mean 'checkpoint'?"),
         ("budget", "x", "unknown entry 'budget'", "known here are streams"),
