@@ -16,7 +16,7 @@ import pyarrow as pa
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.course import MoveStrategy
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
-from anabranch.balance.rule import Move, half_the_difference
+from anabranch.balance.rule import Move, Rebalancing
 from anabranch.engine.ownership import own_cells
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.text import parse
@@ -196,3 +196,30 @@ def _skewed(partitioning: Partitioning) -> Partitioning:
     half = GROUPS // 2
     table = [0 if group < half else 1 + (group - half) % (SERVERS - 1) for group in range(GROUPS)]
     return Partitioning((replace(dimension, share=GROUPS),), SERVERS, tuple(table))
+
+
+def half_the_difference(partitioning: Partitioning, loads: Loads) -> Rebalancing:
+    """The rule of Zhu 2006, Section 20.3: half the difference in bytes of state, between one pair of slots."""
+    held = np.array([slot.bytes for slot in loads.slots])
+    sender, receiver = int(held.argmax()), int(held.argmin())
+    left = float(held[sender] - held[receiver]) / 2
+    chosen = []
+    for group in sorted(partitioning.groups_of(sender), key=lambda group: -loads.group_bytes[group]):
+        if 0 < loads.group_bytes[group] <= left:
+            chosen.append(group)
+            left -= loads.group_bytes[group]
+    moved = sum(loads.groups[group] for group in chosen)
+    moved_bytes = sum(loads.group_bytes[group] for group in chosen)
+    after, held_after = loads.cpu, held.copy()
+    after[sender] -= moved
+    after[receiver] += moved
+    held_after[sender] -= moved_bytes
+    held_after[receiver] += moved_bytes
+    return Rebalancing(
+        (Move(tuple(sorted(chosen)), sender, receiver),) if chosen else (),
+        tuple(loads.cpu.tolist()),
+        tuple(after.tolist()),
+        moved_bytes,
+        held_before=tuple(held.tolist()),
+        held_after=tuple(held_after.tolist()),
+    )

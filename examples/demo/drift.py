@@ -22,6 +22,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import DataDriven, Interval
+from anabranch.adapt.settings import Settings
 from anabranch.console.live import View, advance, follow
 from anabranch.console.picture import OUTPUT, ShownPlan, plans_svg
 from anabranch.lang.schema import TIMESTAMP
@@ -82,8 +85,6 @@ plan: tree              # the best of two-way joins, as Spark has them: a change
 adapt:
   policy: data-driven
   every: 12 seconds     # of event time, which runs four times as fast as the clock here
-  gate: {cool_down: 12 seconds, cores: 0.00002}    # the demo is small, so a small gain is worth it
-  remember: 3
 name: demo
 """
 
@@ -106,7 +107,10 @@ def prepared_folder(folder: Path) -> Spec:
         (folder / "streams" / name).mkdir(parents=True)
     file = folder / "spec.yaml"
     file.write_text(SPEC, encoding="utf-8")
-    return load(file)
+    # The demo is small: a small gain counts, and decisions follow one another soon.
+    gate = Gate(cores=0.00002, cool_down=Interval(seconds=12.0))
+    adapt = Settings(DataDriven(Interval(seconds=12.0)), gate, remember=3)
+    return load(file).each(lambda query: replace(query, adapt=adapt))
 
 
 def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, seconds: int, seed: int) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.balancing import Balance
 from anabranch.api import QueryHandle
 from anabranch.testing.loads import given_loads, per_row
 from anabranch.testing.oracle import describe_difference
@@ -121,7 +122,7 @@ def dying(folder: Path) -> dict[str, Any]:
 def uneven(folder: Path) -> dict[str, Any]:
     """One of two executors takes three times as long for the same work."""
     slow_down(1, 3.0)
-    settings = {"mode": "auto", "capacities": "measured", "ratio": 1.2, "seconds": 0.0, "remember": 3}
+    settings = Balance("auto", measures_speeds=True, seconds=0.0, remember=3)
     with _session(folder) as spark:
         handle = _fed(spark, PLAIN, settings, plain(), folder)
         slots = _latest(handle)["slotStatistics"]
@@ -132,7 +133,7 @@ def uneven(folder: Path) -> dict[str, Any]:
 
 def splitting(folder: Path) -> dict[str, Any]:
     """The loads of slots are given by their rows; the query splits the key by itself."""
-    settings = {"mode": "auto", "show_keys": True, "ratio": 1.2, "seconds": 0.0, "remember": 3}
+    settings = Balance("auto", show_keys=True, seconds=0.0, remember=3)
     with _session(folder) as spark, given_loads(per_row(0.001)):
         handle = _fed(spark, PLAIN, settings, plain(heavy=7), folder)
         entries = [each["adaptive"] for each in handle.recentProgress if each["adaptive"]]
@@ -148,14 +149,14 @@ def splitting(folder: Path) -> dict[str, Any]:
     }
 
 
-def _fed(
-    spark: SparkSession, story: Story, balance: dict[str, Any], tables: dict[str, pa.Table], folder: Path
-) -> QueryHandle:
+def _fed(spark: SparkSession, story: Story, balance: Balance, tables: dict[str, pa.Table], folder: Path) -> QueryHandle:
     """A query on two executors that has had all rows in twelve batches."""
     from anabranch.spark.placement import live_executors
 
     until(lambda: len(live_executors(spark)) == 2)
-    handle = _start(register(spark, story, folder).sql(story.cql).writeStream.slots(2).balance(balance), folder)
+    writer = register(spark, story, folder).sql(story.cql).writeStream.slots(2)
+    writer._run = replace(writer._run, balance=balance)
+    handle = _start(writer, folder)
     for batch in cut(tables, 12):
         feed(folder, batch)
         handle.processAllAvailable()

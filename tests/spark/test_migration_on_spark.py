@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.settings import Settings
 from anabranch.api import ContinuousQueryWriter, QueryHandle
 from anabranch.errors import MigrationError, PlanError
 from anabranch.testing.oracle import describe_difference
@@ -145,8 +148,9 @@ def test_a_schedule_a_listener_and_a_loop_that_goes_on(spark: SparkSession, tmp_
     def writer() -> ContinuousQueryWriter:
         query = register(spark, story, tmp_path).sql(story.cql)
         started = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        often = {"policy": "periodic", "every": 1, "remember": 1, "gate": {"cool_down": 1}}
-        return started.slots(2).trigger(availableNow=True).adapt(**often, freeze=True)
+        once = Interval(batches=1)
+        often = Settings(Periodic(once), Gate(cool_down=once), freeze=True, remember=1)
+        return started.slots(2).trigger(availableNow=True)._set(adapt=often)
 
     started = writer().switch(1, "(a (b c))", "parallel-track").switch(4, "((c a) b)", "moving-state")
     with pytest.warns(UserWarning, match="a listener failed on (migration|decision): ValueError"):

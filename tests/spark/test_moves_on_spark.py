@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.balancing import Balance
+from anabranch.adapt.policy import Interval
 from anabranch.api import QueryHandle
 from anabranch.errors import MigrationError, PlanError
 from anabranch.testing.loads import given_loads, per_row
@@ -170,7 +173,8 @@ def test_the_number_of_slots_follows_the_load(spark: SparkSession, tmp_path: Pat
     query = register(spark, BUSY, tmp_path).sql(BUSY.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     # Nothing but the load of all slots together makes it move.
-    writer = writer.slots(least=1, most=4).balance({"mode": "auto", "ratio": 1e9, "remember": 1, "cool_down": 1})
+    writer = writer.slots(least=1, most=4)
+    writer._run = replace(writer._run, balance=Balance("auto", ratio=1e9, remember=1, cool_down=Interval(batches=1)))
     # 0.4 of a core with two slots; then 2.2 cores; then less than a tenth.
     with given_loads(per_row(0.005)):
         handle = writer.start(str(tmp_path / "out"))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt.balancing import Balance
+from anabranch.adapt.policy import Interval
 from anabranch.testing.oracle import describe_difference
 from tests.spark.cluster import session, standalone, told_by, until, wait_amid_steps
 from tests.spark.stories import Story, cut, feed, register, table, written
@@ -73,7 +76,9 @@ def joining(folder: Path) -> dict[str, Any]:
         query = register(spark, STORY, folder).sql(STORY.cql)
         writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
         # Nothing but executors that come and go makes it move.
-        handle = writer.slots(3).balance({"mode": "auto", "ratio": 1e9}).start(str(folder / "out"))
+        writer = writer.slots(3)
+        writer._run = replace(writer._run, balance=Balance("auto", ratio=1e9))
+        handle = writer.start(str(folder / "out"))
         batches = iter(cut(STORY.tables(), BATCHES))
 
         def step(count: int) -> list[dict[str, Any]]:
@@ -128,8 +133,9 @@ def allocating(folder: Path) -> dict[str, Any]:
         query = register(spark, BUSY, folder).sql(BUSY.cql)
         writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
         # Nothing but the load of all slots together makes it move.
-        settings = {"mode": "auto", "ratio": 1e9, "remember": 1, "cool_down": 1}
-        writer = writer.slots(least=1, most=3).balance(settings)
+        settings = Balance("auto", ratio=1e9, remember=1, cool_down=Interval(batches=1))
+        writer = writer.slots(least=1, most=3)
+        writer._run = replace(writer._run, balance=settings)
         handle = writer.start(str(folder / "out"))
         batches: list[tuple[int, int]] = []
 

@@ -13,9 +13,6 @@ once.
 
 State is watched beside CPU time, by the bytes that every report has: a slot that holds much more than the others stands
 out as well, and `balance.rule` evens out both. Bytes are not judged while a slot still has rows of groups that left it.
-
-The thresholds of Zhu 2006, Section 20.3, are a policy of their own: they look at the bytes of state of the most and the
-least loaded slot, and move half the difference between that pair.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.adapt.speeds import SpeedWatch, time_of
 from anabranch.balance.loads import Loads, skew
-from anabranch.balance.rule import Rebalancing, even_out, half_the_difference
+from anabranch.balance.rule import Rebalancing, even_out
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.settings.entries import Entry, optional
@@ -43,18 +40,6 @@ Mode: TypeAlias = Literal["off", "manual", "auto"]
 MODES: tuple[Mode, ...] = ("off", "manual", "auto")
 TAKING_OVER = 1e-8
 """Seconds of one core to take over a byte of state: read, filter, append and index it."""
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """The three thresholds of Zhu 2006, in bytes of state."""
-
-    most: float
-    """Without a slot above this, nothing is overloaded."""
-    least: float
-    """With every slot above this, moving helps nobody."""
-    difference: float
-    """A smaller difference between the two is not worth a move."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +65,6 @@ class Balance:
     """Whether the speeds of slots are measured, and time counts instead of CPU time."""
     show_keys: bool = False
     """Whether records and progress name heavy keys by value, not by a hash."""
-    thresholds: Thresholds | None = None
-    """Balances state by the paper's thresholds, instead of CPU time by ratio and amount."""
     strategy: MoveStrategy = "moving-state"
     """How the groups move that the query moves by itself."""
     rows: int | None = None
@@ -107,35 +90,22 @@ class Balance:
         """Reads `balance: auto`, or a block of settings."""
         if not isinstance(entry.value, Mapping):
             return cls(mode=_mode(entry))
-        entries = entry.mapping(
-            "mode ratio seconds bytes horizon remember cool_down capacities show_keys thresholds strategy rows busy"
-            " idle"
-        )
-        count = "write a number of batches of at least 1"
+        entries = entry.mapping("mode capacities show_keys strategy rows")
         return cls(
             mode=optional(entries, "mode", _mode, "auto"),
-            ratio=optional(entries, "ratio", lambda each: each.number(1.0), cls.ratio),
-            seconds=optional(entries, "seconds", lambda each: each.number(0.0), cls.seconds),
-            bytes=optional(entries, "bytes", lambda each: each.size(0.0), cls.bytes),
-            horizon=optional(entries, "horizon", lambda each: each.count(count), cls.horizon),
-            remember=optional(entries, "remember", lambda each: each.count(count), cls.remember),
-            cool_down=optional(entries, "cool_down", lambda each: Interval(batches=each.count(count)), TEN_BATCHES),
             capacities=optional(entries, "capacities", _capacities, None),
             measures_speeds="capacities" in entries and entries["capacities"].value == MEASURED,
             show_keys=optional(entries, "show_keys", lambda each: each.flag(), cls.show_keys),
-            thresholds=optional(entries, "thresholds", _thresholds, None),
             strategy=optional(entries, "strategy", read_strategy, cls.strategy),
             rows=optional(entries, "rows", lambda each: each.count("write a number of rows of at least 1"), None),
-            busy=optional(entries, "busy", lambda each: each.number(0.0, above=0.0), cls.busy),
-            idle=optional(entries, "idle", lambda each: each.number(0.0), cls.idle),
         )
 
     @classmethod
     def from_mapping(cls, value: str | Mapping[str, object]) -> Balance:
         """Reads the argument of a writer's `balance`.
 
-        >>> Balance.from_mapping("auto").mode, Balance.from_mapping({"ratio": 1.5}).ratio
-        ('auto', 1.5)
+        >>> Balance.from_mapping("auto").mode, Balance.from_mapping({"rows": 1000}).rows
+        ('auto', 1000)
         """
         return cls.read(Entry("balance", value))
 
@@ -192,8 +162,6 @@ class BalanceWatch:
         settings = self.settings
         if not self.is_free or len(available) < 2:
             return None
-        if settings.thresholds is not None:
-            return self._by_thresholds(settings.thresholds, available)
         mean = np.mean(self._cpu, axis=0)
         if skew(mean) >= settings.ratio and mean.max() - mean.mean() >= settings.seconds:
             what = "time" if settings.measures_speeds else "CPU time"
@@ -234,13 +202,6 @@ class BalanceWatch:
             return fewer, f"with one slot less, each would be busy for {cores / (count - 1):.0%} of the time"
         return None
 
-    def _by_thresholds(self, limits: Thresholds, available: Sequence[int]) -> str | None:
-        most, least = self._bytes.max(), self._bytes.min()
-        if most < limits.most or least > limits.least or most - least < limits.difference:
-            return None
-        sender, receiver = available[int(self._bytes.argmax())], available[int(self._bytes.argmin())]
-        return f"slot {sender} has {most:,.0f} bytes of state, slot {receiver} {least:,.0f}"
-
     def decided(self) -> None:
         """Begins the cool-down."""
         self._cpu.clear()
@@ -256,9 +217,6 @@ class BalanceWatch:
     ) -> tuple[Rebalancing, str | None]:
         """The moves for measured loads, and why they are not to be made, or None."""
         settings = self.settings
-        if settings.thresholds is not None:
-            found = half_the_difference(table, loads)
-            return found, None if found.moves else "no group fits into half the difference"
         found = even_out(
             table,
             loads,
@@ -308,11 +266,3 @@ def _capacities(entry: Entry) -> tuple[float, ...] | None:
         return None
     hint = "write the speed of each slot beside the others, such as [1, 1, 0.5], or measured"
     return tuple(each.number(above=0.0, hint=hint) for each in entry.items("[1, 1, 0.5]"))
-
-
-def _thresholds(entry: Entry) -> Thresholds:
-    entries = entry.mapping(
-        "most least difference",
-        {"most": "most: 500 MB", "least": "least: 200 MB", "difference": "difference: 100 MB"},
-    )
-    return Thresholds(entries["most"].size(0.0), entries["least"].size(0.0), entries["difference"].size(0.0))

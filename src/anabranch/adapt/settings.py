@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import (
-    STEADY,
     TEN_BATCHES,
     DataDriven,
     Interval,
@@ -16,21 +15,19 @@ from anabranch.adapt.policy import (
     Periodic,
     Policy,
     RefinedMemoryDriven,
-    Trend,
 )
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.settings.entries import Entry, optional
 
 Scope: TypeAlias = Literal["query", "slot"]
-_OF_MEMORY = "memory share batches growth"
 POLICIES = {
     "periodic": "every",
-    "data-driven": "every threshold eager",
-    "memory-driven": _OF_MEMORY,
-    "refined memory-driven": _OF_MEMORY,
+    "data-driven": "every eager",
+    "memory-driven": "",
+    "refined memory-driven": "",
 }
 """The policies, and the entries that each takes."""
-_OF_EVERY_POLICY = "policy gate strategy freeze scope remember"
+_OF_EVERY_POLICY = "policy strategy freeze scope"
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,9 @@ class Settings:
         scope = optional(entries, "scope", lambda entry: entry.choice(("query", "slot")), "query")
         return cls(
             policy=_policy(policy, entries),
-            gate=optional(entries, "gate", _gate, Gate()),
             strategy=optional(entries, "strategy", lambda entry: entry.choice(_strategies()), "auto"),
             freeze=optional(entries, "freeze", Entry.flag, False),
             scope="slot" if scope == "slot" else "query",
-            remember=optional(entries, "remember", _batches, 8),
         )
 
 
@@ -83,30 +78,10 @@ def _policy(name: str, entries: Mapping[str, Entry]) -> Policy:
         case "data-driven":
             return DataDriven(
                 optional(entries, "every", _interval, TEN_BATCHES),
-                optional(entries, "threshold", lambda entry: entry.number(1.0), 1.5),
-                optional(entries, "eager", Entry.flag, False),
+                eager=optional(entries, "eager", Entry.flag, False),
             )
         case _:
-            kind = MemoryDriven if name == "memory-driven" else RefinedMemoryDriven
-            return kind(
-                optional(entries, "memory", lambda entry: entry.size(1.0), None),
-                optional(entries, "share", _share, 0.9),
-                Trend(
-                    optional(entries, "batches", _batches, STEADY.batches),
-                    optional(entries, "growth", lambda entry: entry.number(1.0), STEADY.growth),
-                ),
-            )
-
-
-def _gate(block: Entry) -> Gate:
-    entries = block.mapping("ratio cores bytes horizon cool_down")
-    return Gate(
-        ratio=optional(entries, "ratio", lambda entry: entry.number(1.0), Gate.ratio),
-        cores=optional(entries, "cores", lambda entry: entry.number(0.0), Gate.cores),
-        bytes=optional(entries, "bytes", Entry.size, Gate.bytes),
-        horizon=optional(entries, "horizon", Entry.seconds, Gate.horizon),
-        cool_down=optional(entries, "cool_down", _interval, Gate.cool_down),
-    )
+            return MemoryDriven() if name == "memory-driven" else RefinedMemoryDriven()
 
 
 def _interval(entry: Entry) -> Interval:
@@ -114,14 +89,6 @@ def _interval(entry: Entry) -> Interval:
     if isinstance(entry.value, str):
         return Interval(seconds=entry.seconds())
     return Interval(batches=entry.count("write a number of batches of at least 1, or a duration such as 10 seconds"))
-
-
-def _batches(entry: Entry) -> int:
-    return entry.count("write a number of batches of at least 1")
-
-
-def _share(entry: Entry) -> float:
-    return entry.number(high=1.0, above=0.0, hint="write a share above 0 and up to 1")
 
 
 def _strategies() -> tuple[str, ...]:

@@ -142,7 +142,7 @@ class RunBuilder(ABC):
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:
         """Sets how partition groups move between slots: `off`, `manual` (the default), `auto`, or a mapping.
 
-        A mapping has the entries of a spec's `balance:` block, such as `{"ratio": 1.5, "cool_down": 20}`.
+        A mapping has the entries of a spec's `balance:` block, such as `{"mode": "auto", "rows": 200_000}`.
         """
         self._run = replace(self._run, balance=Balance.from_mapping(balance))
         return self

@@ -125,14 +125,14 @@ class ContinuousQueryWriter(RunBuilder):
         Parameters
         ----------
         settings
-            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and the policy's
-            own entries. By default, statistics are compared every ten batches.
+            As in a spec's `adapt:` block: `policy`, `every`, `eager`, `strategy`, `freeze` and `scope`.
+            By default, statistics are compared every ten batches.
 
         A restart from the checkpoint continues with the plan of the last batch, unless a plan is given explicitly.
 
         Examples
         --------
-        >>> writer.adapt(policy="periodic", every="10 seconds", gate={"ratio": 1.5})  # doctest: +SKIP
+        >>> writer.adapt(policy="periodic", every="10 seconds")  # doctest: +SKIP
         """
         return self._set(adapt=Settings.from_mapping(settings))
 

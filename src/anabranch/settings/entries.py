@@ -23,6 +23,7 @@ import yaml
 from anabranch.errors import AnabranchError, SpecError
 from anabranch.lang.sizes import parse_size
 from anabranch.lang.window import parse_duration
+from anabranch.settings.removed import hint_for
 from anabranch.settings.secrets import HIDDEN, is_secret, without_secrets
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -125,6 +126,8 @@ class Entry:
         self.named()
         for key in self.value:
             if key not in names:
+                if (hint := hint_for(self.inside(key))) is not None:
+                    raise self._error(f"entry '{self.inside(key)}' is no longer a setting", hint)
                 raise self._error(f"unknown entry '{self.inside(key)}'", suggestion(key, names))
         return self.require(required)
 

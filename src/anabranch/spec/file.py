@@ -442,7 +442,7 @@ def _schema(entry: Entry) -> Schema:
 
 def read_sink(entry: Entry, folder: Path) -> SinkSpec:
     """Reads where results go."""
-    entries = entry.mapping("format path mode options partition_by", {"format": "format: parquet"})
+    entries = entry.mapping("format path options partition_by", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),
         path=optional(entries, "path", lambda given: given.location(folder), None),
@@ -451,8 +451,6 @@ def read_sink(entry: Entry, folder: Path) -> SinkSpec:
     )
     if sink.format in FILE_FORMATS and sink.path is None:
         raise entry.missing("path", "path: out, the folder that results are written to")
-    if "mode" in entries and entries["mode"].text() != sink.mode:
-        raise entries["mode"].refused("write append: each result is emitted once")
     return sink
 
 

@@ -87,7 +87,6 @@ class SinkSpec:
 
     format: str
     path: str | None
-    mode: str = "append"
     options: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt.balancing import Balance, BalanceWatch, Thresholds
+from anabranch.adapt.balancing import Balance, BalanceWatch
 from anabranch.adapt.facts import BatchFacts, Moment
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
@@ -253,9 +253,8 @@ def test_a_query_that_balances_itself_watches_measures_moves_and_rests() -> None
         (Balance("manual", remember=2), (4.0, 1.0)),
         (Balance("auto", remember=2), (1.1, 1.0)),
         (Balance("auto", remember=2, seconds=2.0), (4.0, 1.0)),
-        (Balance("auto", remember=2, thresholds=Thresholds(100.0, 50.0, 10.0)), (4.0, 1.0)),
     ],
-    ids=["by hand", "even enough", "too little", "state is even"],
+    ids=["by hand", "even enough", "too little"],
 )
 def test_a_query_that_need_not_move_measures_nothing(balance: Balance, cpu: tuple[float, float]) -> None:
     steering = TableSteering(START, balance=balance)
@@ -323,22 +322,12 @@ def test_a_move_that_does_not_pay_is_not_made() -> None:
     assert "is paid back after" in refused
 
 
-def test_thresholds_move_half_the_difference_between_one_pair() -> None:
-    watch = BalanceWatch(Balance("auto", remember=1, thresholds=Thresholds(100.0, 50.0, 10.0)))
-    loads = estimate_loads(TABLE, {"a": [1] * 64, "b": [1] * 64}, [SlotLoad(1.0, 320.0), SlotLoad(1.0, 0.0)])
-    found, refused = watch.propose(TABLE, loads, (0, 1))
-    assert refused is None
-    (move,) = found.moves
-    assert (move.sender, move.receiver, found.bytes) == (0, 1, 160.0)
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ("automatic", "balance"),
         ({"ratio": 0.5}, "balance.ratio"),
         ({"mode": "auto", "cool": 3}, "cool"),
-        ({"thresholds": {"most": 1}}, "balance.thresholds.least"),
     ],
 )
 def test_a_wrong_setting_is_named(value: object, message: str) -> None:

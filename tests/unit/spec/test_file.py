@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from anabranch.adapt.balancing import Balance, Thresholds
+from anabranch.adapt.balancing import Balance
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
@@ -201,7 +201,6 @@ def test_the_catalog_needs_schemas() -> None:
         ("query", 5, "entry 'query' is 5", "write a text"),
         ("sink", None, "entry 'sink' is missing", "format: parquet"),
         ("sink.path", None, "entry 'sink.path' is missing", "path: out"),
-        ("sink.mode", "complete", "entry 'sink.mode' is 'complete'", "append"),
         ("checkpoint", None, "entry 'checkpoint' is missing", "folder"),
         ("chekpoint", "x", "unknown entry 'chekpoint'", "did you mean 'checkpoint'?"),
         ("budget", "x", "unknown entry 'budget'", "known here are streams"),
@@ -383,8 +382,8 @@ def test_moves_and_balance_are_read() -> None:
     found = parse(changed("moves", moves), folder=FOLDER)
     assert found.moves == (SplitRequest(3, "ACME", "a.k", (0, 2)), SplitRequest(6, 7, unites=True))
     assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
-    block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
-    expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))
+    block = {"rows": 1000}
+    expected = Balance("auto", rows=1000)
     assert parse(changed("balance", block), folder=FOLDER).balance == expected
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError
+from anabranch.settings.removed import REMOVED
 from anabranch.spec import file as spec_file
 from anabranch.spec.file import parse
 
@@ -29,7 +30,7 @@ FULL: dict[str, Any] = yaml.safe_load(
     tables:
       t: {format: parquet, path: t, schema: "k bigint", refresh: 1 minute, version: files, options: {mergeSchema: true}}
     query: SELECT a.k FROM s0 [RANGE 1 SECOND] AS a
-    sink: {format: parquet, path: out, mode: append, options: {compression: zstd}, partition_by: [k]}
+    sink: {format: parquet, path: out, options: {compression: zstd}, partition_by: [k]}
     checkpoint: ckpt
     spark_checkpoint: spark
     trigger: 1 second
@@ -43,12 +44,9 @@ FULL: dict[str, Any] = yaml.safe_load(
             functions: {f: 0.1}, predicates: {p: 0.1}}
     late_filters: [a]
     allow_unbounded: false
-    adapt: {policy: data-driven, every: 3, threshold: 2, eager: true, strategy: auto, freeze: true, scope: query,
-            remember: 3, gate: {ratio: 2, cores: 0.1, bytes: 1, horizon: 1 minute, cool_down: 3}}
+    adapt: {policy: data-driven, every: 3, eager: true, strategy: auto, freeze: true, scope: query}
     switch: [{at_batch: 3, plan: (b a), strategy: auto}]
-    balance: {mode: auto, ratio: 2, seconds: 1, bytes: 1, horizon: 3, remember: 3, cool_down: 3, capacities: [1, 2],
-              show_keys: true, thresholds: {most: 3, least: 1, difference: 1}, strategy: moving-state, rows: 3, busy: 1,
-              idle: 0}
+    balance: {mode: auto, capacities: [1, 2], show_keys: true, strategy: moving-state, rows: 3}
     moves: [{at_batch: 3, from: 0, to: 1, groups: 8, strategy: moving-state}, {at_batch: 6, slots: 1},
             {at_batch: 7, split: 7, over: 2, key: k}]
     late: {format: parquet, path: late}
@@ -156,3 +154,11 @@ def test_a_misspelt_entry_without_a_value_gets_the_nearest_name() -> None:
     with pytest.raises(AnabranchError, match=r"unknown entry 'streams\.s0\.watermrk'") as caught:
         parse(written(("streams", "s0", "watermrk"), None), folder=FOLDER)
     assert caught.value.hint == "did you mean 'watermark'?"
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_entry_is_refused_by_name(name: str) -> None:
+    with pytest.raises(AnabranchError) as caught:
+        parse(written(tuple(name.split(".")), 1), folder=FOLDER)
+    assert caught.value.message == f"entry '{name}' is no longer a setting"
+    assert caught.value.hint == REMOVED[name]
