@@ -259,7 +259,7 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
             shapes = every_shape(model.estimates.everything)
             priced = [space.orderer.considered(shape, "") for shape in shapes]
         else:
-            priced = list(space.undominated().plans)
+            priced = list(space.undominated())
         priced = [each for each in priced if each.cost.memory <= MOST_BYTES]
         later = deferring_variants(priced, model, query.graph)
         for cpu, plan in ((each.cost.cpu, each.plan) for each in (*priced, *later)):

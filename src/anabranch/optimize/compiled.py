@@ -17,10 +17,7 @@ from anabranch.optimize import jtrees, lookups
 meeting = register_jitable(lookups.meeting)
 looked_up = register_jitable(lookups.looked_up)
 for helper in (
-    jtrees.price_probes,
-    jtrees.set_index,
     jtrees.order_probes,
-    jtrees.search_orders,
     jtrees.count_indexes,
     jtrees.first_above,
     jtrees.is_beaten,
@@ -54,4 +51,5 @@ def _longer_integers(values: Any, size: Any) -> Any:
 
 price_lookups = njit(cache=True, nogil=True)(jtrees.price_lookups)
 search = njit(cache=True, nogil=True)(jtrees.search)
-search_orders = njit(cache=True, nogil=True)(jtrees.search_orders)
+order_probes = njit(cache=True, nogil=True)(jtrees.order_probes)
+count_indexes = njit(cache=True, nogil=True)(jtrees.count_indexes)

@@ -355,7 +355,7 @@ def _plans_of_join(graph: JoinGraph, model: ResourceModel) -> list[PhysicalPlan]
     """Returns the plans to try for a shared join: the undominated ones, cheapest first."""
     if len(graph.names) > LARGEST:
         return [with_default_orders(mjoin(graph.names), graph)]
-    found = pareto(Space(model).undominated(forbidden=frozenset(), needed=frozenset(), widest=LARGEST).plans)
+    found = pareto(Space(model).undominated(forbidden=frozenset(), needed=frozenset(), widest=LARGEST))
     return [candidate.plan for candidate in found[:MOST_CORE_PLANS]]
 
 

@@ -21,23 +21,12 @@ from anabranch.optimize import jtrees
 from anabranch.optimize.lookups import thetas_of, units_of
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import NOTHING_FITS, UNLIMITED, Budget, Candidate, distinct, pareto
-from anabranch.optimize.shapes import Blocks, Orderer, Ordering, Shape
+from anabranch.optimize.shapes import Blocks, Orderer, Ordering, Shape, in_order
 from anabranch.optimize.state_removal import remove_states
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 INTERPRETED = 8
 LARGEST = 12
 ORIGIN = "jtree-finder"
-BUDGET = 1 << 18
-"""The maximum number of lookups to compare for further probe orders: some tenths of a second, if interpreted."""
-
-
-@dataclass(frozen=True)
-class Front:
-    """Undominated plans by rising CPU, and whether the search ended within its budget, so that none is missing."""
-
-    plans: tuple[Candidate, ...]
-    is_complete: bool
 
 
 @dataclass(frozen=True)
@@ -65,18 +54,17 @@ class Space:
     def ordering(self, blocks: Blocks) -> Ordering:
         """Returns the best probe orders of a join, with their cost."""
         size, model = len(blocks), self.model
-        # Without the bytes of indexes, only orders that need less CPU are searched.
-        sets = self._sets._replace(index_bytes=self._floats(1 << self.size))
-        masks, empty = self._as_integers(blocks), self._floats(0)
-        limits = self._limits(UNLIMITED, (), frozenset(), frozenset(), LARGEST)
-        count, cpus, _, found, _ = self._code.search_orders(
-            sets, self._lookups, masks, size, 0.0, 0.0, 0.0, 0.0, limits, empty, empty, 0, BUDGET
-        )
-        best = min(range(count), key=lambda each: cpus[each])
-        orders = _orders(found, best * size, size, size)
-        counts = model.index_counts(blocks, orders)
-        held = (model.held(block) * model.copies(block) * count for block, count in zip(blocks, counts, strict=True))
-        return Ordering(orders, float(cpus[best]) + size * size * model.call, sum(held) * model.units.index_bytes)
+        onward, choice, union = self._floats(1 << size), self._integers(1 << size), self._integers(1 << size)
+        masks = self._as_integers(blocks)
+        cpu = self._code.order_probes(self._sets, self._lookups, masks, size, onward, choice, union)
+        cpu += size * size * model.call
+        counts, found = self._integers(size), self._integers(size * size)
+        self._code.count_indexes(self._lookups, size, choice, union, counts, found)
+        memory = 0.0
+        for block, count in zip(blocks, counts, strict=True):
+            cpu += int(count) * model.births(block) * model.copies(block) * model.units.link
+            memory += int(count) * model.held(block) * model.copies(block) * model.units.index_bytes
+        return Ordering(tuple(_order(start, size, choice) for start in range(size)), float(cpu), float(memory))
 
     def undominated(
         self,
@@ -85,13 +73,13 @@ class Space:
         forbidden: frozenset[int] = frozenset(),
         needed: frozenset[int] = frozenset(),
         widest: int = LARGEST,
-    ) -> Front:
-        """Returns all undominated plans within the budget.
+    ) -> tuple[Candidate, ...]:
+        """Returns all undominated plans within the budget, by rising CPU; empty if there is none.
 
         A plan joins no forbidden set of relations, every needed set, and at most `widest` inputs at once.
         """
         if self.size == 1:
-            return Front((), is_complete=True)
+            return ()
 
         def fits(shape: Shape) -> bool:
             is_narrow = all(len(blocks) <= widest for blocks in shape.values())
@@ -99,15 +87,15 @@ class Space:
 
         known = [self.orderer.considered(shape, ORIGIN) for shape in self._seeds if fits(shape)]
         if self.size == 2:
-            return Front(tuple(candidate for candidate in known if budget.allows(candidate.cost)), is_complete=True)
+            return tuple(candidate for candidate in known if budget.allows(candidate.cost))
         fronts = self._search(pareto(known), budget, forbidden, needed, widest)
         everything, base = self.model.estimates.everything, self.model.base
         start = int(fronts.first[everything])
         for entry in range(start, start + int(fronts.counts[everything])):
             cost = Resources(base.cpu + float(fronts.cpu[entry]), base.memory + float(fronts.memory[entry]), base.rate)
-            known.append(Candidate(self._plan(fronts, everything, entry), cost, ORIGIN))
-        plans = tuple(candidate for candidate in pareto(distinct(known)) if budget.allows(candidate.cost))
-        return Front(plans, bool(fronts.is_complete))
+            shape = self._shape(fronts, everything, entry)
+            known.append(Candidate(self.orderer.plan(shape), cost, ORIGIN))
+        return tuple(candidate for candidate in pareto(distinct(known)) if budget.allows(candidate.cost))
 
     @cached_property
     def tree(self) -> Shape:
@@ -127,24 +115,10 @@ class Space:
         needed: frozenset[int],
         widest: int,
     ) -> jtrees.Fronts:
-        limits = self._limits(budget, known, forbidden, needed, widest)
-        joined = (mask for mask in range(1 << self.size) if mask.bit_count() > 1)
-        order = self._as_integers(sorted(joined, key=lambda mask: (mask.bit_count(), mask)))
-        found: jtrees.Fronts = self._code.search(self._sets, self._lookups, limits, units_of(self.model), order)
-        return found
-
-    def _limits(
-        self,
-        budget: Budget,
-        known: Sequence[Candidate],
-        forbidden: frozenset[int],
-        needed: frozenset[int],
-        widest: int,
-    ) -> jtrees.Limits:
         base, masks = self.model.base, range(1 << self.size)
         # A plan that joins a needed set never joins a part of it with something else.
         allowed = [mask not in forbidden and all(mask & want in (0, mask, want) for want in needed) for mask in masks]
-        return jtrees.Limits(
+        limits = jtrees.Limits(
             cpu=budget.total_cpu - base.cpu,
             memory=budget.total_memory - base.memory,
             seed_cpu=self._as_floats([candidate.cost.cpu - base.cpu for candidate in known]),
@@ -152,17 +126,24 @@ class Space:
             allowed=self._as_booleans(allowed),
             needed=self._as_integers(sorted(needed)),
             widest=widest,
-            budget=BUDGET,
         )
+        joined = (mask for mask in masks if mask.bit_count() > 1)
+        order = self._as_integers(sorted(joined, key=lambda mask: (mask.bit_count(), mask)))
+        found: jtrees.Fronts = self._code.search(self._sets, self._lookups, limits, units_of(self.model), order)
+        return found
 
-    def _plan(self, fronts: jtrees.Fronts, whole: int, entry: int) -> PhysicalPlan:
-        if whole.bit_count() == 1:
-            return Leaf(self.model.estimates.names[whole.bit_length() - 1])
-        join = int(fronts.joins[entry]) * self.size
-        blocks = [int(block) for block in fronts.blocks[join : join + self.size] if block]
-        below = fronts.entries[entry * self.size : entry * self.size + len(blocks)]
-        inputs = tuple(self._plan(fronts, block, int(each)) for block, each in zip(blocks, below, strict=True))
-        return JoinNode(inputs, _orders(fronts.orders, join, len(blocks), self.size) if len(blocks) > 2 else ())
+    def _shape(self, fronts: jtrees.Fronts, whole: int, entry: int) -> Shape:
+        place = entry * self.size
+        inputs = [
+            (int(fronts.blocks[at]), int(fronts.entries[at]))
+            for at in range(place, place + self.size)
+            if fronts.blocks[at]
+        ]
+        shape: dict[int, Blocks] = {whole: in_order(block for block, _ in inputs)}
+        for block, below in inputs:
+            if block.bit_count() > 1:
+                shape.update(self._shape(fronts, block, below))
+        return shape
 
     # --- numbers, as lists or as arrays -------------------------------------------------------------------------------
 
@@ -239,13 +220,15 @@ def find_jtrees(
     needed: frozenset[int] = frozenset(),
 ) -> tuple[Candidate, ...]:
     """Returns all undominated plans of a query within the budget, by rising CPU; see `Space.undominated`."""
-    return Space(model).undominated(budget, forbidden=forbidden, needed=needed).plans
+    return Space(model).undominated(budget, forbidden=forbidden, needed=needed)
 
 
-def _orders(orders: Sequence[int], first: int, size: int, width: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the orders of one join of `size` inputs, from a table with rows of `width` numbers."""
-    starts = [(first + part) * width for part in range(size)]
-    return tuple(tuple(int(block) for block in orders[start : start + size - 1]) for start in starts)
+def _order(start: int, size: int, choice: Sequence[int]) -> tuple[int, ...]:
+    group, order = 1 << start, []
+    while group != (1 << size) - 1:
+        order.append(int(choice[group]))
+        group |= 1 << order[-1]
+    return tuple(order)
 
 
 def _classes(model: ResourceModel, mask: int) -> int:

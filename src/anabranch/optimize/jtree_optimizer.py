@@ -23,18 +23,16 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
         mjoin = problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)
         return settle(problem, [problem.amended(mjoin)])
     widest = 2 if hints.kinds == ("tree",) else LARGEST
-    front = space.undominated(forbidden=problem.forbidden, needed=problem.needed, widest=widest)
-    found = [*front.plans]
+    found = list(space.undominated(forbidden=problem.forbidden, needed=problem.needed, widest=widest))
     if objective.kind in ("rate", "first"):
         # Early on, while the windows are short, another plan may be the cheapest.
         soon = min(problem.model.estimates.longest_window, objective.amount) / 2 if objective.kind == "rate" else 1.0
         early = Space(at(problem.model, soon)).undominated(
             forbidden=problem.forbidden, needed=problem.needed, widest=widest
         )
-        found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early.plans]
+        found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early]
     if not found:
         # The hints exclude every plan in the search space; their objection to the mjoin is the reason.
         found = [problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)]
     is_complete = hints.kinds in (KINDS, ("tree",)) and not hints.forbids_orders and hints.plan is None
-    is_complete = is_complete and front.is_complete
     return settle(problem, [problem.amended(each) for each in found], is_complete=is_complete)

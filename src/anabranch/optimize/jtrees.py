@@ -5,12 +5,10 @@ partitions its set. So each set keeps only its plans that are undominated in CPU
 part can be replaced by the part that dominates it. The result is the whole Pareto set. Predicates are checked at the
 earliest join; plans that defer one are outside the search space.
 
-Probe orders are searched together with the indexes that they need (`search_orders`), up to a budget. Beyond the budget
-each join gets only the orders that are cheapest without regard to indexes, and the result is not complete.
-
 The partitions of a set are enumerated block by block. A branch is pruned if its lower bound is dominated by a plan of
-the same set or by a complete plan that is known before (`seeds`). Only partitions that survive get
-their probe orders.
+the same set or by a complete plan that is known before (`seeds`). Only partitions that survive get their probe orders:
+the cheapest way from a bound part to the whole is the same for every input that reaches it, so one pass over the unions
+of the blocks orders all inputs.
 
 Every function here runs as plain Python over lists for small queries, and as compiled code over arrays for large ones
 (`compiled`). So the code uses only numbers, sequences and loops. Sets of relations are bit masks; `ternary` numbers
@@ -81,8 +79,6 @@ class Limits(NamedTuple):
     """Sets that a plan must join."""
     widest: int
     """The maximum number of inputs of a join."""
-    budget: int
-    """The maximum number of lookups to compare beyond the first probe orders of each join."""
 
 
 class Fronts(NamedTuple):
@@ -92,16 +88,10 @@ class Fronts(NamedTuple):
     counts: Sequence[int]
     cpu: Sequence[float]
     memory: Sequence[float]
-    joins: Sequence[int]
-    """For each entry its join."""
+    blocks: Sequence[int]
+    """For each entry the sets of its inputs, padded with 0 to the number of relations of the query."""
     entries: Sequence[int]
     """For each entry and input the entry of the input's plan."""
-    blocks: Sequence[int]
-    """For each join the sets of its inputs, padded with 0 to the number of relations of the query."""
-    orders: Sequence[int]
-    """For each join and input the positions of the inputs to probe, each padded to the number of relations."""
-    is_complete: bool
-    """Whether the budget sufficed, so that no undominated plan is missing."""
 
 
 def floats(size: int) -> list[float]:
@@ -158,58 +148,40 @@ def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
     return Lookups(cost, index)
 
 
-def price_probes(
-    sets: Sets, lookups: Lookups, blocks: Sequence[int], size: int, union: list[int], price: list[float]
-) -> None:
-    """Fills in the ternary number of each group of blocks, and the price of each lookup of a block by a group."""
+def order_probes(
+    sets: Sets,
+    lookups: Lookups,
+    blocks: Sequence[int],
+    size: int,
+    onward: list[float],
+    choice: list[int],
+    union: list[int],
+) -> float:
+    """Orders the probes of a join of the first `size` blocks; returns the CPU of all probes.
+
+    `choice[g]` becomes the block that rows which have bound the blocks of group g probe next, and `union[g]` the
+    ternary number of the blocks of group g. The three lists have at least 2^size elements.
+    """
+    ternary, cost = sets.ternary, lookups.cost
     full = (1 << size) - 1
     for block in range(size):
-        number, start = sets.ternary[blocks[block]], 1 << block
+        number, start = ternary[blocks[block]], 1 << block
         for group in range(start):
             union[start + group] = union[group] + number if group else number
-    for group in range(1, full):
-        bound = union[group]
-        for block in range(size):
-            if group >> block & 1 == 0:
-                price[group * size + block] = lookups.cost[bound + 2 * union[1 << block]]
-
-
-def set_index(
-    lookups: Lookups, size: int, union: Sequence[int], price: list[float], block: int, index: int, is_allowed: bool
-) -> None:
-    """Allows or forbids all lookups that use one index over a block."""
-    bit = 1 << block
-    for group in range(1, (1 << size) - 1):
-        if group & bit == 0:
-            pair = union[group] + 2 * union[bit]
-            if lookups.indexes[pair] == index:
-                price[group * size + block] = lookups.cost[pair] if is_allowed else inf
-
-
-def order_probes(
-    sets: Sets, blocks: Sequence[int], size: int, price: Sequence[float], onward: list[float], choice: list[int]
-) -> float:
-    """Orders the probes of a join of the first `size` blocks by CPU; returns the CPU of all, infinite if impossible.
-
-    `choice[g]` becomes the block that rows which have bound the blocks of group g probe next.
-    """
-    full = (1 << size) - 1
     onward[full] = 0.0
     for group in range(full - 1, 0, -1):
-        least, best, row = inf, -1, group * size
+        bound, least, best = union[group], inf, -1
         for block in range(size):
             bit = 1 << block
             if group & bit == 0:
-                cost = onward[group | bit] + price[row + block]
+                price = onward[group | bit] + cost[bound + 2 * union[bit]]
                 # Orders that differ only by rounding count as equal: the first block is taken.
-                if cost < least * SLACK or best < 0:
-                    least, best = cost, block
+                if price < least * SLACK or best < 0:
+                    least, best = price, block
         onward[group] = least
         choice[group] = best
     total = 0.0
     for block in range(size):
-        if onward[1 << block] == inf:
-            return inf
         total += sets.turnover[blocks[block]] * onward[1 << block]
     return total
 
@@ -276,117 +248,6 @@ def is_hopeless(
     )
 
 
-def search_orders(
-    sets: Sets,
-    lookups: Lookups,
-    blocks: Sequence[int],
-    size: int,
-    other_cpu: float,
-    other_memory: float,
-    rest_cpu: float,
-    rest_memory: float,
-    limits: Limits,
-    kept_cpu: Sequence[float],
-    kept_memory: Sequence[float],
-    kept: int,
-    budget: int,
-) -> tuple[int, list[float], list[float], list[int], int]:
-    """Searches the probe orders of one join together with the indexes that they need.
-
-    Returns the number of orders found, their CPU and memory, the orders themselves, and what is left of the budget,
-    negative if it was exceeded. The orders include all undominated ones that are not hopeless. `other_cpu` and
-    `other_memory` is the least that a plan of the set needs besides the probes and indexes of this join.
-
-    The first orders are the cheapest without regard to indexes. Other orders are better only if they lack an index over
-    a block with several. So for each of these indexes in turn, the search forbids that index, demands those
-    before it, and continues with the cheapest orders that remain. Demanded indexes are a lower bound.
-    """
-    groups = 1 << size
-    union, price, onward, choice = integers(groups), floats(groups * size), floats(groups), integers(groups)
-    price_probes(sets, lookups, blocks, size, union, price)
-    counts, used, demanded = integers(size), integers(size * size), integers(size)
-    room, count = 4, 0
-    cpu, memory, orders = floats(room), floats(room), integers(room * size * size)
-    # Each level lists the indexes to forbid in turn, from begin[level]; the one at at[level] is forbidden now.
-    capacity, top, depth = size * size, 0, -1
-    over, index, is_demanded = integers(capacity), integers(capacity), integers(capacity)
-    begin, at, probing_above = integers(capacity), integers(capacity), floats(capacity)
-    probing, is_new = 0.0, True
-    while True:
-        for is_ordered in (False, True):
-            if not is_new:
-                break
-            if is_ordered:
-                probing = order_probes(sets, blocks, size, price, onward, choice)
-            now_cpu, now_memory = probing, 0.0
-            for part in range(size):
-                now_cpu += max(1, demanded[part]) * sets.link[blocks[part]]
-                now_memory += max(1, demanded[part]) * sets.index_bytes[blocks[part]]
-            for other in range(count):
-                if cpu[other] <= now_cpu and memory[other] <= now_memory:
-                    is_new = False
-            all_cpu, all_memory = other_cpu + now_cpu, other_memory + now_memory
-            if now_cpu == inf or is_hopeless(
-                all_cpu, all_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept
-            ):
-                is_new = False
-        if is_new:
-            count_indexes(lookups, size, choice, union, counts, used)
-            if count == room:
-                room *= 2
-                cpu, memory = longer_floats(cpu, room), longer_floats(memory, room)
-                orders = longer_integers(orders, room * size * size)
-            cpu[count], memory[count] = probing, 0.0
-            for part in range(size):
-                cpu[count] += counts[part] * sets.link[blocks[part]]
-                memory[count] += counts[part] * sets.index_bytes[blocks[part]]
-                group, place = 1 << part, (count * size + part) * size
-                while group != groups - 1:
-                    orders[place] = choice[group]
-                    group |= 1 << choice[group]
-                    place += 1
-            count += 1
-            depth += 1
-            if max(depth + 1, top + size * size) > capacity:
-                capacity *= 2
-                over, index = longer_integers(over, capacity), longer_integers(index, capacity)
-                is_demanded, probing_above = (
-                    longer_integers(is_demanded, capacity),
-                    longer_floats(probing_above, capacity),
-                )
-                begin, at = longer_integers(begin, capacity), longer_integers(at, capacity)
-            begin[depth], at[depth], probing_above[depth] = top, top - 1, probing
-            for part in range(size):
-                for place in range(part * size, part * size + counts[part]):
-                    is_free = counts[part] > 1
-                    for other in range(begin[depth]):
-                        if over[other] == part and index[other] == used[place] and is_demanded[other] == 1:
-                            is_free = False
-                    if is_free:
-                        over[top], index[top] = part, used[place]
-                        top += 1
-        if depth < 0 or budget < 0:
-            return count, cpu, memory, orders, budget
-        place = at[depth]
-        if place >= begin[depth]:
-            set_index(lookups, size, union, price, over[place], index[place], True)
-            is_demanded[place] = 1
-            demanded[over[place]] += 1
-        place += 1
-        at[depth] = place
-        is_new = place < top
-        if is_new:
-            set_index(lookups, size, union, price, over[place], index[place], False)
-            probing = probing_above[depth]
-            budget -= groups * size
-        else:
-            for done in range(begin[depth], top):
-                is_demanded[done] = 0
-                demanded[over[done]] -= 1
-            top = begin[depth]
-            depth -= 1
-
-
 def cuts_needed(needed: Sequence[int], whole: int, blocks: Sequence[int], size: int) -> bool:
     """Whether a partition of a set splits a needed part of the set."""
     for want in needed:
@@ -426,7 +287,7 @@ def least_probing(sets: Sets, lookups: Lookups, whole: int, blocks: Sequence[int
 def open_place(
     cpu: list[float],
     memory: list[float],
-    joins: list[int],
+    inputs: list[int],
     entries: list[int],
     relations: int,
     kept: int,
@@ -440,8 +301,9 @@ def open_place(
         moved, step, end = beaten, 1, kept
     while shift != 0 and moved != end:
         to = moved + shift
-        cpu[to], memory[to], joins[to] = cpu[moved], memory[moved], joins[moved]
+        cpu[to], memory[to] = cpu[moved], memory[moved]
         for part in range(relations):
+            inputs[to * relations + part] = inputs[moved * relations + part]
             entries[to * relations + part] = entries[moved * relations + part]
         moved += step
     return kept + shift
@@ -459,11 +321,8 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
     first, counts = integers(total), integers(total)
     capacity = 1024
     cpu, memory = floats(capacity), floats(capacity)
-    joins, entries = integers(capacity), integers(capacity * relations)
+    inputs, entries = integers(capacity * relations), integers(capacity * relations)
     used = 1
-    join_room, join_count = 1024, 0
-    join_blocks, join_orders = integers(join_room * relations), integers(join_room * relations * relations)
-    budget = limits.budget
     # The lower bound of a set as the input of a join: its plans, one probe of each new row, and one index.
     least_cpu, least_memory = floats(total), floats(total)
     # The lower bound of the relations of a set in any plan.
@@ -478,10 +337,11 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
             least_cpu[mask], least_memory[mask] = single_cpu[mask], single_memory[mask]
     room = 64
     kept_cpu, kept_memory = floats(room), floats(room)
-    kept_joins, kept_entries = integers(room), integers(room * relations)
+    kept_inputs, kept_entries = integers(room * relations), integers(room * relations)
     left, extra, blocks = integers(relations + 1), integers(relations + 1), integers(relations + 1)
     low_cpu, low_memory = floats(relations + 1), floats(relations + 1)
-    picked = integers(relations)
+    onward, choice, union = floats(total), integers(total), integers(total)
+    picked, indexes, found = integers(relations), integers(relations), integers(relations * relations)
     for whole in order:
         if not limits.allowed[whole]:
             continue
@@ -544,96 +404,69 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
             bound_cpu = least + least_probing(sets, lookups, whole, blocks, size)
             if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
                 continue
-            other_cpu, other_memory = least, bound_memory
+            probing = order_probes(sets, lookups, blocks, size, onward, choice, union)
+            bound_cpu = least + probing
+            if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
+                continue
+            count_indexes(lookups, size, choice, union, indexes, found)
+            join, join_memory = keep_cpu + size * size * units.call + probing, keep_memory
             for part in range(size):
-                other_cpu -= sets.link[blocks[part]]
-                other_memory -= sets.index_bytes[blocks[part]]
-            founds, found_cpu, found_memory, found_orders, budget = search_orders(
-                sets,
-                lookups,
-                blocks,
-                size,
-                other_cpu,
-                other_memory,
-                rest_cpu,
-                rest_memory,
-                limits,
-                kept_cpu,
-                kept_memory,
-                kept,
-                budget,
-            )
-            # All combinations of the orders found and the plans kept for the blocks.
-            for found in range(founds):
-                is_kept = False
+                join += indexes[part] * sets.link[blocks[part]]
+                join_memory += indexes[part] * sets.index_bytes[blocks[part]]
+            # All combinations of the plans kept for the blocks.
+            for part in range(size):
+                picked[part] = 0
+            while True:
+                now_cpu, now_memory = join, join_memory
                 for part in range(size):
-                    picked[part] = 0
-                while True:
-                    now_cpu, now_memory = (
-                        keep_cpu + size * size * units.call + found_cpu[found],
-                        keep_memory + found_memory[found],
-                    )
-                    for part in range(size):
-                        entry = first[blocks[part]] + picked[part]
-                        now_cpu += cpu[entry]
-                        now_memory += memory[entry]
-                    place = first_above(kept_cpu, kept, now_cpu)
-                    if (
-                        now_cpu <= limits.cpu
-                        and now_memory <= limits.memory
-                        and (place == 0 or kept_memory[place - 1] > now_memory)
-                    ):
-                        if place > 0 and kept_cpu[place - 1] == now_cpu:
-                            place -= 1
-                        beaten = place
-                        while beaten < kept and kept_memory[beaten] >= now_memory:
-                            beaten += 1
-                        if kept + 1 > room:
-                            room *= 2
-                            kept_cpu, kept_memory = longer_floats(kept_cpu, room), longer_floats(kept_memory, room)
-                            kept_joins = longer_integers(kept_joins, room)
-                            kept_entries = longer_integers(kept_entries, room * relations)
-                        kept = open_place(
-                            kept_cpu, kept_memory, kept_joins, kept_entries, relations, kept, place, beaten
-                        )
-                        kept_cpu[place], kept_memory[place], kept_joins[place] = now_cpu, now_memory, join_count
-                        is_kept = True
-                        for part in range(size):
-                            kept_entries[place * relations + part] = first[blocks[part]] + picked[part]
-                    part = 0
-                    while part < size:
-                        picked[part] += 1
-                        if picked[part] < counts[blocks[part]]:
-                            break
-                        picked[part] = 0
-                        part += 1
-                    if part == size:
+                    entry = first[blocks[part]] + picked[part]
+                    now_cpu += cpu[entry]
+                    now_memory += memory[entry]
+                place = first_above(kept_cpu, kept, now_cpu)
+                if (
+                    now_cpu <= limits.cpu
+                    and now_memory <= limits.memory
+                    and (place == 0 or kept_memory[place - 1] > now_memory)
+                ):
+                    if place > 0 and kept_cpu[place - 1] == now_cpu:
+                        place -= 1
+                    beaten = place
+                    while beaten < kept and kept_memory[beaten] >= now_memory:
+                        beaten += 1
+                    if kept + 1 > room:
+                        room *= 2
+                        kept_cpu, kept_memory = longer_floats(kept_cpu, room), longer_floats(kept_memory, room)
+                        kept_inputs = longer_integers(kept_inputs, room * relations)
+                        kept_entries = longer_integers(kept_entries, room * relations)
+                    kept = open_place(kept_cpu, kept_memory, kept_inputs, kept_entries, relations, kept, place, beaten)
+                    kept_cpu[place], kept_memory[place] = now_cpu, now_memory
+                    for part in range(relations):
+                        is_used = part < size
+                        kept_inputs[place * relations + part] = blocks[part] if is_used else 0
+                        kept_entries[place * relations + part] = first[blocks[part]] + picked[part] if is_used else 0
+                part = 0
+                while part < size:
+                    picked[part] += 1
+                    if picked[part] < counts[blocks[part]]:
                         break
-                if is_kept:
-                    for part in range(size):
-                        join_blocks[join_count * relations + part] = blocks[part]
-                        to, place = (join_count * relations + part) * relations, (found * size + part) * size
-                        for step in range(size - 1):
-                            join_orders[to + step] = found_orders[place + step]
-                    join_count += 1
-                    if join_count == join_room:
-                        join_room *= 2
-                        join_blocks = longer_integers(join_blocks, join_room * relations)
-                        join_orders = longer_integers(join_orders, join_room * relations * relations)
+                    picked[part] = 0
+                    part += 1
+                if part == size:
+                    break
         while used + kept > capacity:
             capacity *= 2
             cpu, memory = longer_floats(cpu, capacity), longer_floats(memory, capacity)
-            joins = longer_integers(joins, capacity)
+            inputs = longer_integers(inputs, capacity * relations)
             entries = longer_integers(entries, capacity * relations)
         first[whole], counts[whole] = used, kept
         for entry in range(kept):
             cpu[used + entry], memory[used + entry] = kept_cpu[entry], kept_memory[entry]
-            joins[used + entry] = kept_joins[entry]
             for part in range(relations):
+                inputs[(used + entry) * relations + part] = kept_inputs[entry * relations + part]
                 entries[(used + entry) * relations + part] = kept_entries[entry * relations + part]
         if kept:
             probes = sets.turnover[whole] * sets.rows[whole] * units.probe
             least_cpu[whole] = kept_cpu[0] + probes + sets.link[whole]
             least_memory[whole] = kept_memory[kept - 1] + sets.index_bytes[whole]
         used += kept
-    return Fronts(first, counts, cpu, memory, joins, entries, join_blocks, join_orders, budget >= 0)
+    return Fronts(first, counts, cpu, memory, inputs, entries)
