@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ def decide(balance: Balance, speeds: list[float]) -> tuple[Partitioning, list[di
 
 
 def test_the_load_follows_the_measured_speed_in_one_decision() -> None:
-    balance = Balance.from_mapping({"capacities": "measured", "seconds": 0.001})
+    balance = replace(Balance.from_mapping({"capacities": "measured"}), seconds=0.001)
     table, (record,) = decide(balance, [1.0, 0.5])
     fast, slow = len(table.groups_of(0)), len(table.groups_of(1))
     assert abs(fast - 2 * slow) <= 3
