@@ -18,17 +18,16 @@ from anabranch.api.members import Member
 from anabranch.api.settings import RunSettings
 from anabranch.lang.expr import conjuncts
 from anabranch.optimize import Choice
-from anabranch.optimize.filter_places import IN_SPARK, FilterPlaces, Pricing, costly_filters, place_filters
+from anabranch.optimize.filter_places import FilterPlaces, Pricing, costly_filters, place_filters
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import partitioning_of, set_of
+from anabranch.plan.query_set import set_of
 from anabranch.planning.choosing import DEFAULT_BATCH, decide, on_spark
 from anabranch.run.filters import bytes_of_columns, seen_filters
+from anabranch.run.ingest import columns_to_read
+from anabranch.run.pieces import MOST_READERS
 from anabranch.run.sample import Sample
 from anabranch.run.store import Store
-from anabranch.run.wire import wire_layout
 from anabranch.spark.file_streams import file_streams
-from anabranch.spark.offsets import in_scan_order
-from anabranch.spark.source import Cells
 from anabranch.stats.view import FixedStatistics
 
 _NO_SAMPLE = "no sample: filters are checked before the joins"
@@ -107,8 +106,7 @@ def _placed(
     if not any(condition in seen for condition in free):
         return FilterPlaces(tuple(late), (_NO_SAMPLE,))
     slots = cores if settings.slots is None else settings.slots.most
-    readers = _readers(members, settings, slots)
-    early = IN_SPARK if readers is None else float(readers)
+    early = float(_readers(members, settings, slots))
     bytes: dict[str, dict[str, float]] = {}
     for _, sample in samples.values():
         for name, columns in bytes_of_columns(sample.rows).items():
@@ -148,16 +146,13 @@ def _conditions(compiled: CompiledQuery) -> set[str]:
     return {*compiled.query.late_filters, *(str(part) for each in filters for part in conjuncts(each))}
 
 
-def _readers(members: Mapping[str, Member], settings: RunSettings, slots: int) -> int | None:
-    """Returns the number of slots that read all files and check all filters themselves; None if Spark reads."""
+def _readers(members: Mapping[str, Member], settings: RunSettings, slots: int) -> int:
+    """Returns how many tasks check each row: one reader, or all slots if they read all files themselves."""
     queries = set_of({name: member.compiled.query for name, member in members.items()})
-    if settings.late is not None or queries.graph.tables:
-        return None
-    table = partitioning_of(queries, slots)
-    cells = Cells(wire_layout(queries, table), table.without_heavy)
     streams = {name: each for member in members.values() for name, each in member.compiled.streams.items()}
     frames = {name: stream.frame for name, stream in streams.items()}
-    return None if file_streams(cells, frames, in_scan_order(queries, None)) is None else slots
+    is_direct = 1 < slots <= MOST_READERS
+    return slots if is_direct and file_streams(frames, queries.streams, columns_to_read(queries)) is not None else 1
 
 
 def _choice(

@@ -109,3 +109,21 @@ class Clocks:
     @classmethod
     def at_start(cls, streams: Iterable[str], now: int) -> Clocks:
         return cls({name: StreamClock(heard=now) for name in streams})
+
+
+@dataclass(frozen=True)
+class ClockRule:
+    """The clocks before a batch, and the settings by which the batch advances them.
+
+    The driver and the slots of a batch apply one rule to equal event times, so they get equal clocks.
+    """
+
+    before: Clocks
+    disorder: Mapping[str, int]
+    now: int
+    """The processing time at which the batch begins."""
+    idle_timeouts: Mapping[str, int | None]
+
+    def after(self, newest: Mapping[str, int | None], ticks: Mapping[str, int | None]) -> Clocks:
+        """Returns the clocks after the batch."""
+        return self.before.advance(newest, self.disorder, self.now, self.idle_timeouts, ticks)

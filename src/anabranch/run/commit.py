@@ -16,11 +16,12 @@ from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import Orders, most_frequent
-from anabranch.run.clock import Clocks
+from anabranch.run.clock import ClockRule, Clocks
 from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.slot import SlotTask
 from anabranch.run.store import new_attempt
 from anabranch.run.work import Setup
+from anabranch.stats.intake import Intake, merged_intakes
 from anabranch.stats.report import SlotReports
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -43,30 +44,36 @@ def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
     return floors
 
 
-def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """Returns the largest event time that the slots received, for each stream that had any."""
-    newest: dict[str, int] = {}
-    derived = derived_relations(queries)
-    for report in reports.values():
-        rejected = {name: time for name, time in report.rejected.items() if name not in derived}
-        for name, time in [*report.newest.items(), *rejected.items()]:
-            relation = queries.graph.relation(name)
-            if not relation.is_result:
-                newest[relation.stream] = max(time, newest.get(relation.stream, time))
+def clocks_after(queries: QuerySet, rule: ClockRule, intake: Intake) -> Clocks:
+    """Returns the clocks after a batch, from everything that its readers read."""
+    return rule.after(newest_by_stream(queries, intake), last_ticks(queries, intake))
+
+
+def informed(task: SlotTask, intake: Intake) -> SlotTask:
+    """Returns a task with the floors after the batch, if its slots need them while they step."""
+    if task.rule is None:
+        return task
+    return replace(task, floors_after=relation_floors(task.queries, clocks_after(task.queries, task.rule, intake)))
+
+
+def intake_of(reports: SlotReports) -> Intake:
+    """Returns everything that the readers of a batch read."""
+    return merged_intakes(report.intake for report in reports.values())
+
+
+def newest_by_stream(queries: QuerySet, intake: Intake) -> dict[str, int | None]:
+    """Returns the largest event time of each stream that had any."""
+    newest: dict[str, int | None] = {}
+    for name, time in intake.newest.items():
+        stream = queries.graph.relation(name).stream
+        known = newest.get(stream)
+        newest[stream] = time if known is None else max(time, known)
     return newest
 
 
-def ticks_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int | None]:
-    """Returns the last tick of each derived stream, if there was one; ticks are sent as rejected rows."""
-    return last_ticks(queries, [report.rejected for report in reports.values()])
-
-
-def last_ticks(queries: QuerySet, rejected: Sequence[Mapping[str, int]]) -> dict[str, int | None]:
-    """Returns the largest time of a rejected row of each derived stream, from the times by relation."""
-    found: dict[str, int | None] = {}
-    for name, relation in derived_relations(queries).items():
-        found[relation.stream] = max((times[name] for times in rejected if name in times), default=None)
-    return found
+def last_ticks(queries: QuerySet, intake: Intake) -> dict[str, int | None]:
+    """Returns the last tick of each derived stream; None if the batch had none."""
+    return {relation.stream: intake.ticks.get(name) for name, relation in derived_relations(queries).items()}
 
 
 def derived_relations(queries: QuerySet) -> dict[str, Relation]:
@@ -76,7 +83,7 @@ def derived_relations(queries: QuerySet) -> dict[str, Relation]:
 
 def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """Rows in: the rows of each stream that its source delivered, each counted once and before filters."""
-    return _by_stream(queries, [report.delivered for report in reports.values()])
+    return _by_stream(queries, [intake_of(reports).delivered])
 
 
 def rows_by_query(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
@@ -92,12 +99,12 @@ def rows_out(queries: QuerySet, reports: SlotReports) -> int:
 
 def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The late rows of each stream."""
-    return _by_stream(queries, [report.late for report in reports.values()])
+    return _by_stream(queries, [intake_of(reports).late])
 
 
 def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The rows of each stream that were too far in the future."""
-    return _by_stream(queries, [report.ahead for report in reports.values()])
+    return _by_stream(queries, [intake_of(reports).ahead])
 
 
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -127,13 +134,13 @@ def next_task(
     batch: int,
     manifest: Manifest | None,
     clocks: Clocks,
-    clocks_after: Clocks | None,
+    rule: ClockRule | None,
     ceilings: Mapping[str, int] = NOTHING,
     versions: Mapping[str, str] | None = None,
 ) -> SlotTask:
     """Creates a new attempt at a batch, from the state of the last manifest.
 
-    `clocks` are those before the batch, `clocks_after` those after it, if already known. `ceilings` has the largest
+    `clocks` are those before the batch; with a `rule`, slots compute those after it. `ceilings` has the largest
     admitted event time, by relation, where there is one; `versions` are the current versions of tables.
     """
     return SlotTask(
@@ -145,7 +152,7 @@ def next_task(
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
         floors=relation_floors(setup.queries, clocks),
-        floors_after=relation_floors(setup.queries, clocks_after) if clocks_after else None,
+        rule=rule,
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
         execution=setup.execution,

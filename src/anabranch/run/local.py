@@ -25,28 +25,25 @@ from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
-from anabranch.engine.evaluate.expression import evaluate_mask
-from anabranch.engine.kernels import Int64Array
-from anabranch.engine.ownership import own_cells, rows_for_slot
 from anabranch.errors import BatchError, HostError
-from anabranch.lang.expr import columns
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import ahead_by_stream, derived_relations, late_by_stream, next_task
+from anabranch.run.commit import ahead_by_stream, informed, late_by_stream, next_task
 from anabranch.run.controls import Controls
 from anabranch.run.functions import functions_named
+from anabranch.run.ingest import Arrived, Ingest, cells_of, columns_to_read, in_order, merged, part
 from anabranch.run.manifest import Manifest
+from anabranch.run.prefilter import Prefilter
 from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.run.results import ResultLayout, Results, finished
 from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
-from anabranch.run.rows import flat, relation_batch, result_batch, times
-from anabranch.run.side_output import Bounds, SideOutputLayout
+from anabranch.run.rows import result_batch
+from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.run.store import Store
 from anabranch.run.tables import TableVersions, read_columns
@@ -118,6 +115,7 @@ class LocalHost(Controls):
         for name, table in (tables or {}).items():
             self._offer(name, table)
         _refuse_missing_tables(self.shelf)
+        self.prefilter = Prefilter(wire_layout(self.queries), self.shelf.read)
         rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
         self.round = open_round(replace(work, held=self.shelf.small()), manifest, self.store, rules_of_time)
         self.steering = self.round.steering
@@ -259,30 +257,19 @@ class _LocalBatch:
         self._host, self._rows, self._ticks, self._deliver = host, rows, ticks, deliver
         self._queries = host.queries
         self._layout = wire_layout(host.queries, host.partitioning)
-        self._arrived: dict[str, RelationBatch] = {}
-        self._present = [
-            relation for relation in host.queries.graph.streamed if relation.stream in rows and not relation.is_result
-        ]
+        self._diverted: pa.Table | None = None
         self.now, self.announce, self.note = host.now, host.announce, host.note
         self.answer: pa.Table
 
-    def arrivals(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
-        """Makes the rows of all relations, and finds the newest event times."""
-
-        def read(relation: Relation) -> RelationBatch:
-            return relation_batch(relation, self._layout, self._rows[relation.stream])
-
-        reading = self._host.threads.map(read, self._present)
-        newest = self._newest(limits)
-        with functions_named(self._queries.graph, batch):
-            self._arrived = {relation.name: found for relation, found in zip(self._present, reading, strict=True)}
-        derived = derived_relations(self._queries).values()
-        ticks = {relation.stream: self._ticks.get(relation.stream) for relation in derived}
-        return Arrivals(newest, ticks, self._host.shelf.in_force(batch) if self._host.shelf.tables else {})
+    def arrivals(self, batch: int) -> Arrivals:
+        return Arrivals(self._host.shelf.in_force(batch) if self._host.shelf.tables else {})
 
     def run(self, task: SlotTask) -> SlotReports:
         """Steps all slots, one stage after the other, and hands the results on."""
         host, working = self._host, task.partitioning.working
+        found = self._read(task)
+        task, arrived = informed(task, found.intake), in_order(self._queries, self._layout, found.rows)
+        self._diverted = found.diverted
         if host.manifest is None and task.partitioning != host.task.partitioning:
             # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
             host.engines.clear()
@@ -296,18 +283,16 @@ class _LocalBatch:
         if not (same_plans and host.is_ready(task)):
             each = host.threads.map(lambda slot: host.open_slot(task, slot, held, same_plans), working)
             opened = dict(zip(working, each, strict=True))
-        rejected = {
-            relation.name: _timed(self._rows[relation.stream], relation) - len(self._arrived[relation.name])
-            for relation in self._present
+        opened = {
+            slot: replace(each, intake=found.intake if slot == working[0] else found.intake.times)
+            for slot, each in opened.items()
         }
-        opened[working[0]] = replace(opened[working[0]], rejected_rows=rejected)
         stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
         answers: dict[str, list[pa.RecordBatch]] = {}
-        arrived = self._arrived
         for stage in range(self._queries.stages):
-            found = self._stage(task.at(stage), arrived, opened, stages)
-            arrived = self._derived(found)
-            for name, results in found.items():
+            finished = self._stage(task.at(stage), arrived, opened, stages)
+            arrived = self._derived(finished)
+            for name, results in finished.items():
                 answers.setdefault(name, []).extend(each.rows for each in results)
             opened = dict.fromkeys(working, Opening(was_hot=True))
         host.keep_slots(task.at(self._queries.stages - 1))
@@ -323,10 +308,7 @@ class _LocalBatch:
         """Keeps the rows that are late or ahead, if anybody wants them."""
         layout = self._host.diverted
         if layout is not None:
-            outside = [
-                _diverted(relation, self._rows[relation.stream], layout, task.bounds) for relation in self._present
-            ]
-            self._host.diverted_rows = layout.together(outside)
+            self._host.diverted_rows = layout.together([] if self._diverted is None else [self._diverted])
 
     def commit(self, manifest: Manifest) -> None:
         if self._host.store is not None:
@@ -339,13 +321,12 @@ class _LocalBatch:
     def facts(self, batch: BatchFacts) -> BatchFacts:
         return replace(batch, cores=CORES)
 
-    def _newest(self, limits: Mapping[str, int]) -> dict[str, int | None]:
-        newest: dict[str, int | None] = dict.fromkeys(self._queries.streams)
-        for relation in self._present:
-            seen = times(flat(self._rows[relation.stream].column(relation.event_time)))
-            seen = Bounds({}, limits).below(relation.name, seen)
-            newest[relation.stream] = int(seen.max()) if len(seen) else None
-        return newest
+    def _read(self, task: SlotTask) -> Arrived:
+        """Takes the rows and ticks of the batch."""
+        host = self._host
+        ingest = Ingest(task, host.diverted, host.prefilter.keys(task.versions))
+        rows = host.threads.map(ingest.take, self._rows, self._rows.values())
+        return merged([*rows, *map(ingest.tick, self._ticks, self._ticks.values())])
 
     def _stage(
         self,
@@ -356,10 +337,10 @@ class _LocalBatch:
     ) -> dict[str, list[Results]]:
         """Runs one stage in all slots; returns the finished results of each query."""
         host, table = self._host, task.partitioning
-        cells = dict(zip(arrived, host.threads.map(partial(_cells, table), arrived, arrived.values()), strict=True))
+        cells = cells_of(table, arrived)
 
         def step_slot(slot: int) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
-            mine = {name: _part(table, name, batch, cells[name], slot) for name, batch in arrived.items()}
+            mine = part(table, arrived, cells, slot)
             return drain(advance(host.engines[slot], task, slot, mine, host.store, opened[slot]))
 
         found: list[tuple[str, pa.RecordBatch]] = []
@@ -393,27 +374,9 @@ def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
     return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
 
 
-def _part(
-    table: Partitioning, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int
-) -> RelationBatch:
-    """Returns the rows that a slot needs."""
-    return batch if cells is None else batch.take(rows_for_slot(table, relation, cells, slot))
-
-
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
     """Whether an engine can take the task: with its tables, and with states that are worth keeping."""
     return engine.versions == task.versions and not engine.is_wasteful
-
-
-def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:
-    """The cells of the grid in which rows lie, where there are several slots."""
-    return None if table.slots == 1 else own_cells(table, relation, batch)
-
-
-def _timed(table: pa.Table, relation: Relation) -> int:
-    """The rows of a stream that have an event time."""
-    column = table.column(relation.event_time)
-    return len(column) - int(column.null_count)
 
 
 def _some(rows: Rows, relations: Collection[str]) -> Rows:
@@ -427,37 +390,17 @@ def _refuse_missing_tables(shelf: TableVersions) -> None:
 
 def _refuse_misfits(queries: QuerySet, rows: Mapping[str, pa.Table]) -> None:
     """Refuses a batch with streams that the queries do not read, or without columns that they read."""
-    graph, streams = queries.graph, queries.streams
+    streams = queries.streams
     if unknown := sorted(set(rows) - set(streams)):
         raise BatchError(
             f"the batch has rows of '{unknown[0]}', which the query does not read",
             hint=f"give tables under the names of its streams: {', '.join(streams)}",
         )
-    for relation in graph.streamed:
-        if relation.is_result or relation.stream not in rows:
-            continue
-        expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
-        expressions += [relation.filter] if relation.filter is not None else []
-        read = [relation.event_time, *relation.schema.names, *(c.name for e in expressions for c in columns(e))]
-        read += [each.column for each in relation.classes]
-        found = rows[relation.stream].column_names
+    for stream, read in columns_to_read(queries).items():
+        found = rows[stream].column_names if stream in rows else read
         if missing := [name for name in read if name not in found]:
             raise BatchError(
-                f"the batch has no column '{missing[0]}' of stream '{relation.stream}'",
+                f"the batch has no column '{missing[0]}' of stream '{stream}'",
                 detail=f"it has {', '.join(found) or 'none'}",
                 hint="give every stream the columns it was registered with",
             )
-
-
-def _diverted(relation: Relation, table: pa.Table, layout: SideOutputLayout, bounds: Bounds) -> pa.Table:
-    """The rows of a stream that one of its relations would have, were they not late or ahead."""
-    timed = table.filter(table.column(relation.event_time).is_valid())
-    outside = ~bounds.admitted(relation.name, times(flat(timed.column(relation.event_time))))
-    rows = timed.filter(pa.array(outside))
-    columns = {name: flat(rows.column(name)) for name in rows.column_names}
-    if relation.filter is not None and rows.num_rows:
-        passes = pa.array(evaluate_mask(relation.filter, lambda column: columns[column.name], rows.num_rows))
-        columns = {name: values.filter(passes) for name, values in columns.items()}
-    schema = layout.streams[relation.stream]
-    whole = pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in schema], list(schema.names))
-    return layout.table(relation.stream, relation.name, times(columns[relation.event_time]), whole, bounds)

@@ -18,8 +18,8 @@ from typing import Protocol
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.steering import Steering
-from anabranch.run.clock import Clocks
-from anabranch.run.commit import moment, newest_by_stream, next_manifest, next_task, rows_by_stream, ticks_by_stream
+from anabranch.run.clock import ClockRule, Clocks
+from anabranch.run.commit import clocks_after, intake_of, moment, next_manifest, next_task, rows_by_stream
 from anabranch.run.manifest import Manifest
 from anabranch.run.side_output import ceilings
 from anabranch.run.slot import SlotTask
@@ -52,10 +52,6 @@ class EventTimeRules:
 class Arrivals:
     """What a host knows of a batch before its slots step."""
 
-    newest: Mapping[str, int | None] | None = None
-    """The newest event time of each stream, up to its ceiling; None if only the slots will know."""
-    ticks: Mapping[str, int | None] = field(default_factory=dict)
-    """The last tick of each derived stream."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """The versions of tables that are in force."""
 
@@ -65,9 +61,7 @@ class Begun:
     """A batch whose slots may step."""
 
     task: SlotTask
-    now: int
-    clocks: Clocks | None
-    """After the batch, if already known."""
+    rule: ClockRule
     refused: list[Record]
     """Changes that could not begin with this batch."""
 
@@ -95,11 +89,11 @@ class Host(Protocol):
     def announce(self, phase: str, batch: int) -> None:
         """Receives a crash point."""
 
-    def arrivals(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
-        """Reads what is needed before the step; `limits` is the largest admitted event time, by relation."""
+    def arrivals(self, batch: int) -> Arrivals:
+        """Finds what is in the batch, before any row is read."""
 
     def run(self, task: SlotTask) -> SlotReports:
-        """Runs all stages of the batch in all slots and publishes the results."""
+        """Reads the rows, runs all stages of the batch in all slots, and publishes the results."""
 
     def divert(self, task: SlotTask, reports: SlotReports) -> None:
         """Delivers the rows that are late or ahead."""
@@ -155,19 +149,17 @@ class Round:
 
     def begin(self, arrivals: Arrivals, now: int) -> Begun:
         """Makes the task of the next batch."""
-        clocks = None if arrivals.newest is None else self._after(arrivals.newest, now, arrivals.ticks)
+        rule = self._rule(now)
         at = moment(self.setup.queries, self.clocks, self.setup.execution)
         orders, refused = self.steering.next(self.batch, at)
-        known = clocks if self.needs_times else None
+        needed = rule if self.needs_times else None
         before = self.manifest, self.clocks
-        task = next_task(self.setup, orders, self.batch, *before, known, self.limits(now), arrivals.versions)
-        return Begun(task, now, clocks, refused)
+        task = next_task(self.setup, orders, self.batch, *before, needed, self.limits(now), arrivals.versions)
+        return Begun(task, rule, refused)
 
     def end(self, begun: Begun, reports: SlotReports) -> Manifest:
         """Returns the manifest of the batch, to be committed."""
-        clocks, queries = begun.clocks, self.setup.queries
-        if clocks is None:
-            clocks = self._after(newest_by_stream(queries, reports), begun.now, ticks_by_stream(queries, reports))
+        clocks = clocks_after(self.setup.queries, begun.rule, intake_of(reports))
         return next_manifest(begun.task, reports, clocks)
 
     def advance(self, manifest: Manifest, reports: SlotReports, now: int, started: float) -> BatchFacts:
@@ -185,10 +177,10 @@ class Round:
             period=None if began is None else started - began,
         )
 
-    def _after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
+    def _rule(self, now: int) -> ClockRule:
         streamed = self.setup.queries.graph.streamed
         disorder = {each.stream: each.disorder for each in streamed if not each.is_result}
-        return self.clocks.advance(newest, disorder, now, self.rules.idle_timeouts, ticks)
+        return ClockRule(self.clocks, disorder, now, self.rules.idle_timeouts)
 
 
 def recovered(work: Work, store: Store | None) -> tuple[Work, Manifest | None]:
@@ -212,7 +204,7 @@ def take_batch(course: Round, host: Host) -> Taken:
     now = host.now()
     course.wake(now)
     host.announce(BEGIN, number)
-    arrivals = host.arrivals(number, course.limits(now))
+    arrivals = host.arrivals(number)
     deciding = thread_time()
     begun = course.begin(arrivals, now)
     spent = thread_time() - deciding

@@ -1,9 +1,9 @@
 """One engine step of one slot; every host runs this code.
 
-A step needs the rows and a `SlotTask`: a small immutable value that is sent to the worker. The step admits the rows
-(late rows are counted and dropped), advances the engine, and writes the admitted rows to a file together with the
-slot's report. A task may be run again: it starts from the state after the previous batch. If that state is not
-available, it is rebuilt from the base rows that the last manifest lists.
+A step needs the admitted rows (`run.ingest`) and a `SlotTask`: a small immutable value that is sent to the worker. The
+step advances the engine, and writes the rows to a file together with the slot's report. A task may be run again: it
+starts from the state after the previous batch. If that state is not available, it is rebuilt from the base rows that
+the last manifest lists.
 
 If queries read the results of others, a batch has several stages: the rows of streams are the input of the first, and
 the results of one stage for other queries are the input of the next. Each stage is a separate step, with the floors
@@ -17,7 +17,6 @@ nothing durable; after any crash, the restart has a plan and the rows.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
@@ -27,21 +26,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.engine.batch import RelationBatch, deadlines, joined
+from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import watermarks
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import Ownership, cells_needed, first_cells, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
-from anabranch.errors import BundleError, HostError, MigrationError
-from anabranch.lang.window import FOREVER
+from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import SHARING, shares
 from anabranch.plan.slots import SlotPlan, SlotPlans
+from anabranch.run.clock import ClockRule
 from anabranch.run.counting import count_keys
 from anabranch.run.functions import functions_named
 from anabranch.run.manifest import RowFile
@@ -49,6 +48,7 @@ from anabranch.run.profiles import take_profiles
 from anabranch.run.side_output import Bounds
 from anabranch.run.store import Store, rows_name
 from anabranch.run.wire import wire_layout
+from anabranch.stats.intake import NOTHING_READ, Intake
 from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
 from anabranch.stats.step import StepStatistics
 
@@ -67,8 +67,11 @@ class SlotTask:
     """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
     """By relation, before the batch."""
+    rule: ClockRule | None = None
+    """How the batch advances the clocks, if slots must know while they step: for grouped queries, and if rows are
+    buffered until the watermark."""
     floors_after: Mapping[str, int] | None = None
-    """After the batch; needed during the step by grouped queries and if rows are buffered until the watermark."""
+    """After the batch; a slot computes them by the rule once it has the event times of all readers."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
     """The tables since the oldest of the files was written, in the order in which they took effect."""
@@ -163,10 +166,8 @@ class Opening:
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
     """Changes of plan made just before the step, by query."""
     was_hot: bool = False
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time among rows that a filter rejected, by relation."""
-    rejected_rows: Mapping[str, int] = field(default_factory=dict)
-    """Rows that a filter rejected, by relation; each is counted by one slot."""
+    intake: Intake = NOTHING_READ
+    """What the readers of the batch read, as far as this slot reports it."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu: float = 0.0
     """Seconds of one core that this took."""
@@ -260,7 +261,7 @@ def advance(
     engine: Engine,
     task: SlotTask,
     slot: int,
-    arrived: Mapping[str, RelationBatch],
+    admitted: dict[str, RelationBatch],
     store: Store | None,
     opening: Opening = NOTHING_OPENED,
     finished: Mapping[str, int] = NOTHING_FINISHED,
@@ -271,33 +272,7 @@ def advance(
     each query that the consumer of the batches has produced by then.
     """
     started, cpu = perf_counter(), thread_time()
-    admitted: dict[str, RelationBatch] = {}
-    rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
-    delivered = Counter[str](opening.rejected_rows)
-    bounds = task.bounds
-    for name, batch in arrived.items():
-        if name not in task.floors:
-            continue  # a table, whose rows are not sent
-        relation = task.queries.graph.relation(name)
-        mine = first_copies(task.partitioning, slot, name, batch)
-        delivered[name] += int(mine.sum())
-        if relation.is_derived:
-            # Its producer may have longer windows than this query.
-            valid = batch.times <= deadlines(relation, batch)
-            if not valid.all():
-                batch, mine = batch.take(np.flatnonzero(valid)), mine[valid]
-        inside = bounds.admitted(name, batch.times)
-        is_inside = bool(inside.all())
-        admitted[name] = batch if is_inside else batch.take(np.flatnonzero(inside))
-        rows[name] = int(mine[inside].sum())
-        if not is_inside:
-            is_late = batch.times[mine & ~inside] < task.floors[name]
-            late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
-        moving = bounds.below(name, batch.times)
-        if len(moving):
-            # Late rows too: a stream that delivers nothing else is not silent.
-            newest[name] = int(moving.max())
-            _refuse_beyond_all_windows(name, newest[name])
+    rows = {name: int(first_copies(task.partitioning, slot, name, batch).sum()) for name, batch in admitted.items()}
     admitting = perf_counter() - started
     with functions_named(task.queries.graph, task.batch):
         for query, batch in engine.step(admitted, task.floors, task.watermarks):
@@ -320,16 +295,12 @@ def advance(
         queries=queries,
         statistics=statistics.total,
         rows=rows,
-        delivered=dict(delivered),
+        intake=opening.intake,
         results=dict(finished),
-        late=late,
-        ahead=ahead,
-        newest=newest,
-        rejected=opening.rejected,
         seconds={**opening.seconds, "admit": admitting, **looking},
         was_hot=opening.was_hot,
         files=() if store is None else (_written(kept, task.stage),),
-        cpu=opening.cpu + thread_time() - cpu,
+        cpu=opening.cpu + opening.intake.cpu + thread_time() - cpu,
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
         held=held,
@@ -388,16 +359,6 @@ def _both(admitted: dict[str, RelationBatch], taken: Mapping[str, RelationBatch]
 def _written(rows: Mapping[str, RelationBatch], stage: int) -> RowsWritten:
     newest = {name: int(batch.times.max()) for name, batch in rows.items() if len(batch)}
     return RowsWritten(sum(len(batch) for batch in rows.values()), newest, stage)
-
-
-def _refuse_beyond_all_windows(relation: str, time: int) -> None:
-    """Raises an error for an event time that overflows when a range is added: the row would match nothing."""
-    if time >= FOREVER:
-        raise HostError(
-            f"a row of relation '{relation}' has an event time that no window can be added to",
-            detail=f"it lies {time:,} microseconds after 1970, which is beyond the year 148,000",
-            hint="keep such rows out of the frame that is registered as the stream",
-        )
 
 
 def _query_report(

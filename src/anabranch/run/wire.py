@@ -1,8 +1,8 @@
-"""The row layout in which rows of all relations are sent together: through the shuffle and into the checkpoint.
+"""The row layouts: of all relations together in the checkpoint, and of one relation in a packet.
 
-Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and
-payload columns shared between relations by type, so that a union of many relations stays narrow. Classes (see
-`plan.classes`) follow these columns and are not written to the checkpoint.
+In the checkpoint, columns are the relation's position in FROM, the event time, one code per key class (and per
+row-spread relation), and payload columns shared between relations by type, so that a table of many relations stays
+narrow. A packet has the columns of one relation, and its classes (`plan.classes`), which the checkpoint does not keep.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import Classes, RelationBatch, empty_batch
+from anabranch.engine.batch import RelationBatch, empty_batch
 from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.errors import HostError
 from anabranch.lang.schema import is_fixed_width
-from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import QuerySet
-from anabranch.run.side_output import Bounds
 
 RELATION, TIME = "_relation", "_time"
-WHOLE = "_whole"
-"""The prefix, before a stream's position, of the column of its whole rows, set in rows that may go to a side output."""
 MOST_BYTES = (1 << 31) - 1
 """The largest text or list column that a slot can process in one batch."""
 MOST_RUNS = 256
@@ -77,52 +73,6 @@ class WireLayout:
         fields += [pa.field(name, kind) for name, kind in self._placed[1]]
         return pa.schema(fields)
 
-    @cached_property
-    def classes(self) -> Mapping[str, Mapping[str, str]]:
-        """Relation to digest of a class column to wire column: the n-th class of any relation is in `_class<n>`."""
-        return {
-            relation.name: {each.digest: f"_class{number}" for number, each in enumerate(relation.classes)}
-            for relation in self.queries.graph.relations
-        }
-
-    @cached_property
-    def sent(self) -> pa.Schema:
-        """The columns of rows sent to a slot: those that are kept, and classes."""
-        most = max((len(placed) for placed in self.classes.values()), default=0)
-        return pa.schema([*self.schema, *(pa.field(f"_class{number}", pa.int8()) for number in range(most))])
-
-    def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-        """Returns the rows that passed their filter, and for the others the newest time and the number, by relation.
-
-        A rejected row has the complement of its relation's number; only its event time counts, and only up to the
-        ceiling of its stream. Ticks of derived relations are sent in the same way, and are not rows.
-        """
-        tags = _numpy(table, RELATION)
-        if not len(tags) or tags.min() >= 0:
-            return table, {}, {}
-        rejected, times = tags < 0, _numpy(table, TIME)
-        moving = {
-            name: bounds.below(name, times[tags == ~position]) for position, name in enumerate(self.queries.graph.names)
-        }
-        newest = {name: int(of_name.max()) for name, of_name in moving.items() if len(of_name)}
-        counts = {
-            relation.name: int((tags == ~position).sum())
-            for position, relation in enumerate(self.queries.graph.relations)
-            if not relation.is_derived
-        }
-        return table.filter(pa.array(~rejected)), newest, counts
-
-    def outside(self, table: pa.Table, bounds: Bounds) -> dict[str, Int64Array]:
-        """Returns the positions of the rows for the side output, by relation, where there are any."""
-        tags, times = _numpy(table, RELATION), _numpy(table, TIME)
-        found = {}
-        for position, name in enumerate(self.queries.graph.names):
-            mine = np.flatnonzero(tags == position)
-            rows = mine[~bounds.admitted(name, times[mine])]
-            if len(rows):
-                found[name] = rows
-        return found
-
     def split(self, table: pa.Table, wanted: Collection[str] | None = None) -> dict[str, RelationBatch]:
         """Returns the rows of each relation, or of some, in time order."""
         names = self.queries.graph.names
@@ -141,8 +91,7 @@ class WireLayout:
             return self.empty(name)
         codes, fields = self.codes[name], self.queries.graph.relation(name).schema
         wires = [wire for wire in self.code_columns[: len(codes)] if wire in table.column_names]
-        classes = {each: wire for each, wire in self.classes[name].items() if wire in table.column_names}
-        rows = table.select([*wires, *self.payload[name].values(), *classes.values()])
+        rows = table.select([*wires, *self.payload[name].values()])
         if len(runs) <= MOST_RUNS:
             # As Spark sends rows: those of one source file are contiguous.
             rows = pa.concat_tables([rows.slice(start, stop - start) for start, stop in runs]).combine_chunks()
@@ -162,21 +111,36 @@ class WireLayout:
             own,
             {code: _whole(values).to_numpy() for code, values in there.items()},
             payload,
-            {each: _classes(rows.column(wire)) for each, wire in classes.items()},
         )
         if row_code(name) in codes and row_code(name) not in there:
             # Written when rows of this relation were not spread by row; any hash of the row is valid.
             found = replace(found, codes={**found.codes, row_code(name): row_hashes(found)})
         return found if bool((own[1:] >= own[:-1]).all()) else found.take(np.argsort(own, kind="stable"))
 
-    def of_relation(self, name: str, rows: pa.RecordBatch) -> RelationBatch:
-        """Returns rows of one relation, in their order."""
-        codes = {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
-        fields = self.queries.graph.relation(name).schema
-        payload = pa.RecordBatch.from_pydict(
-            {f.name: rows.column(self.payload[name][f.name]).cast(f.type) for f in fields}
+    def packed(self, name: str, batch: RelationBatch) -> pa.Table:
+        """Returns rows of one relation as a table of its own columns, with their classes; the inverse of `unpacked`."""
+        columns = [
+            pa.array(batch.times),
+            *(pa.array(batch.codes[code]) for code in self.codes[name]),
+            *(batch.payload.column(field.name) for field in self.queries.graph.relation(name).schema),
+            *(pa.array(batch.classes[digest]) for digest in self._digests(name)),
+        ]
+        return pa.table(columns, [str(position) for position in range(len(columns))])
+
+    def unpacked(self, name: str, table: pa.Table) -> RelationBatch:
+        """Returns the rows of a packed table."""
+        columns = [_whole(column) for column in table.columns]
+        codes, fields = self.codes[name], list(self.queries.graph.relation(name).schema)
+        values, classes = columns[1 + len(codes) :], columns[1 + len(codes) + len(fields) :]
+        return RelationBatch(
+            columns[0].to_numpy(),
+            {code: column.to_numpy() for code, column in zip(codes, columns[1:], strict=False)},
+            pa.RecordBatch.from_pydict({each.name: column for each, column in zip(fields, values, strict=False)}),
+            {digest: column.to_numpy() for digest, column in zip(self._digests(name), classes, strict=True)},
         )
-        return RelationBatch(_numpy(rows, TIME), codes, payload)
+
+    def _digests(self, name: str) -> list[str]:
+        return [each.digest for each in self.queries.graph.relation(name).classes]
 
     def join(self, batches: Mapping[str, RelationBatch]) -> pa.Table:
         """Concatenates the rows of all relations; the inverse of `split` up to order."""
@@ -205,7 +169,7 @@ class WireLayout:
 
     def empty(self, relation: str) -> RelationBatch:
         found = empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
-        return replace(found, classes=dict.fromkeys(self.classes[relation], np.empty(0, np.int8)))
+        return replace(found, classes=dict.fromkeys(self._digests(relation), np.empty(0, np.int8)))
 
 
 def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
@@ -230,12 +194,6 @@ def refuse_what_arrow_cuts(table: pa.Table) -> None:
                 detail="they are of one micro-batch, or of the state that a restart rebuilds",
                 hint="let the sources give fewer rows at a time (maxFilesPerTrigger, …), or use more slots",
             )
-
-
-def _classes(column: pa.ChunkedArray) -> Classes:
-    values = _whole(column)
-    found: Classes = (values.fill_null(UNKNOWN) if values.null_count else values).to_numpy()
-    return found
 
 
 def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:

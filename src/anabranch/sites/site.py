@@ -9,7 +9,7 @@ and the same link entries.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,11 @@ from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.linked import LinkInputs, link_frame
 from anabranch.spark.runner import RunOptions, SparkRunner, start_query
-from anabranch.spark.session import DataFrame, SparkSession
+from anabranch.spark.session import SparkSession
 from anabranch.spark.sinks.links import LinkSink
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Sink
-from anabranch.spark.source import Cells, tagged_union
+from anabranch.spark.spark_rows import LINKS
 from anabranch.spec.launch import read
 
 POLL = 0.3
@@ -273,15 +273,15 @@ class Site:
         else:
             running.outlet = Outlet(orders.place, ReadersOf(self.root, spec.name), orders.limit)
             sink = LinkSink(spec.name, running.outlet)
-        frames: Any
+        frames: dict[str, Any]
         if spec.kind == GATE:
             source = orders.sources[spec.serves]
             frames = {spec.query.graph.relations[0].stream: read(source, spark)}
             if timeout_of(source.idle_timeout) is not None:
-                frames = _with_control(spark, frames, LinkInputs(spec.name, orders.place, _Control(spec)))
+                frames[LINKS] = link_frame(spark, LinkInputs(spec.name, orders.place, _Control(spec)))
         else:
             inputs = LinkInputs(spec.name, orders.place, InletsOf(self.root.location, spec.name))
-            frames = link_frame(spark, inputs)
+            frames = {LINKS: link_frame(spark, inputs)}
         options = RunOptions(
             {"processingTime": f"{round(1000 * orders.interval)} milliseconds"},
             announce=self._announcing(spec.name),
@@ -313,9 +313,3 @@ class _Control:
     def __call__(self) -> Sequence[Inlet]:
         stream = self.spec.query.graph.relations[0].stream
         return (Inlet(stream, pa.schema([]), (), (Segment(control_link(self.spec.name)),)),)
-
-
-def _with_control(spark: SparkSession, frames: Mapping[str, Any], control: LinkInputs) -> Callable[[Cells], DataFrame]:
-    """Returns the rows of a gate's stream, and the ticks of its control link as rows rejected by a filter."""
-    ticks = link_frame(spark, control)
-    return lambda cells: tagged_union(cells, frames).unionAll(ticks(cells))

@@ -1,6 +1,6 @@
 """What the stages of a batch hand to one another and to the sinks, in Spark's Python workers.
 
-A batch is one Spark job. Most sets have one stage: slots step, workers write what their sinks ask them to write, and
+A batch is one Spark job. Readers cut rows for slots; slots step; workers write what their sinks ask them to write, and
 the frame has the rest. Two things need another stage behind a shuffle: parts of groups that several slots have found
 are merged, and results that other queries read become rows of the slots that need them. Between two stages everything
 travels as *packets*: Arrow batches in binary form, each for one partition. A packet costs Spark one row, however many
@@ -12,6 +12,7 @@ again hands over the same multiset.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,23 +31,29 @@ from anabranch.run.slot import SlotTask
 from anabranch.run.wire import wire_layout
 from anabranch.spark.locality import SLOT, slot_keys
 from anabranch.spark.sinks.workers import ResultWriter, WorkerWriter
+from anabranch.stats.intake import Intake
 
 PACKET = "_packet"
 PACKETS = StructType([StructField(SLOT, IntegerType(), False), StructField(PACKET, BinaryType(), False)])
 """The columns of a frame of packets: the key of the partition that a packet is for, and its content."""
-PARTS, ROWS, RESULTS = "parts", "rows", "results"
+HEAD, PARTS, ROWS, RESULTS = "head", "parts", "rows", "results"
 _ARROW = pa.schema([pa.field(SLOT, pa.int32(), nullable=False), pa.field(PACKET, pa.binary(), nullable=False)])
 _KIND, _NAME = b"kind", b"name"
+_NOTHING = pa.table({})
 
 
 @dataclass(frozen=True)
 class Packet:
-    """Parts of a query, rows in the wire layout, or finished results of a query."""
+    """The counts of a reader, parts of a query, rows of a relation, or finished results of a query."""
 
     key: int
     kind: str
     name: str
     batches: tuple[pa.RecordBatch, ...]
+
+    @property
+    def intake(self) -> Intake:
+        return Intake.from_json(json.loads(self.name))
 
 
 def sent(key: int, kind: str, name: str, table: pa.Table) -> pa.RecordBatch:
@@ -58,6 +65,11 @@ def sent(key: int, kind: str, name: str, table: pa.Table) -> pa.RecordBatch:
     return pa.record_batch(
         [pa.array([key], pa.int32()), pa.array([stream.getvalue().to_pybytes()], pa.binary())], schema=_ARROW
     )
+
+
+def head(key: int, intake: Intake) -> pa.RecordBatch:
+    """A packet with the counts of a reader."""
+    return sent(key, HEAD, json.dumps(intake.to_json()), _NOTHING)
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
@@ -161,8 +173,15 @@ class OpenOutlet:
         """Hands on a packet that is for a later stage, or for a sink."""
         if packet.kind == RESULTS and self.outlet.is_final:
             yield from (self._results.wrap(packet.name, batch) for batch in packet.batches)
+        elif packet.kind == HEAD:
+            yield from self.inform(packet.key, packet.intake)
         else:
             yield sent(packet.key, packet.kind, packet.name, pa.Table.from_batches(packet.batches))
+
+    def inform(self, key: int, intake: Intake) -> Iterator[pa.RecordBatch]:
+        """Hands the event times of the batch to a slot of the next stage, if there is one."""
+        if not self.outlet.is_final:
+            yield head(key, intake.times)
 
     def next_rows(self) -> dict[str, RelationBatch]:
         """The rows of the next stage, where one slot does all of them."""
@@ -184,8 +203,7 @@ class OpenOutlet:
             self.derived.setdefault(relation, []).append(batch)
             return
         cells = own_cells(self._table, relation, batch)
-        position = self._queries.graph.names.index(relation)
         for slot, key in zip(self._table.working, self._keys, strict=True):
             mine = rows_for_slot(self._table, relation, cells, slot)
             if len(mine):
-                yield sent(key, ROWS, relation, self._layout.relation_table(position, batch.take(mine)))
+                yield sent(key, ROWS, relation, self._layout.packed(relation, batch.take(mine)))

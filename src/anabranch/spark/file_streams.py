@@ -1,42 +1,34 @@
-"""Streams of files whose rows never pass through the JVM: Spark finds the files, the slots read them.
+"""Streams of files whose rows never pass through the JVM: Spark finds the files, reader tasks read them.
 
-Spark lists the folders, keeps the offsets and decides which files are of a micro-batch, as ever. Of its plan for the
-batch only the files are taken: the streaming plan is a scan of each stream that nobody runs, and the slots read the
-files themselves (`run/file_rows`). So a micro-batch has one stage without a shuffle, and Spark has next to nothing to
-plan, to generate and to compile.
+Spark lists the folders, keeps the offsets and decides which files a micro-batch has. The streaming plan is a scan of
+each stream that is not run; only its files are taken, by private calls (`internals.queries`), and read as pieces
+(`run/pieces`). Without these calls, Spark reads.
 
-Law: a batch has the rows that Spark would read. Streams that are not scans of files, or that compute what the engine
-does not understand (`scans`), and queries that need Spark to compute or to observe something, are read by Spark from
-the start. A batch with a file that slots cannot read is read by Spark as a whole, from the same files.
-
-The files of a batch are found in Spark's plan of it, by private calls (`internals.queries`). Where Spark has not got
-them, it reads.
+Invariant: a batch has the rows that Spark would read. Spark reads streams that are not scans of files, or that compute
+what the engine does not understand (`scans`), from the start. If readers cannot read a file of a batch, Spark reads all
+files of the batch.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.lang.schema import TIMESTAMP
-from anabranch.plan.join_graph import Relation
 from anabranch.plan.query_set import QuerySet
-from anabranch.run.file_rows import MOST_READERS, SlotFiles, columns_to_read
 from anabranch.run.files.csv import Csv
 from anabranch.run.files.form import Columns, FileForm, Footer, Reading
 from anabranch.run.files.parquet import Parquet
-from anabranch.run.wire import RELATION
-from anabranch.spark.arrow_schema import from_spark
+from anabranch.run.pieces import Piece, pieces_of
 from anabranch.spark.expressions import to_column
 from anabranch.spark.failure import query_id
 from anabranch.spark.internals.queries import (
@@ -49,7 +41,7 @@ from anabranch.spark.internals.queries import (
     scanned,
 )
 from anabranch.spark.scans import Scan, made_column, scan_of, source_of
-from anabranch.spark.source import Cells, tagged_union
+from anabranch.spark.spark_rows import SparkRows, spark_rows
 
 OFF = "ANABRANCH_SPARK_READS"
 """An environment variable that, set to anything, lets Spark read all streams."""
@@ -84,30 +76,27 @@ _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
 _WATERMARK = "spark.watermarkDelayMs"
 
-Place: TypeAlias = tuple[int, Relation]
-"""A relation, and its number on the wire."""
-
 
 @dataclass(frozen=True)
 class FileStreams:
-    """The streams of a run, all of which are files that slots read; `scans` are those of Spark's plan, in order."""
+    """The streams of a run, all of which are files that readers read; `scans` are those of Spark's plan, in order."""
 
     spark: SparkSession
     """The session that runs the query."""
-    cells: Cells
-    scans: Sequence[Place]
+    scans: Sequence[str]
+    """By their streams."""
     whole: Mapping[str, Reading]
     """How all columns of each stream are made from its files."""
     readings: Mapping[str, Reading]
-    """How those are made that the queries read."""
+    """How those are made that are read."""
+    wanted: Mapping[str, Columns]
 
     def frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
-        found = [frames[relation.stream].select(f.lit(place).alias(RELATION)) for place, relation in self.scans]
-        return reduce(DataFrame.unionAll, found)
+        return reduce(DataFrame.unionAll, (frames[name].select(f.lit(0)) for name in self.scans))
 
-    def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
-        """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
+    def of_batch(self, frame: DataFrame) -> list[Piece] | tuple[DataFrame, SparkRows]:
+        """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
         execution, relations, of_stream = self._found(frame)
         files = {stream: () if found is None else paths_of(found) for stream, found in of_stream.items()}
         footers = {
@@ -117,7 +106,12 @@ class FileStreams:
         if self._can_read(files, footers) and not any(
             found is not None and is_partitioned(found) for found in relations
         ):
-            return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
+            return [
+                piece
+                for stream, paths in files.items()
+                for path, footer in zip(paths, footers[stream], strict=True)
+                for piece in pieces_of(stream, _local(path), footer)
+            ]
         return self._read_by_spark(frame.sparkSession, of_stream)
 
     def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
@@ -125,14 +119,15 @@ class FileStreams:
         execution = current_batch(self.spark, query_id(frame))
         relations = scanned(execution)
         assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
-        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        # The first scan of a stream counts, as where Spark reads.
+        of_stream = dict(zip(reversed(self.scans), reversed(relations), strict=True))
         return execution, relations, of_stream
 
     def _count(self, execution: Any, relations: Sequence[Any | None], footers: Mapping[str, Sequence[Footer]]) -> None:
         """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
         rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
         # Of several scans of a stream the first counts; the optimizer removes those that find no files.
-        by_scan = [rows.pop(relation.stream, 0) for _, relation in self.scans]
+        by_scan = [rows.pop(name, 0) for name in self.scans]
         found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
         counters = row_counters(execution)
         counts = by_scan if len(counters) == len(by_scan) else found
@@ -147,13 +142,13 @@ class FileStreams:
         is_readable = all(footer.is_readable for several in footers.values() for footer in several)
         return len(paths) <= MOST_FILES and is_local and is_readable
 
-    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
+    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> tuple[DataFrame, SparkRows]:
         frames = {
             stream: _made(self.whole[stream], frame_of_files(session, found))
             for stream, found in relations.items()
             if found is not None
         }
-        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames])
+        return spark_rows([name for name in dict.fromkeys(self.scans) if name in frames], frames, self.wanted)
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:
@@ -168,23 +163,20 @@ def _made(reading: Reading, frame: DataFrame) -> DataFrame:
     return frame.select(*(made_column(each, name) for name, each in reading.made.items()))
 
 
-def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[Place | str]) -> FileStreams | None:
-    """The streams of a run if slots can read them all; None if Spark has to."""
-    ours = list(scans)
-    if OFF in os.environ or cells.start.slots > MOST_READERS:
+def file_streams(
+    frames: Mapping[str, DataFrame], scans: Sequence[str], wanted: Mapping[str, Columns]
+) -> FileStreams | None:
+    """The streams of a run if readers can read all their files; None if Spark has to."""
+    if OFF in os.environ or not set(scans) <= wanted.keys() or not set(scans) <= frames.keys():
         return None
-    wanted = [scan for scan in ours if not isinstance(scan, str)]
-    if len(wanted) < len(ours) or not all(_has_times(relation, frames[relation.stream]) for _, relation in wanted):
-        return None
-    session = frames[wanted[0][1].stream].sparkSession
+    session = frames[scans[0]].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        streams = {relation.stream for _, relation in wanted}
-        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in streams):
-            whole = {stream: reading for stream in streams if (reading := _whole(frames[stream])) is not None}
-            readings = _readings(whole, cells)
+        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in scans):
+            whole = {stream: reading for stream in wanted if (reading := _whole(frames[stream])) is not None}
+            readings = _readings(whole, wanted)
             if readings is not None:
                 require_batch_plans(session)
-                return FileStreams(session, cells, wanted, whole, readings)
+                return FileStreams(session, scans, whole, readings, wanted)
     return None
 
 
@@ -219,12 +211,6 @@ def _bytes_in(folder: str) -> float:
     return 0.0
 
 
-def _has_times(relation: Relation, frame: DataFrame) -> bool:
-    schema = from_spark(frame.schema, relation.stream)
-    field = schema.find(relation.event_time)
-    return field is not None and field.type == TIMESTAMP
-
-
 def _whole(frame: DataFrame) -> Reading | None:
     """How all columns of a stream are made from its files; None where the frame, or the files, are for Spark alone."""
     scan = scan_of(frame)
@@ -232,10 +218,9 @@ def _whole(frame: DataFrame) -> Reading | None:
     return None if scan is None or form is None else Reading(form, scan.made, scan.conditions)
 
 
-def _readings(whole: Mapping[str, Reading], cells: Cells) -> dict[str, Reading] | None:
-    """How slots make the columns that the queries read; None where they cannot."""
-    wanted = columns_to_read(cells.layout.queries)
-    if wanted is None or not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
+def _readings(whole: Mapping[str, Reading], wanted: Mapping[str, Columns]) -> dict[str, Reading] | None:
+    """How readers make the columns that are wanted; None where they cannot."""
+    if not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
         return None
     found = {stream: whole[stream].only(names) for stream, names in wanted.items()}
     is_readable = all(each.columns and all(map(each.form.can_hold, each.columns.values())) for each in found.values())

@@ -29,25 +29,25 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
 from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
 from anabranch.run.controls import Controls
+from anabranch.run.ingest import columns_to_read
 from anabranch.run.lease import Lease
 from anabranch.run.manifest import Manifest
 from anabranch.run.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.run.round import Announce, EventTimeRules, Taken, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.store import Store
-from anabranch.run.wire import wire_layout
 from anabranch.run.work import Work
-from anabranch.spark.expressions import require_ansi
 from anabranch.spark.failure import QueryStopped, for_spark, is_interrupt, is_spark_gone, named_start
-from anabranch.spark.file_streams import file_streams
+from anabranch.spark.file_streams import FileStreams, file_streams
 from anabranch.spark.internals.patches.local_files import replace_local_files
 from anabranch.spark.internals.patches.new_files import find_new_files
 from anabranch.spark.late import LateRows, LateRowsWarning
+from anabranch.spark.linked import COLUMNS
 from anabranch.spark.micro_batch import MicroBatch, Pipeline
 from anabranch.spark.offsets import in_scan_order, sparks_folder
 from anabranch.spark.places import Places
 from anabranch.spark.session import refuse_speculation
 from anabranch.spark.sinks.sink import Sink
-from anabranch.spark.source import Cells, tagged_union
+from anabranch.spark.spark_rows import LINKS, spark_rows
 from anabranch.spark.tables import SparkTables, TableSource
 from anabranch.stats.backlog import backlog
 from anabranch.stats.report import merged_statistics
@@ -115,13 +115,11 @@ class SparkRunner(Controls):
         tables = SparkTables(work.queries, self.store, options.tables)
         self.round = open_round(replace(work, held=tables.small()), manifest, self.store, options.event_time)
         self.steering = self.round.steering
-        table = self.steering.table.table
-        self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
         self._places = Places(self.steering.table)
         self._pipeline = Pipeline(
-            self.cells,
+            self.queries,
             sinks,
             options.late,
             self.store,
@@ -151,8 +149,8 @@ class SparkRunner(Controls):
 
     @property
     def reads_files(self) -> bool:
-        """True when slots read the files of the streams themselves."""
-        return self._pipeline.files is not None
+        """True when readers read the files of the streams themselves."""
+        return isinstance(self._pipeline.source, FileStreams)
 
     @property
     def title(self) -> str:
@@ -265,7 +263,7 @@ class SparkRunner(Controls):
             )
         if not self._is_configured:
             self._configure(frame.sparkSession)
-        self._remember(take_batch(self.round, MicroBatch(self._pipeline, frame, self.round.needs_times)))
+        self._remember(take_batch(self.round, MicroBatch(self._pipeline, frame)))
         if not self._lists_new_files and self._running is not None:
             find_new_files(frame.sparkSession, self._running)
             self._lists_new_files = True
@@ -290,17 +288,18 @@ class SparkRunner(Controls):
 
     def streams(self, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, list[str]]:
         """The streaming frame of all relations, and the streams that it scans, in order."""
-        scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
-        is_left_to_slots = self.options.late is None and not self._pipeline.prefilter.may_filter
-        files = self._pipeline.files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
+        ordered = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
+        scans = [scan if isinstance(scan, str) else scan[1].stream for scan in ordered]
+        self._scanned = tuple(name for name in dict.fromkeys(scans) if name in self.queries.streams)
+        wanted = columns_to_read(self.queries, None if self.options.late is None else self.options.late.layout)
+        if LINKS in frames:
+            scans, wanted = [*(name for name in scans if name in frames), LINKS], {**wanted, LINKS: COLUMNS}
+        files = file_streams(frames, scans, wanted)
         if files is not None:
-            union = files.frame(frames)
-        else:
-            late = None if self.options.late is None else self.options.late.layout
-            union = tagged_union(self.cells, frames, late, scans)
-        scanned = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
-        self._scanned = tuple(name for name in dict.fromkeys(scanned) if name in self.queries.streams)
-        return union, scanned
+            self._pipeline.source = files
+            return files.frame(frames), scans
+        union, self._pipeline.source = spark_rows(scans, frames, wanted)
+        return union, scans
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -356,7 +355,7 @@ class SparkRunner(Controls):
 
 def start_query(
     spark: SparkSession,
-    frames: Mapping[str, DataFrame] | Callable[[Cells], DataFrame],
+    frames: Mapping[str, DataFrame],
     work: Work,
     sinks: Mapping[str, Sink],
     checkpoint: str,
@@ -364,11 +363,10 @@ def start_query(
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts a set of queries over streaming frames, by stream; sinks are by query.
 
-    `frames` may also be a function that makes the rows of all relations, in the wire layout with their cells.
+    A frame of links, under `LINKS`, has the rows of all derived streams (`spark/linked`).
     The checkpoint holds Spark's part in `spark/` and ours in `anabranch/`.
     """
     refuse_speculation(spark)
-    require_ansi(spark, work.queries.graph)
     replace_local_files(spark)
     _refuse_name_in_use(spark, options.name)
     runner = SparkRunner(work, sinks, checkpoint, options)
@@ -377,11 +375,11 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        if callable(frames):
-            union, folder = frames(runner.cells), f"{runner.store.location}/spark"
+        union, streams = runner.streams(frames)
+        if options.spark_checkpoint or LINKS in frames:
+            folder = f"{runner.store.location}/spark"
         else:
-            union, streams = runner.streams(frames)
-            folder = "" if options.spark_checkpoint else sparks_folder(runner.store, streams)
+            folder = sparks_folder(runner.store, streams)
         writer = union.writeStream.foreachBatch(runner.on_batch)
         writer = writer.option("checkpointLocation", options.spark_checkpoint or folder).trigger(**options.trigger)
         if options.name:

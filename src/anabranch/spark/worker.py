@@ -1,96 +1,138 @@
-"""The functions of Spark's Python workers: one engine step of the slot whose partition a worker gets."""
+"""The functions of Spark's Python workers: readers cut the rows of a batch into packets, slots step.
+
+Invariant: a reader sends its event times to every slot, so that all slots advance the clocks alike; one slot has the
+counts. Limit: the rows of a task are in its memory at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter, thread_time
 from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch.run.file_rows import SlotFiles
+from anabranch.engine.batch import RelationBatch
+from anabranch.run.commit import informed
 from anabranch.run.hot import keep_engine, open_engine
+from anabranch.run.ingest import Arrived, Ingest, Reader, cells_of, in_order, part, together
 from anabranch.run.results import parts_table, results_of
-from anabranch.run.side_output import SideOutputLayout
-from anabranch.run.slot import Opening, SlotTask, advance, first_copies
+from anabranch.run.slot import Opening, advance
 from anabranch.run.store import Store
-from anabranch.run.wire import TIME, WHOLE, WireLayout, wire_layout
-from anabranch.spark.exchange import PARTS, ROWS, OpenOutlet, Outlet, received
+from anabranch.run.wire import WireLayout, wire_layout
+from anabranch.spark.exchange import HEAD, PARTS, ROWS, OpenOutlet, Outlet, head, received, sent
+from anabranch.spark.locality import slot_keys
 from anabranch.spark.sinks.workers import WorkerWriter
+from anabranch.stats.intake import merged_intakes
 from anabranch.stats.report import SlotReport
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def step_function(
-    outlet: Outlet,
-    identity: str,
-    checkpoint: str,
-    diverted: SideOutputLayout | None = None,
-    files: SlotFiles | None = None,
-) -> ArrowFunction:
-    """The function that `mapInArrow` applies to the rows of each slot: one stage, or all where there is one slot.
+@dataclass(frozen=True)
+class Reading:
+    """The reading of a batch: its rules, and the reader of its rows; it is pickled on its way to the workers."""
 
-    With a layout of diverted rows it keeps those. With files, slots read their rows from these.
+    ingest: Ingest
+    reader: Reader
+    checkpoint: str
+
+    def arrived(self, part: int, batches: Iterator[pa.RecordBatch], *, is_counted: bool = True) -> Arrived:
+        """Reads the rows of a part; unless another task counts them, writes those for the side output."""
+        cpu = thread_time()
+        found = self.ingest.read(self.reader, part, batches)
+        names: tuple[str, ...] = ()
+        if is_counted and found.diverted is not None and self.ingest.diverted is not None:
+            names = (self.ingest.task.rows_name(part),)
+            Store(self.checkpoint).write_diverted(names[0], self.ingest.diverted.together([found.diverted]))
+        intake = replace(found.intake, diverted=names, cpu=thread_time() - cpu)
+        return replace(found, intake=intake if is_counted else intake.times)
+
+
+def cut_function(reading: Reading) -> ArrowFunction:
+    """The function that `mapInArrow` applies in each reader task: it yields packets for the slots."""
+    task = reading.ingest.task
+
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        layout = wire_layout(task.queries, task.partitioning)
+        found = reading.arrived(context.partitionId(), batches)
+        cells, table = cells_of(task.partitioning, found.rows), task.partitioning
+        intake = found.intake
+        for slot, key in zip(table.working, slot_keys(len(table.working)), strict=True):
+            # One slot has the counts, and every slot the event times.
+            yield head(key, intake)
+            intake = intake.times
+            for name, batch in part(table, found.rows, cells, slot).items():
+                if len(batch):
+                    yield sent(key, ROWS, name, layout.packed(name, batch))
+
+    return cut
+
+
+def step_function(outlet: Outlet, identity: str, checkpoint: str, reading: Reading | None = None) -> ArrowFunction:
+    """The function that `mapInArrow` applies in each slot: one stage, or all where there is one slot.
+
+    Its input are packets. With a reading, the slot reads all rows of the batch itself, and keeps its own.
     """
     task = outlet.task
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        slot = task.partitioning.working[context.partitionId()]
+        number = context.partitionId()
+        slot = task.partitioning.working[number]
         started, cpu = perf_counter(), thread_time()
         layout = wire_layout(task.queries, task.partitioning)
         with outlet.open() as out:
-            if files is not None and not task.stage:
-                list(batches)
-                rows, rejected, rejected_rows = files.rows(task, slot)
+            if reading is None:
+                found = yield from _unpacked(batches, layout, out)
             else:
-                if task.stage:
-                    table = yield from _packed_rows(batches, layout, out)
-                else:
-                    arrived = list(batches)
-                    table = pa.Table.from_batches(arrived) if arrived else layout.sent.empty_table()
-                passed, rejected, rejected_rows = layout.without_rejected(table, task.bounds)
-                rows = layout.split(passed)
-            transfer = perf_counter() - started
+                found = reading.arrived(number, batches, is_counted=not number)
+                own = part(task.partitioning, found.rows, cells_of(task.partitioning, found.rows), slot)
+                found = replace(found, rows=own)
+            intake = found.intake
+            informed_task = informed(task, intake)
+            if task.queries.stages > task.stage + 1:
+                yield from out.inform(slot_keys(len(task.partitioning.working))[number], intake)
+            rows = in_order(task.queries, layout, found.rows)
+            seconds = {"transfer": perf_counter() - started}
             started = perf_counter()
             store = Store(checkpoint)
-            if diverted is not None and not task.stage:
-                _keep_diverted(passed, diverted, layout, task, slot, store)
-            opened = open_engine(task, slot, identity, store)
-            seconds = {"transfer": transfer, "open": perf_counter() - started}
-            spent = thread_time() - cpu
-            opening = Opening(opened.changes, opened.was_hot, rejected, rejected_rows, seconds, spent, opened.taken)
+            opened = open_engine(informed_task, slot, identity, store)
+            seconds["open"] = perf_counter() - started
+            # The CPU seconds of a reader in this task are in its counts.
+            spent = thread_time() - cpu - (0.0 if reading is None else intake.cpu)
+            opening = Opening(opened.changes, opened.was_hot, intake, seconds, spent, opened.taken)
             stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
             for stage in stages:
-                for query, found in advance(opened.engine, task.at(stage), slot, rows, store, opening, out.results):
-                    yield from out.take(query, found)
+                at = informed_task.at(stage)
+                for query, results in advance(opened.engine, at, slot, rows, store, opening, out.results):
+                    yield from out.take(query, results)
                 rows, opening = out.next_rows(), Opening(was_hot=True)
-            keep_engine(opened, task.at(stages[-1]), slot, identity)
+            keep_engine(opened, informed_task.at(stages[-1]), slot, identity)
 
     return step
 
 
-def _keep_diverted(
-    table: pa.Table, diverted: SideOutputLayout, layout: WireLayout, task: SlotTask, slot: int, store: Store
-) -> None:
-    """Writes the diverted rows of which this slot has the first copy, if there are any."""
-    tables = []
-    for name, rows in layout.outside(table, task.bounds).items():
-        chosen = table.take(pa.array(rows)).combine_chunks()
-        if not len(rows):
-            continue
-        (whole,) = chosen.to_batches()
-        mine = pa.array(first_copies(task.partitioning, slot, name, layout.of_relation(name, whole)))
-        chosen = chosen.filter(mine)
-        stream = task.queries.graph.relation(name).stream
-        whole = chosen.column(f"{WHOLE}{list(diverted.streams).index(stream)}")
-        tables.append(diverted.table(stream, name, chosen.column(TIME).to_numpy(), whole, task.bounds))
-    together = diverted.together(tables)
-    if together.num_rows:
-        store.write_diverted(task.rows_name(slot), together)
+def _unpacked(
+    batches: Iterator[pa.RecordBatch], layout: WireLayout, out: OpenOutlet
+) -> Generator[pa.RecordBatch, None, Arrived]:
+    """Returns the rows and counts in packets; what is for a sink goes on."""
+    rows: dict[str, list[RelationBatch]] = {}
+    intakes = []
+    for packet in received(batches):
+        if packet.kind == ROWS:
+            table = pa.Table.from_batches(packet.batches)
+            rows.setdefault(packet.name, []).append(layout.unpacked(packet.name, table))
+        elif packet.kind == HEAD:
+            intakes.append(packet.intake)
+        else:
+            yield from out.pass_on(packet)
+    return Arrived({name: together(several) for name, several in rows.items()}, merged_intakes(intakes))
 
 
 def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFunction:
@@ -103,19 +145,6 @@ def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFuncti
                 yield from store.read_diverted(names[position]).to_batches()
 
     return read
-
-
-def _packed_rows(
-    batches: Iterator[pa.RecordBatch], layout: WireLayout, out: OpenOutlet
-) -> Generator[pa.RecordBatch, None, pa.Table]:
-    """The rows in packets as one table; what is for a sink goes on."""
-    rows = [layout.schema.empty_table()]
-    for packet in received(batches):
-        if packet.kind == ROWS:
-            rows.append(pa.Table.from_batches(packet.batches).replace_schema_metadata(None))
-        else:
-            yield from out.pass_on(packet)
-    return pa.concat_tables(rows)
 
 
 def merge_function(outlet: Outlet, checkpoint: str) -> ArrowFunction:

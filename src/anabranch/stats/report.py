@@ -7,13 +7,13 @@ one batch, so its JSON may change between releases.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.stats.intake import NOTHING_READ, Intake, added
 from anabranch.stats.keys import KeyCounts, merge_keys
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, in_turn, merge
@@ -78,18 +78,10 @@ class SlotReport:
     """All queries together; shared base states are counted once."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows admitted, by relation."""
-    delivered: Mapping[str, int] = field(default_factory=dict)
-    """Rows received from the source, by relation: admitted, diverted to a side output, or rejected by a filter."""
+    intake: Intake = NOTHING_READ
+    """What the readers of the batch read; one slot has the counts, and every slot the event times."""
     results: Mapping[str, int] = field(default_factory=dict)
     """Finished results, by query: rows that its sink, or the queries that read it, received."""
-    late: Mapping[str, int] = field(default_factory=dict)
-    """Late rows, by relation, if there were any."""
-    ahead: Mapping[str, int] = field(default_factory=dict)
-    """Rows too far in the future, by relation, if there were any such or late rows."""
-    newest: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time received, by relation; includes late rows but not rows too far in the future."""
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall-clock seconds before the step, by kind of work; for operator profiling after it, CPU seconds."""
     was_hot: bool = False
@@ -121,12 +113,8 @@ class SlotReport:
             "queries": {name: self._query_to_json(query) for name, query in self.queries.items()},
             "statistics": self.statistics.to_json(),
             "rows": dict(self.rows),
-            "delivered": dict(self.delivered),
+            "intake": self.intake.to_json(),
             "results": dict(self.results),
-            "late": dict(self.late),
-            "ahead": dict(self.ahead),
-            "newest": dict(self.newest),
-            "rejected": dict(self.rejected),
             "seconds": dict(self.seconds),
             "hot": self.was_hot,
             "files": [asdict(file) for file in self.files],
@@ -158,12 +146,8 @@ class SlotReport:
             queries={name: _query_from_json(query, statistics) for name, query in value["queries"].items()},
             statistics=statistics,
             rows=value["rows"],
-            delivered=value["delivered"],
+            intake=Intake.from_json(value["intake"]),
             results=value["results"],
-            late=value["late"],
-            ahead=value["ahead"],
-            newest=value["newest"],
-            rejected=value["rejected"],
             seconds=value["seconds"],
             was_hot=value["hot"],
             files=tuple(RowsWritten(**file) for file in value["files"]),
@@ -208,12 +192,8 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         queries={name: _whole_query([stage.queries[name] for stage in stages]) for name in last.queries},
         statistics=statistics,
         rows=added(stage.rows for stage in stages),
-        delivered=added(stage.delivered for stage in stages),
+        intake=first.intake,
         results=added(stage.results for stage in stages),
-        late=added(stage.late for stage in stages),
-        ahead=added(stage.ahead for stage in stages),
-        newest=_newest([stage.newest for stage in stages]),
-        rejected=first.rejected,
         seconds=_sums([stage.seconds for stage in stages]),
         was_hot=all(stage.was_hot for stage in stages),
         files=tuple(file for stage in stages for file in stage.files),
@@ -231,14 +211,6 @@ def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
     return replace(stages[-1], statistics=in_turn(each.statistics for each in stages), change=stages[0].change)
 
 
-def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Sums counts by name."""
-    found = Counter[str]()
-    for counts in several:
-        found.update(counts)
-    return dict(found)
-
-
 def _added_cells(several: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
     names = dict.fromkeys(name for each in several for name in each)
     return {
@@ -246,26 +218,9 @@ def _added_cells(several: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, 
     }
 
 
-def _newest(several: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    names = dict.fromkeys(name for each in several for name in each)
-    return {name: max(each[name] for each in several if name in each) for name in names}
-
-
 def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for each in several for name in each)
     return {name: sum(each.get(name, 0.0) for each in several) for name in names}
-
-
-def with_delivered(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:
-    """Returns the reports of a batch with rows that were counted before any slot received them, by relation."""
-    first = min(reports)
-    return {slot: replace(each, delivered=counts if slot == first else {}) for slot, each in reports.items()}
-
-
-def with_newest(reports: SlotReports, times: Mapping[str, int]) -> SlotReports:
-    """Returns the reports of a batch with newest event times, by relation, of rows that slots may not have received."""
-    first = min(reports)
-    return {**reports, first: replace(reports[first], rejected=_newest([reports[first].rejected, times]))}
 
 
 def with_results(reports: SlotReports, counts: Mapping[str, int]) -> SlotReports:

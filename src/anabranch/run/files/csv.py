@@ -11,6 +11,7 @@ Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,10 @@ class Csv:
             return Footer(0, is_readable=False)
         if not path.endswith(_PACKED) and self._is_plain(data):
             with suppress(pa.ArrowException, _Unsure):
-                return Footer(len(self._parsed(data, wanted, use_threads=True)), is_readable=True)
+                return Footer(len(self._parsed(data, wanted, use_threads=True)), True, (len(data),))
         return Footer(_lines(data) - self.has_header, is_readable=False)
 
-    def read(self, path: str, wanted: Columns) -> pa.Table:
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
         try:
             # Threads of Arrow's own would compete with the other slots.
             return self._parsed(Path(path).read_bytes(), wanted, use_threads=False)

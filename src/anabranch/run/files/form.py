@@ -8,7 +8,7 @@ Law: rows are those that Spark would read. What a form cannot be sure of, it lea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
@@ -24,10 +24,12 @@ Columns: TypeAlias = Mapping[str, pa.DataType]
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file says of itself: its rows, and whether a slot can read it."""
+    """What a file says of itself: its rows, whether a reader can read it, and the bytes of its parts."""
 
     rows: int
     is_readable: bool
+    sizes: tuple[int, ...] = ()
+    """Of parts that can be read by themselves; one for a file that cannot be divided."""
 
 
 class FileForm(Protocol):
@@ -41,8 +43,8 @@ class FileForm(Protocol):
         """Looks whether a file has the columns as Spark would read them; what cannot be read at all has not."""
         ...
 
-    def read(self, path: str, wanted: Columns) -> pa.Table:
-        """The columns of a file that was looked into, as the types of its stream."""
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
+        """The columns of a file that was looked into, or of some of its parts, as the types of its stream."""
         ...
 
 
@@ -69,9 +71,9 @@ class Reading:
     def look_into(self, path: str) -> Footer:
         return self.form.look_into(path, self.columns)
 
-    def read(self, path: str) -> pa.Table:
-        """The rows of the stream that a file holds."""
-        table = self.form.read(path, self.columns)
+    def read(self, path: str, parts: Sequence[int] | None = None) -> pa.Table:
+        """The rows of the stream that a file holds, or some of its parts."""
+        table = self.form.read(path, self.columns, parts)
         if not self.conditions and all(_is_named(each, name) for name, each in self.made.items()):
             return table
         values = {name: flat(table.column(name)) for name in table.column_names}

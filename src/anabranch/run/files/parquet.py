@@ -6,6 +6,7 @@ left to Spark, which widens numbers, fills in NULL and knows old calendars.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,13 +45,15 @@ class Parquet:
             names.count(name) == 1 and _is_read_as(schema.field(name).type, physical.get(name), kind)
             for name, kind in wanted.items()
         )
-        return Footer(int(metadata.num_rows), is_readable)
+        sizes = tuple(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        return Footer(int(metadata.num_rows), is_readable, sizes)
 
-    def read(self, path: str, wanted: Columns) -> pa.Table:
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
         try:
             with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
                 # Threads of Arrow's own would compete with the other slots.
-                table = file.read(columns=list(wanted), use_threads=False)
+                groups = range(file.num_row_groups) if parts is None else parts
+                table = file.read_row_groups(list(groups), columns=list(wanted), use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise CatalogError(
                 f"file '{path}' of a stream cannot be read",

@@ -26,14 +26,12 @@ def deliver(
     sinks: Mapping[str, Sink],
     batch: Batch,
     compute: Callable[[Mapping[str, WorkerWriter]], DataFrame],
-    *,
-    is_observed: bool = False,
 ) -> None:
     """Writes and publishes one batch.
 
     `sinks` is keyed by query name. `compute` returns the frame of results, given the writers of the queries whose
     results the workers write. The frame of a single query has its result columns; the frame of named queries has a
-    struct column per query. `is_observed` means that an observation of the frame is awaited.
+    struct column per query.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
@@ -46,7 +44,7 @@ def deliver(
     titles = ", ".join(sink.title for sink in sinks.values())
     if not readers:
         with named_failure(titles, batch.number), evaluating(batch.number):
-            _run(frame, is_observed)
+            run(frame)
     elif len(readers) == 1 and all(sink.is_single_pass for sink in readers.values()):
         ((name, sink),) = readers.items()
         with named_failure(sink.title, batch.number), evaluating(batch.number):
@@ -59,17 +57,6 @@ def deliver(
     for sink in sinks.values():
         with named_failure(sink.title, batch.number):
             sink.publish(batch)
-
-
-def _run(frame: DataFrame, is_observed: bool) -> None:
-    """Computes a frame for the side effects of its workers.
-
-    An observed frame is collected, because Spark reports observations only at the end of an execution.
-    """
-    if is_observed:
-        frame.collect()
-    else:
-        run(frame)
 
 
 def _of_query(frame: DataFrame, name: str) -> DataFrame:

@@ -1,0 +1,254 @@
+"""Makes rows of streams into rows for slots; every host and every reader uses this code.
+
+A reader turns its part of a micro-batch into tables of streams. `take` computes the rows of each relation from a table
+(filter, event time, codes, classes), drops rows that are late or ahead, and counts; `part` selects the rows of a slot.
+Invariant: these are pure functions of the task and the table, so it does not matter how the rows of a batch are divided
+among readers. Limit: the rows of one reader are in memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, deadlines, joined
+from anabranch.engine.evaluate.expression import evaluate_mask
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.ownership import own_cells, rows_for_slot
+from anabranch.errors import HostError
+from anabranch.lang.expr import columns
+from anabranch.lang.schema import TIMESTAMP
+from anabranch.lang.window import FOREVER
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query_set import QuerySet
+from anabranch.run.functions import functions_named
+from anabranch.run.prefilter import TableKeys
+from anabranch.run.rows import flat, relation_batch, times
+from anabranch.run.side_output import Bounds, SideOutputLayout
+from anabranch.run.slot import SlotTask
+from anabranch.run.wire import WireLayout, refuse_what_arrow_cuts, wire_layout
+from anabranch.stats.intake import NOTHING_READ, Intake, merged_intakes
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows of a stream, or a tick: the event time that a stream has reached without a row."""
+
+    stream: str
+    rows: pa.Table | None = None
+    tick: int | None = None
+
+
+class Reader(Protocol):
+    """Reads the part of one task of a micro-batch; it is pickled and sent to the workers.
+
+    Invariant: the parts together have each row of the batch once, and reading a part again gives the same rows.
+    """
+
+    def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
+        """Yields the rows of a part; `given` has the batches that Spark passes to the task."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The admitted rows of each relation, the counts of the reader, and the rows for the side output."""
+
+    rows: Mapping[str, RelationBatch] = field(default_factory=dict)
+    intake: Intake = NOTHING_READ
+    diverted: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """The rules of a batch by which rows are taken."""
+
+    task: SlotTask
+    diverted: SideOutputLayout | None = None
+    """The layout of the side output; None to count diverted rows only."""
+    keys: TableKeys = field(default_factory=dict)
+    """The keys of tables, by which rows without a match are dropped."""
+
+    def read(self, reader: Reader, part: int, given: Iterator[pa.RecordBatch]) -> Arrived:
+        """Takes all rows of a part, stream by stream."""
+        several: dict[str, list[pa.Table]] = {}
+        found = []
+        for each in reader.read(part, given):
+            if each.rows is not None:
+                several.setdefault(each.stream, []).append(each.rows)
+            if each.tick is not None:
+                found.append(self.tick(each.stream, each.tick))
+        for stream, tables in several.items():
+            found.append(self.take(stream, pa.concat_tables(tables)))
+        return merged(found)
+
+    def take(self, stream: str, table: pa.Table) -> Arrived:
+        """Takes rows of a stream: the rows of each of its relations."""
+        refuse_what_arrow_cuts(table)
+        task, layout = self.task, wire_layout(self.task.queries, self.task.partitioning)
+        with functions_named(task.queries.graph, task.batch):
+            found = [self._of_relation(relation, layout, table) for relation in relations_of(task.queries, stream)]
+        return merged(found)
+
+    def tick(self, stream: str, time: int) -> Arrived:
+        """Takes a tick; it advances the clock of a stream as a row would, or gives the floor of a derived stream."""
+        found = []
+        for relation in relations_of(self.task.queries, stream):
+            times = {relation.name: time}
+            if relation.is_derived:
+                found.append(Arrived(intake=Intake(ticks=times)))
+            elif len(self.task.bounds.below(relation.name, np.array([time]))):
+                found.append(Arrived(intake=Intake(newest=times)))
+        return merged(found)
+
+    def _of_relation(self, relation: Relation, layout: WireLayout, table: pa.Table) -> Arrived:
+        name, bounds = relation.name, self.task.bounds
+        timed = table.column(relation.event_time)
+        if timed.null_count:
+            table = table.filter(timed.is_valid())
+            timed = table.column(relation.event_time)
+        if not len(table):
+            return Arrived()
+        # Rejected and late rows too: a stream that delivers nothing else is not silent.
+        newest = _newest(name, bounds, times(flat(timed)))
+        batch = relation_batch(relation, layout, table)
+        if relation.is_derived:
+            # Its producer may have longer windows than this query.
+            batch = _where(batch, batch.times <= deadlines(relation, batch))
+        inside = bounds.admitted(name, batch.times)
+        outside = batch.times[~inside]
+        is_late = outside < self.task.floors[name]
+        late, ahead = int(is_late.sum()), int((~is_late).sum())
+        diverted = None
+        if len(outside) and self.diverted is not None:
+            diverted = _diverted(relation, table, self.diverted, bounds)
+        batch = _where(batch, inside)
+        for code, known in self.keys.get(name, {}).items():
+            batch = _where(batch, np.isin(batch.codes[code], known))
+        return Arrived(
+            {name: batch},
+            Intake(
+                {name: len(table)},
+                {name: late} if late else {},
+                {name: ahead} if ahead else {},
+                {} if newest is None else {name: newest},
+            ),
+            diverted,
+        )
+
+
+def relations_of(queries: QuerySet, stream: str | None = None) -> list[Relation]:
+    """Returns the relations that read a stream, or all that read streams."""
+    return [each for each in queries.graph.streamed if not each.is_result and (stream is None or each.stream == stream)]
+
+
+def merged(several: Iterable[Arrived]) -> Arrived:
+    """Joins rows and counts."""
+    found = list(several)
+    if len(found) == 1:
+        return found[0]
+    rows: dict[str, list[RelationBatch]] = {}
+    for each in found:
+        for name, batch in each.rows.items():
+            rows.setdefault(name, []).append(batch)
+    diverted = [each.diverted for each in found if each.diverted is not None]
+    return Arrived(
+        {name: together(batches) for name, batches in rows.items()},
+        merged_intakes(each.intake for each in found),
+        pa.concat_tables(diverted) if diverted else None,
+    )
+
+
+def cells_of(table: Partitioning, rows: Mapping[str, RelationBatch]) -> dict[str, Int64Array]:
+    """Returns the cells of the grid in which the rows of each relation lie; empty if there is one slot."""
+    return {} if table.slots == 1 else {name: own_cells(table, name, batch) for name, batch in rows.items()}
+
+
+def part(
+    table: Partitioning, rows: Mapping[str, RelationBatch], cells: Mapping[str, Int64Array], slot: int
+) -> dict[str, RelationBatch]:
+    """Returns the rows that a slot needs."""
+    if not cells:
+        return dict(rows)
+    return {
+        name: _taken(batch, rows_for_slot(table, name, cells[name], slot)) if name in cells else batch
+        for name, batch in rows.items()
+    }
+
+
+def together(batches: Sequence[RelationBatch]) -> RelationBatch:
+    """Concatenates batches of one relation."""
+    some = [batch for batch in batches if len(batch)] or list(batches[:1])
+    try:
+        return some[0] if len(some) == 1 else joined(some)
+    except pa.ArrowInvalid as error:
+        raise HostError(
+            "one slot has more texts to take at once than fit one array",
+            detail=str(error),
+            hint="let the sources give fewer rows at a time (maxFilesPerTrigger, …), or use more slots",
+        ) from error
+
+
+def in_order(queries: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    """Returns the rows of every relation in time order, as slots take them."""
+    found = {relation.name: layout.empty(relation.name) for relation in relations_of(queries)}
+    for name, batch in rows.items():
+        own = batch.times
+        is_ordered = bool((own[1:] >= own[:-1]).all())
+        found[name] = batch if is_ordered else batch.take(np.argsort(own, kind="stable"))
+    return found
+
+
+def columns_to_read(queries: QuerySet, diverted: SideOutputLayout | None = None) -> dict[str, dict[str, pa.DataType]]:
+    """Returns the columns that the queries, and the side output, read of each stream, by type."""
+    found: dict[str, dict[str, pa.DataType]] = {}
+    for relation in relations_of(queries):
+        expressions = [key.expression(relation.name) for key in queries.graph.keys_of([relation.name])]
+        expressions += [] if relation.filter is None else [relation.filter]
+        wanted = found.setdefault(relation.stream, {})
+        wanted |= {field.name: field.type for field in relation.schema}
+        wanted |= {each.name: each.type for expression in expressions for each in columns(expression)}
+        wanted |= {each.column: each.type if each.column == each.attribute else TIMESTAMP for each in relation.classes}
+        wanted.setdefault(relation.event_time, TIMESTAMP)
+        if diverted is not None:
+            wanted |= {field.name: field.type for field in diverted.streams[relation.stream]}
+    return found
+
+
+def _newest(relation: str, bounds: Bounds, times: Int64Array) -> int | None:
+    moving = bounds.below(relation, times)
+    if not len(moving):
+        return None
+    newest = int(moving.max())
+    if newest >= FOREVER:
+        raise HostError(
+            f"a row of relation '{relation}' has an event time that no window can be added to",
+            detail=f"it lies {newest:,} microseconds after 1970, which is beyond the year 148,000",
+            hint="keep such rows out of the frame that is registered as the stream",
+        )
+    return newest
+
+
+def _diverted(relation: Relation, table: pa.Table, layout: SideOutputLayout, bounds: Bounds) -> pa.Table:
+    """Returns the rows of a stream that one of its relations would have, were they not late or ahead."""
+    outside = ~bounds.admitted(relation.name, times(flat(table.column(relation.event_time))))
+    rows = table.filter(pa.array(outside))
+    columns = {name: flat(rows.column(name)) for name in rows.column_names}
+    if relation.filter is not None and rows.num_rows:
+        passes = pa.array(evaluate_mask(relation.filter, lambda column: columns[column.name], rows.num_rows))
+        columns = {name: values.filter(passes) for name, values in columns.items()}
+    schema = layout.streams[relation.stream]
+    whole = pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in schema], list(schema.names))
+    return layout.table(relation.stream, relation.name, times(columns[relation.event_time]), whole, bounds)
+
+
+def _where(batch: RelationBatch, passes: np.ndarray) -> RelationBatch:
+    return batch if passes.all() else batch.take(np.flatnonzero(passes))
+
+
+def _taken(batch: RelationBatch, mine: Int64Array) -> RelationBatch:
+    return batch if len(mine) == len(batch) else batch.take(mine)

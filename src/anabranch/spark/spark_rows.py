@@ -1,0 +1,124 @@
+"""The streams that Spark reads: one streaming frame of the columns that are needed, and the reader of its rows.
+
+Every scan becomes (stream, shared columns): a column of one type holds values of several streams, so that the union of
+many streams stays narrow. Spark computes nothing; readers rename the columns and give them the types of the stream.
+Invariant: the first scan of a stream has all its rows. Further scans, which Spark's log of offsets may list, have none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import ByteType, DataType
+
+from anabranch.run.ingest import Read
+from anabranch.spark.expressions import quote
+
+STREAM = "_stream"
+LINKS = ""
+"""Stands for the frame of links (`spark/linked`) in the place of a stream's name."""
+TICK, ROWS = "tick", "rows"
+"""The columns of a frame of links, after the stream: a tick, or rows in Arrow's format."""
+
+
+@dataclass(frozen=True)
+class ScannedStream:
+    """A stream in the union: its columns with their shared columns and types."""
+
+    name: str
+    columns: Mapping[str, tuple[str, pa.DataType]]
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        return pa.table({name: _typed(table.column(wire), kind) for name, (wire, kind) in self.columns.items()})
+
+
+@dataclass(frozen=True)
+class SparkRows:
+    """Reads the rows that Spark passes to a task."""
+
+    streams: tuple[ScannedStream, ...]
+
+    def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
+        batches = list(given)
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches)
+        tags = table.column(STREAM).to_numpy()
+        # A partition of the union has the rows of few scans, one after the other.
+        edges = [0, *(np.flatnonzero(np.diff(tags)) + 1).tolist(), len(tags)]
+        for start, stop in itertools.pairwise(edges):
+            if start == stop:
+                continue
+            stream = self.streams[tags[start]]
+            rows = stream.rows(table.slice(start, stop - start))
+            if stream.name == LINKS:
+                yield from _linked(rows)
+            else:
+                yield Read(stream.name, rows)
+
+
+def spark_rows(
+    scans: Sequence[str], frames: Mapping[str, DataFrame], wanted: Mapping[str, Mapping[str, pa.DataType]]
+) -> tuple[DataFrame, SparkRows]:
+    """Returns the streaming frame of all scans, which are named by their streams, and the reader of its rows.
+
+    `wanted` has the columns to read of each stream; a stream that no query reads has none, and no rows.
+    """
+    names = list(dict.fromkeys(scans))
+    streams, types = _placed(names, frames, wanted)
+    parts, seen = [], set()
+    for name in scans:
+        number, frame = names.index(name), frames[name]
+        placed = {wire: f.col(quote(column)) for column, (wire, _) in streams[number].columns.items()}
+        if name in seen or name not in wanted:
+            frame = frame.where(f.lit(False))
+        seen.add(name)
+        columns = [placed.get(wire, f.lit(None)).cast(kind).alias(wire) for wire, kind in types.items()]
+        parts.append(frame.select(f.lit(number).cast(ByteType()).alias(STREAM), *columns))
+    return reduce(DataFrame.unionAll, parts), SparkRows(streams)
+
+
+def _placed(
+    names: Sequence[str], frames: Mapping[str, DataFrame], wanted: Mapping[str, Mapping[str, pa.DataType]]
+) -> tuple[tuple[ScannedStream, ...], dict[str, DataType]]:
+    """Gives each column of each stream a shared column of its type."""
+    shared: dict[DataType, list[str]] = {}
+    types: dict[str, DataType] = {}
+    streams = []
+    for name in names:
+        used: dict[DataType, int] = {}
+        columns = {}
+        for column, kind in wanted.get(name, {}).items():
+            of_frame = frames[name].schema[column].dataType
+            position = used.get(of_frame, 0)
+            used[of_frame] = position + 1
+            of_type = shared.setdefault(of_frame, [])
+            if position == len(of_type):
+                of_type.append(f"_value{len(types)}")
+                types[of_type[-1]] = of_frame
+            columns[column] = of_type[position], kind
+        streams.append(ScannedStream(name, columns))
+    return tuple(streams), types
+
+
+def _linked(rows: pa.Table) -> Iterator[Read]:
+    """Yields the rows and ticks of links."""
+    for stream, tick, packed in zip(
+        rows.column(STREAM).to_pylist(), rows.column(TICK).to_pylist(), rows.column(ROWS).to_pylist(), strict=True
+    ):
+        if packed is None:
+            yield Read(stream, tick=tick)
+        else:
+            with pa.ipc.open_stream(packed) as reader:
+                yield Read(stream, reader.read_all())
+
+
+def _typed(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return values if values.type == kind else values.cast(kind)
