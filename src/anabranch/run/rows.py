@@ -1,7 +1,6 @@
-"""Rows as the engine takes them: timed, filtered and coded, computed here for rows that are in Arrow tables.
+"""Rows as the engine takes them: timed, filtered and coded.
 
-Spark SQL does the same for the streams that it reads (`spark/source`). Rows of a stream in process, and results of
-a query that another one reads, become rows of a relation here.
+Rows of a stream (`run.ingest`), and results of a query that another one reads, become rows of a relation here.
 """
 
 from __future__ import annotations
@@ -72,14 +71,15 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
 
 
 def _classes(wanted: ClassColumn, values: pa.Array, rows: int) -> Classes:
-    """The class of each value; the same as Spark computes for rows that it reads."""
+    """The class of each value."""
     column = values.cast(wanted.type) if wanted.column == wanted.attribute else hours(values)
     return assign_routes(wanted.tree, {wanted.attribute: column}, rows).astype(np.int8)
 
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
-    """A hash of each row that spreads rows evenly; reading the row again gives the same hash."""
-    hashed = (values for values in columns.values() if is_fixed_width(values.type) or is_text(values.type))
+    """A hash of each row that spreads rows evenly; every reader of the row gives the same hash."""
+    ordered = (columns[name] for name in sorted(columns))
+    hashed = (values for values in ordered if is_fixed_width(values.type) or is_text(values.type))
     return combine_codes([times, *(key_codes(values, values.type) for values in hashed)])
 
 

@@ -13,10 +13,11 @@ from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone
 from anabranch.run import commit
-from anabranch.run.commit import COMPACT_FILES, is_alive, newest_by_stream, slots_to_compact
+from anabranch.run.commit import COMPACT_FILES, intake_of, is_alive, newest_by_stream, slots_to_compact
 from anabranch.run.local import LocalHost
 from anabranch.run.manifest import RowFile
 from anabranch.run.store import Store
+from anabranch.stats.intake import Intake
 from anabranch.stats.report import SlotReport
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
@@ -126,8 +127,8 @@ def test_a_file_lives_as_long_as_its_newest_row() -> None:
 def test_the_newest_time_of_a_stream_is_that_of_all_its_relations_and_slots() -> None:
     text = "SELECT x.v AS v FROM a [NOW] AS x, a [NOW] AS y, b [NOW] AS z WHERE x.k = y.k AND y.k = z.k"
     reports = {
-        0: SlotReport(newest={"x": 4}),
-        1: SlotReport(newest={"y": 9, "z": 3}),
-        2: SlotReport(rejected={"z": 4}),
+        0: SlotReport(intake=Intake(newest={"x": 4})),
+        1: SlotReport(intake=Intake(newest={"y": 9, "z": 3})),
+        2: SlotReport(intake=Intake(newest={"z": 4})),
     }
-    assert newest_by_stream(alone(compile_query(text, CATALOG)), reports) == {"a": 9, "b": 4}
+    assert newest_by_stream(alone(compile_query(text, CATALOG)), intake_of(reports)) == {"a": 9, "b": 4}

@@ -8,7 +8,7 @@ from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.ddl import parse_schema
 from anabranch.plan.query_set import alone
-from anabranch.spark.prefilter import Shared, shared_keys
+from anabranch.run.prefilter import Shared, shared_keys
 
 ONE = "FROM a, t WHERE a.k = t.k"
 TWO = "FROM a [RANGE {w}] AS a, b [RANGE {w}] AS b, t WHERE a.k = t.k AND a.v = b.v"

@@ -25,6 +25,7 @@ from anabranch.run.clock import Clocks, StreamClock
 from anabranch.run.local import LocalHost
 from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.store import Store, rows_name
+from anabranch.stats.intake import Intake
 from anabranch.stats.report import SlotReport
 from anabranch.testing.scripted import answer_lines, read_rows
 
@@ -41,7 +42,7 @@ def query(seconds: int = 10) -> Query:
 QUERY = query()
 PARTITIONING = choose_partitioning(QUERY.graph, 2)
 TABLE = pa.table({"_relation": pa.array([0], pa.int8()), "_time": [5]})
-REPORT = SlotReport(late={"a": 2}, newest={"a": 5})
+REPORT = SlotReport(intake=Intake(late={"a": 2}, newest={"a": 5}))
 
 
 def name_of(batch: int) -> str:

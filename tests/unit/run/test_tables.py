@@ -18,9 +18,6 @@ from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
 from anabranch.run import tables
 from anabranch.run.local import LocalHost
-from anabranch.run.rows import relation_batch
-from anabranch.run.side_output import Bounds
-from anabranch.run.wire import wire_layout
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.scripted import SECOND, answer_lines
 
@@ -163,10 +160,6 @@ def test_late_rows_beside_a_table_are_told_apart() -> None:
     host.step({"a": rows((9, 1, "x"))})
     assert host.step({"a": rows((3, 1, "late"))}).num_rows == 0
     assert host.late == {"a": 1}
-    layout = wire_layout(host.queries, host.partitioning)
-    sent = layout.join({"a": relation_batch(host.queries.graph.relation("a"), layout, rows((3, 1, "y"), (9, 1, "x")))})
-    outside = layout.outside(sent, Bounds({"a": 5 * SECOND}, {}))
-    assert {name: found.tolist() for name, found in outside.items()} == {"a": [0]}
 
 
 def test_tables_that_do_not_fit_are_named() -> None:

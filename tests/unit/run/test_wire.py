@@ -14,7 +14,6 @@ from anabranch.errors import HostError
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import alone
 from anabranch.run import wire
-from anabranch.run.side_output import Bounds
 from anabranch.run.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.testing.scripted import read_script
 
@@ -101,20 +100,21 @@ def test_rows_keep_their_order_among_equals() -> None:
     assert len(layout.split(table)["b"]) == 0
 
 
-def test_rejected_rows_leave_only_their_newest_times_and_their_number() -> None:
-    layout = LAYOUTS["nothing"]
-    codes = {name: {code: np.arange(3) for code in of} for name, of in layout.codes.items()}
-    empty = pa.RecordBatch.from_pydict({})
-    rows = {name: RelationBatch(np.array([7, 5, 6]), codes[name], empty) for name in ("a", "b")}
-    table = layout.join(rows)
-    same, *nothing = layout.without_rejected(table, Bounds({}, {}))
-    assert same is table
-    assert nothing == [{}, {}]
-    tags = pa.array(np.array([0, ~0, ~0, 1, 1, ~1], dtype=np.int8))
-    passed, newest, counts = layout.without_rejected(table.set_column(0, table.schema.field(0), tags), Bounds({}, {}))
-    assert newest == {"a": 6, "b": 6}
-    assert {name: count for name, count in counts.items() if count} == {"a": 2, "b": 1}
-    assert {name: batch.times.tolist() for name, batch in layout.split(passed).items()} == {"a": [7], "b": [5, 7]}
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_packet_has_the_rows_of_one_relation(name: str) -> None:
+    layout = LAYOUTS[name]
+    for relation in layout.queries.graph.relations:
+        payload = pa.RecordBatch.from_pydict({each.name: pa.nulls(3, each.type) for each in relation.schema})
+        codes = {code: np.arange(3) * (place + 2) for place, code in enumerate(layout.codes[relation.name])}
+        classes = {each.digest: np.array([0, 1, -1], np.int8) for each in relation.classes}
+        rows = RelationBatch(np.array([7, 5, 6]), codes, payload, classes)
+        found = layout.unpacked(relation.name, layout.packed(relation.name, rows))
+        assert found.times.tolist() == [7, 5, 6]
+        assert {code: each.tolist() for code, each in found.codes.items()} == {
+            code: each.tolist() for code, each in codes.items()
+        }
+        assert found.payload.equals(payload)
+        assert {each: found.classes[each].tolist() for each in classes} == {key: [0, 1, -1] for key in classes}
 
 
 def test_texts_that_arrow_would_cut_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

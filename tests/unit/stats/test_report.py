@@ -11,6 +11,7 @@ import pytest
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
+from anabranch.stats.intake import Intake
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
@@ -45,11 +46,8 @@ def test_a_report_comes_back_from_its_file_as_it_was(queries: dict[str, QueryRep
         queries,
         STEP,
         rows={"a": 3},
-        delivered={"a": 4, "b": 1},
+        intake=Intake({"a": 4, "b": 1}, {"b": 1}, {"a": 2}, {"a": 10, "b": 2}, {"b": 3}, ("f",), 0.5),
         results={"one": 2},
-        late={"b": 1},
-        newest={"a": 10, "b": 2},
-        rejected={"b": 3},
         seconds={"admit": 0.125},
         was_hot=True,
         files=(RowsWritten(7, {"a": 10}),),
@@ -83,13 +81,11 @@ def test_the_stages_of_a_batch_add_up() -> None:
     """A stage in which no row of a relation arrives does not hide those of the stage before."""
     first = SlotReport(
         rows={"a": 3, "r": 0},
-        delivered={"a": 4},
+        intake=Intake({"a": 4}, {"a": 1}, {}, {"a": 9}),
         results={"one": 2},
-        late={"a": 1},
-        newest={"a": 9},
         cells={"a": (1, 2)},
     )
-    second = SlotReport(rows={"a": 0, "r": 5}, delivered={"a": 0}, results={"one": 1, "two": 3}, cells={"a": (0, 0)})
+    second = SlotReport(rows={"a": 0, "r": 5}, results={"one": 1, "two": 3}, cells={"a": (0, 0)})
     found = whole([first, second])
-    assert (found.rows, found.delivered, found.results) == ({"a": 3, "r": 5}, {"a": 4}, {"one": 3, "two": 3})
-    assert (found.late, found.newest, found.cells) == ({"a": 1}, {"a": 9}, {"a": (1, 2)})
+    assert (found.rows, found.intake, found.results) == ({"a": 3, "r": 5}, first.intake, {"one": 3, "two": 3})
+    assert found.cells == {"a": (1, 2)}

@@ -62,7 +62,7 @@ class Csv:
                 return Footer(len(self._parsed(data, wanted, use_threads=True)), True, (len(data),))
         return Footer(_lines(data) - self.has_header, is_readable=False)
 
-    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         try:
             # Threads of Arrow's own would compete with the other slots.
             return self._parsed(Path(path).read_bytes(), wanted, use_threads=False)

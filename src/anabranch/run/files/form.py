@@ -43,7 +43,7 @@ class FileForm(Protocol):
         """Looks whether a file has the columns as Spark would read them; what cannot be read at all has not."""
         ...
 
-    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         """The columns of a file that was looked into, or of some of its parts, as the types of its stream."""
         ...
 

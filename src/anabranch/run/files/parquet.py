@@ -48,7 +48,7 @@ class Parquet:
         sizes = tuple(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
         return Footer(int(metadata.num_rows), is_readable, sizes)
 
-    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None) -> pa.Table:
+    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         try:
             with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
                 # Threads of Arrow's own would compete with the other slots.
