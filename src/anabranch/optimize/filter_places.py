@@ -45,8 +45,6 @@ Bytes: TypeAlias = Mapping[str, Mapping[str, float]]
 
 RATIO, LEAST = 1.1, 0.005
 """The minimum saving of deferring a filter: a ratio, and cores."""
-IN_SPARK = 2.3
-"""The cost of a check inside Spark, relative to the engine; 2.2 to 7 were measured, depending on the function."""
 
 
 @dataclass(frozen=True)

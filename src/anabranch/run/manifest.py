@@ -55,6 +55,8 @@ class Manifest:
 
     Relations that are not listed have been complete since the start (`run/changing`).
     """
+    pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The files of the batch, by stream, where readers read files; empty where Spark reads, which logs its offsets."""
 
 
 SHAPE = {
@@ -78,6 +80,7 @@ SHAPE = {
     "fingerprint?": (str, None),
     "complete?": {ANY_NAME: int},
     "lacking?": {ANY_NAME: {ANY_NAME: int}},
+    "pieces?": {ANY_NAME: [str]},
 }
 """The shape of a manifest."""
 
@@ -130,6 +133,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "since": dict(manifest.since),
         "fingerprint": manifest.fingerprint,
         **({"complete": dict(manifest.complete)} if manifest.complete else {}),
+        **({"pieces": {name: list(each) for name, each in manifest.pieces.items()}} if manifest.pieces else {}),
     }
 
 
@@ -145,6 +149,7 @@ def _from_json(value: Mapping[str, Any]) -> Manifest:
         since=dict(value.get("since", {})),
         fingerprint=value.get("fingerprint"),
         complete=dict(value["complete"]) if "complete" in value else _from_lacking(value.get("lacking", {})),
+        pieces={name: tuple(each) for name, each in value.get("pieces", {}).items()},
     )
 
 

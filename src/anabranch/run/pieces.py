@@ -7,7 +7,7 @@ are read, and which are left to Spark, is a matter of their form (`run/files`). 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,6 +49,14 @@ def pieces_of(stream: str, path: str, footer: Footer) -> list[Piece]:
     if len(footer.sizes) < 2:
         return [Piece(stream, path, sum(footer.sizes))]
     return [Piece(stream, path, size, (group,)) for group, size in enumerate(footer.sizes)]
+
+
+def files_of(pieces: Iterable[Piece]) -> dict[str, tuple[str, ...]]:
+    """Returns the files of pieces, by stream."""
+    found: dict[str, dict[str, None]] = {}
+    for piece in pieces:
+        found.setdefault(piece.stream, {})[piece.path] = None
+    return {stream: tuple(paths) for stream, paths in found.items()}
 
 
 def shared(pieces: Sequence[Piece], readings: Mapping[str, Reading], slots: int) -> PieceReader:

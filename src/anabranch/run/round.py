@@ -11,7 +11,7 @@ answer. Limit: one batch at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
 from typing import Protocol
 
@@ -54,6 +54,8 @@ class Arrivals:
 
     versions: Mapping[str, str] = field(default_factory=dict)
     """The versions of tables that are in force."""
+    pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The files of the batch, by stream, if the host knows them."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Begun:
 
     task: SlotTask
     rule: ClockRule
+    pieces: Mapping[str, tuple[str, ...]]
     refused: list[Record]
     """Changes that could not begin with this batch."""
 
@@ -155,12 +158,12 @@ class Round:
         needed = rule if self.needs_times else None
         before = self.manifest, self.clocks
         task = next_task(self.setup, orders, self.batch, *before, needed, self.limits(now), arrivals.versions)
-        return Begun(task, rule, refused)
+        return Begun(task, rule, arrivals.pieces, refused)
 
     def end(self, begun: Begun, reports: SlotReports) -> Manifest:
         """Returns the manifest of the batch, to be committed."""
         clocks = clocks_after(self.setup.queries, begun.rule, intake_of(reports))
-        return next_manifest(begun.task, reports, clocks)
+        return replace(next_manifest(begun.task, reports, clocks), pieces=begun.pieces)
 
     def advance(self, manifest: Manifest, reports: SlotReports, now: int, started: float) -> BatchFacts:
         """Moves on to the next batch, after the manifest was committed; returns what is known of the batch.

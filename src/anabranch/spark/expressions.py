@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as f
+from pyspark.sql import types
 
 from anabranch.engine.evaluate.casts import (
     DATE_FORM,
@@ -31,12 +31,10 @@ from anabranch.engine.evaluate.casts import (
     SECONDS_LIMIT,
     TIMESTAMP_FORM,
 )
-from anabranch.errors import HostError
 from anabranch.functions.patterns import regex
 from anabranch.functions.texts import TRUNCATED
 from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, can_fail, own_functions
 from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
-from anabranch.plan.join_graph import JoinGraph
 from anabranch.spark.arrow_schema import data_type
 from anabranch.spark.own import spark_name
 
@@ -160,21 +158,6 @@ def of_frame(column: Column) -> str:
 
 def _is_wall_clock(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is None
-
-
-def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
-    """Refuses expressions that a session without ANSI mode would compute wrongly instead of failing."""
-    if str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true":
-        return
-    for relation in graph.relations:
-        computed = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
-        for expression in [*computed, *([relation.filter] if relation.filter is not None else [])]:
-            if can_fail(expression):
-                raise HostError(
-                    "the Spark session has 'spark.sql.ansi.enabled' off",
-                    detail=f"'{expression}' may overflow or not be convertible, which would pass unnoticed",
-                    hint="set spark.sql.ansi.enabled=true for this session",
-                )
 
 
 def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:

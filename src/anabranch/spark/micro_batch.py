@@ -18,7 +18,7 @@ from anabranch.plan.query_set import QuerySet
 from anabranch.run.ingest import Ingest, Reader
 from anabranch.run.lease import Lease
 from anabranch.run.manifest import Manifest
-from anabranch.run.pieces import MOST_READERS, Piece, divided, shared
+from anabranch.run.pieces import MOST_READERS, Piece, divided, files_of, shared
 from anabranch.run.prefilter import Prefilter
 from anabranch.run.results import ResultLayout
 from anabranch.run.round import Announce, Arrivals
@@ -92,7 +92,7 @@ class MicroBatch:
             else:
                 self._frame, self._rows = found
         pipeline.places.meet(self._session)
-        return Arrivals(pipeline.tables.in_force(batch))
+        return Arrivals(pipeline.tables.in_force(batch), files_of(self._pieces or ()))
 
     def run(self, task: SlotTask) -> SlotReports:
         """Runs the batch as one job and publishes its results."""
