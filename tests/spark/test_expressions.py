@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as f
 
-from anabranch.engine.evaluate.codes import combine_codes, key_codes, xxhash64_long
+from anabranch.engine.evaluate.codes import combine_codes, xxhash64_long
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.errors import ExpressionError
 from anabranch.lang.expr import Call, Cast, Expr, Literal
 from anabranch.lang.schema import INTERVAL, TIMESTAMP
-from anabranch.spark.expressions import key_code, literal, of_frame, quote, to_column, to_spark_sql
+from anabranch.spark.expressions import literal, of_frame, quote, to_column, to_spark_sql
 from anabranch.spark.locality import slot_keys
 from anabranch.testing import edges
-from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
+from anabranch.testing.edges import CASES, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
 from anabranch.testing.interpreter import column_values
 
 if TYPE_CHECKING:
@@ -149,29 +149,12 @@ def test_a_wall_clock_is_that_of_utc_whatever_the_session(spark: SparkSession) -
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        code = key_code(x, clock).alias("code")
         below = to_column(Call("less", (Cast(x, TIMESTAMP), three), pa.bool_())).alias("below")
         frame = spark.createDataFrame(table, "row bigint, c0 timestamp_ntz")
-        found = frame.select("row", code, below).toArrow().sort_by("row")
+        found = frame.select("row", below).toArrow().sort_by("row")
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
-    assert found["code"].to_pylist() == key_codes(values, clock).tolist()
     assert found["below"].to_pylist() == [True, True, False]
-
-
-def test_lengths_of_time_differ_whatever_the_session(spark: SparkSession) -> None:
-    """Counted from 1970 on, one of them ends where a clock in New York was put forward: it had the other's code."""
-    values = pa.array([datetime.timedelta(days=115, hours=hour, minutes=30) for hour in (2, 3)], INTERVAL)
-    table = pa.table({"row": pa.array(range(2)), "c0": values})
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        found = (
-            spark.createDataFrame(table).select("row", key_code(column(0, INTERVAL), INTERVAL).alias("code")).toArrow()
-        )
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(zone))
-    assert found.sort_by("row")["code"].to_pylist() == key_codes(values, INTERVAL).tolist()
 
 
 def test_the_key_of_a_slot_hashes_to_its_partition(spark: SparkSession) -> None:
@@ -198,46 +181,6 @@ def test_literals_have_exactly_their_type(spark: SparkSession) -> None:
         case = Case(constant, ())
         wanted = column_values(pa.array([constant.value], constant.type))
         assert [agreed(value, case) for value in column_values(answer)] == [agreed(value, case) for value in wanted]
-
-
-KEY_TYPES = (
-    BOOL,
-    pa.int8(),
-    INT,
-    pa.float32(),
-    FLOAT,
-    edges.PRICE,
-    edges.WIDE,
-    edges.WHOLE,
-    TEXT,
-    edges.DATE,
-    TIMESTAMP,
-    edges.CLOCK,
-    INTERVAL,
-)
-
-
-@pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
-def test_key_codes_are_those_of_spark(spark: SparkSession, kind: pa.DataType) -> None:
-    values = pa.array(edges.edge_values(kind)[1:], kind)
-    if kind == TEXT:
-        values = pa.array([*values.to_pylist(), "x" * 31, "y" * 32, "z" * 77])
-    table = pa.table({"row": pa.array(range(len(values))), "c0": values})
-    codes = spark.createDataFrame(table).select("row", key_code(column(0, kind), kind).alias("code")).toArrow()
-    assert codes.sort_by("row")["code"].to_pylist() == key_codes(values, kind).tolist()
-
-
-def test_a_date_joined_with_a_timestamp_is_midnight_in_utc(spark: SparkSession) -> None:
-    """A date joined with a timestamp was midnight in the session's zone on Spark, and midnight UTC in every filter."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        values = pa.array(edges.edge_values(edges.DATE)[1:], edges.DATE)
-        table = pa.table({"row": pa.array(range(len(values))), "c0": values})
-        codes = spark.createDataFrame(table).select("row", key_code(column(0, edges.DATE), TIMESTAMP).alias("code"))
-        assert codes.toArrow().sort_by("row")["code"].to_pylist() == key_codes(values, TIMESTAMP).tolist()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
 def test_hashes_are_those_of_spark(spark: SparkSession) -> None:

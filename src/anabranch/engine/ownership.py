@@ -1,8 +1,7 @@
 """Which slots need a row, and which slot owns a finished combination, computed for whole batches.
 
-The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed bit for bit the same, so
-that rows placed by Spark SQL and combinations tested here agree. Rows of heavy keys are placed by the hash of
-`evaluate.rows`.
+The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`. Rows of heavy keys are placed by
+the hash of `evaluate.rows`.
 """
 
 from __future__ import annotations

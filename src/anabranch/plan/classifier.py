@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
@@ -201,56 +201,6 @@ def is_classifiable(kind: pa.DataType) -> bool:
 
 
 # --- as Spark SQL ----------------------------------------------------------------------------------------------------
-
-
-def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) -> str:
-    """Returns the route number as a Spark SQL expression, so that rows can be classified before the shuffle."""
-    match classifier:
-        case Assign(route=route):
-            return str(route)
-        case NumberTest() | CategoryTest():
-            first = case_expression(classifier.first, types)
-            second = case_expression(classifier.second, types)
-            return f"CASE WHEN {_condition(classifier, types[classifier.attribute])} THEN {first} ELSE {second} END"
-
-
-def _condition(test: Test, kind: pa.DataType) -> str:
-    """Returns a condition that is never NULL."""
-    require_kind(test, kind)
-    name = "`" + test.attribute.replace("`", "``") + "`"
-    missing = "true" if test.null_first else "false"
-    if isinstance(test, CategoryTest) and test.values:
-        return f"coalesce({name} IN ({', '.join(_sql_string(value) for value in test.values)}), {missing})"
-    if isinstance(test, CategoryTest):
-        return f"({name} IS NULL AND {missing})"
-    timed = hour_of(test.attribute)
-    value = _as_double(name, kind) if timed is None else _hour_as_double(timed)
-    number = f"nanvl({value}, CAST(NULL AS DOUBLE))"
-    return f"coalesce({number} <= {_sql_double(test.threshold)}, {missing})"
-
-
-def _as_double(name: str, kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return f"CAST(unix_micros({name}) AS DOUBLE)"
-    if pa.types.is_date32(kind):
-        return f"CAST(unix_date({name}) AS DOUBLE)"
-    return f"CAST({name} AS DOUBLE)"
-
-
-def _hour_as_double(column: str) -> str:
-    name = "`" + column.replace("`", "``") + "`"
-    return f"CAST(pmod(unix_micros({name}), {DAY}) div {HOUR} AS DOUBLE)"
-
-
-def _sql_double(value: float) -> str:
-    return f"{value!r}D" if math.isfinite(value) else f"CAST('{'' if value > 0 else '-'}Infinity' AS DOUBLE)"
-
-
-def _sql_string(value: str) -> str:
-    """Returns a string literal that means the same whether or not the session parses escapes."""
-    parts = [part for part in re.split(r"(['\\])", value) if part]
-    texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
-    return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------

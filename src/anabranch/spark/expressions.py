@@ -1,4 +1,4 @@
-"""Translates expressions to Spark SQL text with the semantics of the engine.
+"""Translates expressions to Spark SQL text with the semantics of the engine, to compare both (`spark/scans`).
 
 The text is for sessions in ANSI mode (Spark's default), where overflow and invalid casts are errors; where CQL requires
 NULL instead, the `try_` functions are used. Where Spark accepts more than the engine, the text raises an error: Spark
@@ -19,7 +19,6 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as f
-from pyspark.sql import types
 
 from anabranch.engine.evaluate.casts import (
     DATE_FORM,
@@ -33,10 +32,8 @@ from anabranch.engine.evaluate.casts import (
 )
 from anabranch.functions.patterns import regex
 from anabranch.functions.texts import TRUNCATED
-from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, can_fail, own_functions
+from anabranch.lang.expr import Call, Cast, Column, Expr, Literal
 from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
-from anabranch.spark.arrow_schema import data_type
-from anabranch.spark.own import spark_name
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -90,54 +87,17 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def to_spark_sql(expr: Expr, column: Callable[[Column], str], guard: str = "") -> str:
-    """Returns the expression as Spark SQL; `column` returns the text of a column reference.
-
-    `guard` is the condition under which the value is needed, as text. Only user-defined functions need it, because
-    Spark evaluates them for every row.
-    """
+def to_spark_sql(expr: Expr, column: Callable[[Column], str]) -> str:
+    """Returns the expression as Spark SQL; `column` returns the text of a column reference."""
     match expr:
         case Column():
             return column(expr)
         case Literal():
             return literal(expr)
         case Cast():
-            return _cast(to_spark_sql(expr.argument, column, guard), expr.argument.type, expr.type)
+            return _cast(to_spark_sql(expr.argument, column), expr.argument.type, expr.type)
         case Call():
-            arguments: list[str] = []
-            for argument in expr.arguments:
-                needed = _guard(expr, arguments, guard) if own_functions(argument) else guard
-                arguments.append(to_spark_sql(argument, column, needed))
-            return _own(expr, arguments, guard) if expr.own is not None else _call(expr, arguments)
-
-
-def _guard(expr: Call, before: list[str], guard: str) -> str:
-    """Returns the condition under which the next argument of a call is needed, given the texts of the previous ones."""
-    match expr.function:
-        case "and":
-            conditions = [f"({text}) IS NOT FALSE" for text in before]
-        case "or":
-            conditions = [f"({text}) IS NOT TRUE" for text in before]
-        case "coalesce":
-            conditions = [f"({text}) IS NULL" for text in before]
-        case "case":
-            # Conditions are at even positions, their values at odd ones, and the last value is the ELSE value.
-            asked = before[: len(before) - len(before) % 2 : 2]
-            conditions = [f"({text}) IS NOT TRUE" for text in asked]
-            if len(before) % 2:
-                conditions.append(f"({before[-1]}) IS TRUE")
-        case _:
-            conditions = []
-    return " AND ".join([*([guard] if guard else []), *conditions])
-
-
-def _own(expr: Call, arguments: list[str], guard: str) -> str:
-    needed = guard or "TRUE"
-    safe = [
-        f"CASE WHEN {needed} THEN {text} END" if guard and can_fail(argument) else text
-        for text, argument in zip(arguments, expr.arguments, strict=True)
-    ]
-    return f"{spark_name(expr)}({', '.join([*safe, needed])})"
+            return _call(expr, [to_spark_sql(argument, column) for argument in expr.arguments])
 
 
 def to_column(expr: Expr) -> SparkColumn:
@@ -158,30 +118,6 @@ def of_frame(column: Column) -> str:
 
 def _is_wall_clock(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is None
-
-
-def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:
-    """Returns a BIGINT code of a key: the value if it fits, else the hash of `engine.evaluate.codes.key_codes`."""
-    if pa.types.is_timestamp(kind) and expr.type != kind:
-        # By default Spark would convert a date or a wall clock to an instant in the session's zone.
-        expr = Cast(expr, kind)
-    return value_code(to_column(expr), kind)
-
-
-def value_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
-    """Returns the code of a column of that type."""
-    if is_integer(kind) or pa.types.is_boolean(kind):
-        return key.cast(types.LongType())
-    if pa.types.is_date32(kind):
-        return f.unix_date(key).cast(types.LongType())
-    if pa.types.is_timestamp(kind):
-        return f.unix_micros(key)
-    if pa.types.is_duration(kind):
-        return f.call_function("div", key, f.expr(_MICRO))
-    if is_float(kind):
-        value = key.cast(types.DoubleType())
-        return f.xxhash64(f.when(f.isnan(value), math.nan).when(value == 0.0, 0.0).otherwise(value))
-    return f.xxhash64(key.cast(data_type(kind, "key")))
 
 
 def spark_type(kind: pa.DataType) -> str:

@@ -21,7 +21,6 @@ from anabranch.plan.classifier import (
     NumberTest,
     attributes,
     by_leaf,
-    case_expression,
     check_attributes,
     depth,
     hour_of,
@@ -191,11 +190,3 @@ def test_the_hour_of_a_timestamp_is_an_attribute() -> None:
     assert hours(micros.drop_null().to_numpy()).tolist() == expected
     with pytest.raises(PlanError, match="expected '\\)'"):
         parse_classifier("(hour(at <= 3.0 ? 0 : 1)")
-
-
-def test_a_tree_is_a_case_expression() -> None:
-    tree = parse_classifier("(price <= 3.5 ? 0 : (sector in {'it', 'o''clock'} or null ? 1 : 2))")
-    assert case_expression(tree, {"price": pa.float32(), "sector": pa.string()}) == (
-        "CASE WHEN coalesce(nanvl(CAST(`price` AS DOUBLE), CAST(NULL AS DOUBLE)) <= 3.5D, false) THEN 0 ELSE "
-        "CASE WHEN coalesce(`sector` IN ('it', concat('o', chr(39), 'clock')), true) THEN 1 ELSE 2 END END"
-    )

@@ -1,8 +1,8 @@
 """The hash that spreads rows of a heavy key.
 
 The hash covers a row's time, its key codes, and the payload columns that fit 64 bits. All of these are stored with a
-row, so the hash can be computed for new rows and for rows of any row file, however old. Spark SQL computes the same
-hash (`spark.source`). Limit: rows that agree in all of these values go to the same slots.
+row, so the hash can be computed for new rows and for rows of any row file, however old. Limit: rows that agree in all
+of these values go to the same slots.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Law: rows are those that Spark would read. What a form cannot be sure of, it lea
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
@@ -28,7 +28,7 @@ class Footer:
 
     rows: int
     is_readable: bool
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = field(default=(), compare=False)
     """Of parts that can be read by themselves; one for a file that cannot be divided."""
 
 
