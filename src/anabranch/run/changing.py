@@ -40,7 +40,7 @@ from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import titled
 from anabranch.plan.query_set import Member, QuerySet
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import relation_floors
+from anabranch.run.floors import relation_floors
 from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.placeholders import stand_ins
 from anabranch.run.row_ownership import first_slots, kept_rows

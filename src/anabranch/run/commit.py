@@ -12,11 +12,11 @@ from types import MappingProxyType
 from anabranch.adapt.facts import Moment
 from anabranch.engine.expiry import expiry
 from anabranch.plan.execution import ExecutionModel
-from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import Orders, most_frequent
 from anabranch.run.clock import ClockRule, Clocks
+from anabranch.run.floors import relation_floors
 from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.slot import SlotTask
 from anabranch.run.store import new_attempt
@@ -31,54 +31,9 @@ COMPACT_FILES_ALWAYS = 256
 """With this many files a slot is always compacted: a restart must not have to open an unlimited number."""
 
 
-def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for a query's results, the watermark of that query."""
-    floors: dict[str, int] = {}
-    passed: dict[str, int] = {}
-    by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
-    for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
-        for relation in member.query.whole.streamed:
-            # Every future result contains a future row: none is older than the lowest floor of its query.
-            floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
-        passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
-    return floors
-
-
-def clocks_after(queries: QuerySet, rule: ClockRule, intake: Intake) -> Clocks:
-    """Returns the clocks after a batch, from everything that its readers read."""
-    return rule.after(newest_by_stream(queries, intake), last_ticks(queries, intake))
-
-
-def informed(task: SlotTask, intake: Intake) -> SlotTask:
-    """Returns a task with the floors after the batch, if its slots need them while they step."""
-    if task.rule is None:
-        return task
-    return replace(task, floors_after=relation_floors(task.queries, clocks_after(task.queries, task.rule, intake)))
-
-
 def intake_of(reports: SlotReports) -> Intake:
     """Returns everything that the readers of a batch read."""
     return merged_intakes(report.intake for report in reports.values())
-
-
-def newest_by_stream(queries: QuerySet, intake: Intake) -> dict[str, int | None]:
-    """Returns the largest event time of each stream that had any."""
-    newest: dict[str, int | None] = {}
-    for name, time in intake.newest.items():
-        stream = queries.graph.relation(name).stream
-        known = newest.get(stream)
-        newest[stream] = time if known is None else max(time, known)
-    return newest
-
-
-def last_ticks(queries: QuerySet, intake: Intake) -> dict[str, int | None]:
-    """Returns the last tick of each derived stream; None if the batch had none."""
-    return {relation.stream: intake.ticks.get(name) for name, relation in derived_relations(queries).items()}
-
-
-def derived_relations(queries: QuerySet) -> dict[str, Relation]:
-    """The derived relations, by name."""
-    return {relation.name: relation for relation in queries.graph.relations if relation.is_derived}
 
 
 def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:

@@ -33,8 +33,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import ahead_by_stream, informed, late_by_stream, next_task
+from anabranch.run.commit import ahead_by_stream, late_by_stream, next_task
 from anabranch.run.controls import Controls
+from anabranch.run.floors import informed
 from anabranch.run.functions import functions_named
 from anabranch.run.ingest import Arrived, Ingest, cells_of, columns_to_read, in_order, merged, part
 from anabranch.run.manifest import Manifest

@@ -19,7 +19,8 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.steering import Steering
 from anabranch.run.clock import ClockRule, Clocks
-from anabranch.run.commit import clocks_after, intake_of, moment, next_manifest, next_task, rows_by_stream
+from anabranch.run.commit import intake_of, moment, next_manifest, next_task, rows_by_stream
+from anabranch.run.floors import clocks_after
 from anabranch.run.manifest import Manifest
 from anabranch.run.side_output import ceilings
 from anabranch.run.slot import SlotTask

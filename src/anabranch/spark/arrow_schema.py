@@ -70,21 +70,6 @@ def _to_arrow(kind: spark.DataType, column: str, stream: str) -> pa.DataType:
     )
 
 
-def nulls_of(kind: pa.DataType, column: str) -> spark.DataType:
-    """Returns the Spark type of a column that is NULL in every row; all nested fields are nullable, too."""
-    return data_type(_nullable(kind), column)
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_map(kind):
-        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_nullable(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _nullable(field.type)) for field in kind])
-    return kind
-
-
 def data_type(kind: pa.DataType, column: str) -> spark.DataType:
     """Returns the Spark type of a column."""
     if pa.types.is_decimal(kind):

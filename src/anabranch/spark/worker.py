@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.run.commit import informed
+from anabranch.run.floors import informed
 from anabranch.run.hot import keep_engine, open_engine
 from anabranch.run.ingest import Arrived, Ingest, Reader, cells_of, in_order, part, together
 from anabranch.run.results import parts_table, results_of

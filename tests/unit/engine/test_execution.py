@@ -19,7 +19,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.plan.query_set import alone
-from anabranch.run.commit import relation_floors
+from anabranch.run.floors import relation_floors
 from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans

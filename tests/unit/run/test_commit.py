@@ -13,7 +13,8 @@ from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone
 from anabranch.run import commit
-from anabranch.run.commit import COMPACT_FILES, intake_of, is_alive, newest_by_stream, slots_to_compact
+from anabranch.run.commit import COMPACT_FILES, intake_of, is_alive, slots_to_compact
+from anabranch.run.floors import newest_by_stream
 from anabranch.run.local import LocalHost
 from anabranch.run.manifest import RowFile
 from anabranch.run.store import Store

@@ -18,7 +18,8 @@ from anabranch.plan.query_set import ALONE, alone
 from anabranch.plan.slots import SlotPlan
 from anabranch.plan.text import parse
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import next_manifest, relation_floors
+from anabranch.run.commit import next_manifest
+from anabranch.run.floors import relation_floors
 from anabranch.run.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
 from anabranch.run.manifest import Manifest
 from anabranch.run.rows import relation_batch
