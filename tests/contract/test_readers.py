@@ -191,3 +191,12 @@ def test_the_event_times_of_ticks_advance_a_stream_up_to_its_ceiling() -> None:
     ingest = Ingest(task_of("a.x = b.x", 1, BEFORE_ALL, {"a": 40}))
     assert ingest.tick("s0", 30).intake.newest == {"a": 30}
     assert ingest.tick("s0", 41).intake.newest == {}
+
+
+def test_event_times_may_be_in_another_column_than_that_of_the_stream() -> None:
+    """A reader converts wall clocks to instants; the column of the stream keeps its values."""
+    rows = table([(7, 1, 2, "a"), (9, 1, 2, "b")])
+    later = pa.array([70, None], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    found = Ingest(task_of("a.x = b.x", 1, BEFORE_ALL, {})).take("s0", rows.append_column("later", later), "later")
+    assert found.rows["a"].times.tolist() == [70]
+    assert (found.intake.delivered, found.intake.newest) == ({"a": 1}, {"a": 70})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import anabranch
 from anabranch.api import QueryHandle
 from anabranch.cql import compile_query
 from anabranch.plan.physical import mjoin
@@ -167,3 +168,22 @@ def test_silence_while_a_query_is_stopped_does_not_count(tmp_path: Path) -> None
     now[0] += 10 * SECOND
     restarted.step({"s0": table([(36, 1, 2)])})
     assert restarted.clocks.streams["s1"].is_idle
+
+
+def test_a_wall_clock_is_an_event_time_in_the_zone_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where the query selects it, as the wall clock that it is."""
+    spark.sql("SELECT TIMESTAMP_NTZ'2026-01-01 12:00:00' AS at, 1L AS k").write.parquet(str(tmp_path / "local"))
+    spark.sql("SELECT TIMESTAMP'2026-01-01 17:00:00+00:00' AS ts, 1L AS k").write.parquet(str(tmp_path / "instants"))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        session = anabranch.Session(spark)
+        local = spark.readStream.schema("at timestamp_ntz, k bigint").parquet(str(tmp_path / "local"))
+        session.register("local", local, event_time="at")
+        instants = spark.readStream.schema("ts timestamp, k bigint").parquet(str(tmp_path / "instants"))
+        session.register("instants", instants, event_time="ts")
+        query = session.sql("SELECT a.at AS at FROM local [NOW] AS a, instants [NOW] AS b WHERE a.k = b.k")
+        query.writeStream.format("memory").queryName("clocks").trigger(availableNow=True).start().awaitTermination()
+        assert [row["at"].isoformat() for row in spark.table("clocks").collect()] == ["2026-01-01T12:00:00"]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))

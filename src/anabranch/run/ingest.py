@@ -28,7 +28,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.functions import functions_named
 from anabranch.run.prefilter import TableKeys
-from anabranch.run.rows import flat, relation_batch, times
+from anabranch.run.rows import coded, flat, times
 from anabranch.run.side_output import Bounds, SideOutputLayout
 from anabranch.run.slot import SlotTask
 from anabranch.run.wire import WireLayout, refuse_what_arrow_cuts, wire_layout
@@ -42,6 +42,8 @@ class Read:
     stream: str
     rows: pa.Table | None = None
     tick: int | None = None
+    clock: str | None = None
+    """The column with the event times, if the reader converted them; else that of the stream."""
 
 
 class Reader(Protocol):
@@ -75,23 +77,24 @@ class Ingest:
 
     def read(self, reader: Reader, part: int, given: Iterator[pa.RecordBatch]) -> Arrived:
         """Takes all rows of a part, stream by stream."""
-        several: dict[str, list[pa.Table]] = {}
+        several: dict[tuple[str, str | None], list[pa.Table]] = {}
         found = []
         for each in reader.read(part, given):
             if each.rows is not None:
-                several.setdefault(each.stream, []).append(each.rows)
+                several.setdefault((each.stream, each.clock), []).append(each.rows)
             if each.tick is not None:
                 found.append(self.tick(each.stream, each.tick))
-        for stream, tables in several.items():
-            found.append(self.take(stream, pa.concat_tables(tables)))
+        for (stream, clock), tables in several.items():
+            found.append(self.take(stream, pa.concat_tables(tables), clock))
         return merged(found)
 
-    def take(self, stream: str, table: pa.Table) -> Arrived:
-        """Takes rows of a stream: the rows of each of its relations."""
+    def take(self, stream: str, table: pa.Table, clock: str | None = None) -> Arrived:
+        """Takes rows of a stream: the rows of each of its relations; `clock` is the column with their event times."""
         refuse_what_arrow_cuts(table)
         task, layout = self.task, wire_layout(self.task.queries, self.task.partitioning)
         with functions_named(task.queries.graph, task.batch):
-            found = [self._of_relation(relation, layout, table) for relation in relations_of(task.queries, stream)]
+            relations = relations_of(task.queries, stream)
+            found = [self._of_relation(each, layout, table, clock or each.event_time) for each in relations]
         return merged(found)
 
     def tick(self, stream: str, time: int) -> Arrived:
@@ -105,17 +108,17 @@ class Ingest:
                 found.append(Arrived(intake=Intake(newest=times)))
         return merged(found)
 
-    def _of_relation(self, relation: Relation, layout: WireLayout, table: pa.Table) -> Arrived:
+    def _of_relation(self, relation: Relation, layout: WireLayout, table: pa.Table, clock: str) -> Arrived:
         name, bounds = relation.name, self.task.bounds
-        timed = table.column(relation.event_time)
-        if timed.null_count:
-            table = table.filter(timed.is_valid())
-            timed = table.column(relation.event_time)
+        if table.column(clock).null_count:
+            table = table.filter(table.column(clock).is_valid())
         if not len(table):
             return Arrived()
+        values = {column: flat(table.column(column)) for column in table.column_names}
+        seen = times(values[clock])
         # Rejected and late rows too: a stream that delivers nothing else is not silent.
-        newest = _newest(name, bounds, times(flat(timed)))
-        batch = relation_batch(relation, layout, table)
+        newest = _newest(name, bounds, seen)
+        batch = coded(relation, layout, values, seen)
         if relation.is_derived:
             # Its producer may have longer windows than this query.
             batch = _where(batch, batch.times <= deadlines(relation, batch))
@@ -125,7 +128,7 @@ class Ingest:
         late, ahead = int(is_late.sum()), int((~is_late).sum())
         diverted = None
         if len(outside) and self.diverted is not None:
-            diverted = _diverted(relation, table, self.diverted, bounds)
+            diverted = _diverted(relation, values, seen, self.diverted, bounds)
         batch = _where(batch, inside)
         for code, known in self.keys.get(name, {}).items():
             batch = _where(batch, np.isin(batch.codes[code], known))
@@ -233,17 +236,17 @@ def _newest(relation: str, bounds: Bounds, times: Int64Array) -> int | None:
     return newest
 
 
-def _diverted(relation: Relation, table: pa.Table, layout: SideOutputLayout, bounds: Bounds) -> pa.Table:
+def _diverted(
+    relation: Relation, values: Mapping[str, pa.Array], times: Int64Array, layout: SideOutputLayout, bounds: Bounds
+) -> pa.Table:
     """Returns the rows of a stream that one of its relations would have, were they not late or ahead."""
-    outside = ~bounds.admitted(relation.name, times(flat(table.column(relation.event_time))))
-    rows = table.filter(pa.array(outside))
-    columns = {name: flat(rows.column(name)) for name in rows.column_names}
-    if relation.filter is not None and rows.num_rows:
-        passes = pa.array(evaluate_mask(relation.filter, lambda column: columns[column.name], rows.num_rows))
-        columns = {name: values.filter(passes) for name, values in columns.items()}
-    schema = layout.streams[relation.stream]
-    whole = pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in schema], list(schema.names))
-    return layout.table(relation.stream, relation.name, times(columns[relation.event_time]), whole, bounds)
+    outside = ~bounds.admitted(relation.name, times)
+    if relation.filter is not None:
+        outside &= evaluate_mask(relation.filter, lambda column: values[column.name], len(times))
+    schema, chosen = layout.streams[relation.stream], pa.array(outside)
+    columns = [values[field.name].filter(chosen).cast(field.type) for field in schema]
+    whole = pa.StructArray.from_arrays(columns, list(schema.names))
+    return layout.table(relation.stream, relation.name, times[outside], whole, bounds)
 
 
 def _where(batch: RelationBatch, passes: np.ndarray) -> RelationBatch:

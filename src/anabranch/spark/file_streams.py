@@ -148,7 +148,8 @@ class FileStreams:
             for stream, found in relations.items()
             if found is not None
         }
-        return spark_rows([name for name in dict.fromkeys(self.scans) if name in frames], frames, self.wanted)
+        # Readers read no event times without a zone, so there are none to convert.
+        return spark_rows([name for name in dict.fromkeys(self.scans) if name in frames], frames, self.wanted, {})
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:

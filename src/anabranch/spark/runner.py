@@ -29,7 +29,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
 from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
 from anabranch.run.controls import Controls
-from anabranch.run.ingest import columns_to_read
+from anabranch.run.ingest import columns_to_read, relations_of
 from anabranch.run.lease import Lease
 from anabranch.run.manifest import Manifest
 from anabranch.run.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
@@ -298,7 +298,8 @@ class SparkRunner(Controls):
         if files is not None:
             self._pipeline.source = files
             return files.frame(frames), scans
-        union, self._pipeline.source = spark_rows(scans, frames, wanted)
+        event_times = {each.stream: each.event_time for each in relations_of(self.queries)}
+        union, self._pipeline.source = spark_rows(scans, frames, wanted, event_times)
         return union, scans
 
     # --- records ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The streams that Spark reads: one streaming frame of the columns that are needed, and the reader of its rows.
 
 Every scan becomes (stream, shared columns): a column of one type holds values of several streams, so that the union of
-many streams stays narrow. Spark computes nothing; readers rename the columns and give them the types of the stream.
+many streams stays narrow. Spark computes nothing but event times without a zone; readers rename the columns and give
+them the types of the stream.
 Invariant: the first scan of a stream has all its rows. Further scans, which Spark's log of offsets may list, have none.
 """
 
@@ -16,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import ByteType, DataType
+from pyspark.sql.types import ByteType, DataType, TimestampNTZType, TimestampType
 
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.run.ingest import Read
 from anabranch.spark.expressions import quote
 
 STREAM = "_stream"
+EVENT_TIME = "event time, converted"
 LINKS = ""
 """Stands for the frame of links (`spark/linked`) in the place of a stream's name."""
 TICK, ROWS = "tick", "rows"
@@ -34,6 +37,8 @@ class ScannedStream:
 
     name: str
     columns: Mapping[str, tuple[str, pa.DataType]]
+    clock: str | None = None
+    """The column with the event times, if Spark converted them."""
 
     def rows(self, table: pa.Table) -> pa.Table:
         return pa.table({name: _typed(table.column(wire), kind) for name, (wire, kind) in self.columns.items()})
@@ -61,17 +66,31 @@ class SparkRows:
             if stream.name == LINKS:
                 yield from _linked(rows)
             else:
-                yield Read(stream.name, rows)
+                yield Read(stream.name, rows, clock=stream.clock)
 
 
 def spark_rows(
-    scans: Sequence[str], frames: Mapping[str, DataFrame], wanted: Mapping[str, Mapping[str, pa.DataType]]
+    scans: Sequence[str],
+    frames: Mapping[str, DataFrame],
+    wanted: Mapping[str, Mapping[str, pa.DataType]],
+    event_times: Mapping[str, str],
 ) -> tuple[DataFrame, SparkRows]:
     """Returns the streaming frame of all scans, which are named by their streams, and the reader of its rows.
 
-    `wanted` has the columns to read of each stream; a stream that no query reads has none, and no rows.
+    `wanted` has the columns to read of each stream; a stream that no query reads has none, and no rows. An event time
+    without a zone, by the columns in `event_times`, is converted in the session's zone.
     """
     names = list(dict.fromkeys(scans))
+    local = [name for name in event_times if name in frames and _is_local(frames[name], event_times[name])]
+    frames = {
+        name: frame.withColumn(EVENT_TIME, f.col(quote(event_times[name])).cast(TimestampType()))
+        if name in local
+        else frame
+        for name, frame in frames.items()
+    }
+    wanted = {
+        name: {**columns, EVENT_TIME: TIMESTAMP} if name in local else columns for name, columns in wanted.items()
+    }
     streams, types = _placed(names, frames, wanted)
     parts, seen = [], set()
     for name in scans:
@@ -104,7 +123,7 @@ def _placed(
                 of_type.append(f"_value{len(types)}")
                 types[of_type[-1]] = of_frame
             columns[column] = of_type[position], kind
-        streams.append(ScannedStream(name, columns))
+        streams.append(ScannedStream(name, columns, EVENT_TIME if EVENT_TIME in columns else None))
     return tuple(streams), types
 
 
@@ -118,6 +137,10 @@ def _linked(rows: pa.Table) -> Iterator[Read]:
         else:
             with pa.ipc.open_stream(packed) as reader:
                 yield Read(stream, reader.read_all())
+
+
+def _is_local(frame: DataFrame, event_time: str) -> bool:
+    return isinstance(frame.schema[event_time].dataType, TimestampNTZType)
 
 
 def _typed(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
