@@ -300,7 +300,7 @@ def advance(
         seconds={**opening.seconds, "admit": admitting, **looking},
         was_hot=opening.was_hot,
         files=() if store is None else (_written(kept, task.stage),),
-        cpu=opening.cpu + opening.intake.cpu + thread_time() - cpu,
+        cpu=opening.cpu + thread_time() - cpu,
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
         held=held,

@@ -41,14 +41,13 @@ class Reading:
 
     def arrived(self, part: int, batches: Iterator[pa.RecordBatch], *, is_counted: bool = True) -> Arrived:
         """Reads the rows of a part; unless another task counts them, writes those for the side output."""
-        cpu = thread_time()
         found = self.ingest.read(self.reader, part, batches)
         names: tuple[str, ...] = ()
         if is_counted and found.diverted is not None and self.ingest.diverted is not None:
             names = (self.ingest.task.rows_name(part),)
             Store(self.checkpoint).write_diverted(names[0], self.ingest.diverted.together([found.diverted]))
-        intake = replace(found.intake, diverted=names, cpu=thread_time() - cpu)
-        return replace(found, intake=intake if is_counted else intake.times)
+        intake = replace(found.intake, diverted=names) if is_counted else found.intake.times
+        return replace(found, intake=intake)
 
 
 def cut_function(reading: Reading) -> ArrowFunction:
@@ -104,8 +103,7 @@ def step_function(outlet: Outlet, identity: str, checkpoint: str, reading: Readi
             store = Store(checkpoint)
             opened = open_engine(informed_task, slot, identity, store)
             seconds["open"] = perf_counter() - started
-            # The CPU seconds of a reader in this task are in its counts.
-            spent = thread_time() - cpu - (0.0 if reading is None else intake.cpu)
+            spent = thread_time() - cpu
             opening = Opening(opened.changes, opened.was_hot, intake, seconds, spent, opened.taken)
             stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
             for stage in stages:

@@ -24,8 +24,6 @@ class Intake:
     """The last tick of each derived relation that had one."""
     diverted: tuple[str, ...] = ()
     """The files with rows for the side output."""
-    cpu: float = 0.0
-    """CPU seconds of reading."""
 
     @property
     def times(self) -> Intake:
@@ -55,7 +53,6 @@ def merged_intakes(several: Iterable[Intake]) -> Intake:
         largest(each.newest for each in found),
         largest(each.ticks for each in found),
         tuple(name for each in found for name in each.diverted),
-        sum(each.cpu for each in found),
     )
 
 

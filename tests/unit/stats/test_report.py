@@ -46,7 +46,7 @@ def test_a_report_comes_back_from_its_file_as_it_was(queries: dict[str, QueryRep
         queries,
         STEP,
         rows={"a": 3},
-        intake=Intake({"a": 4, "b": 1}, {"b": 1}, {"a": 2}, {"a": 10, "b": 2}, {"b": 3}, ("f",), 0.5),
+        intake=Intake({"a": 4, "b": 1}, {"b": 1}, {"a": 2}, {"a": 10, "b": 2}, {"b": 3}, ("f",)),
         results={"one": 2},
         seconds={"admit": 0.125},
         was_hot=True,
