@@ -37,6 +37,7 @@ from anabranch.planning.choosing import (
     given_statistics,
     memory_limit,
 )
+from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, Every, Trigger
@@ -77,7 +78,7 @@ _REQUIRED_OF_SWITCHES = {
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
 _OF_A_RUN = (
     "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
-    "functions"
+    "functions evolve"
 )
 _OF_A_SET = "limits share"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
@@ -204,6 +205,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         spark=optional(entries, "spark", _spark, SparkSpec()),
         functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
         late=optional(entries, "late", lambda given: read_sink(given, folder), None),
+        evolve=optional(entries, "evolve", lambda given: Evolve(given.choice(tuple(Evolve))), Evolve.ASK),
     )
 
 

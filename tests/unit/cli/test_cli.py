@@ -334,7 +334,8 @@ def test_a_foreign_checkpoint_is_told_before_spark_starts(
     assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err
     assert not started
-    assert "belongs to another query" in told
+    assert "has changed" in told
+    assert "--evolve allow" in told
     assert "it has '5', this query '6'" in told
     before, after = SPEC.split("s2:", 1)
     spec_file.write_text(f"{before}s2:{after.replace('k bigint', 'k int', 1)}")
