@@ -156,9 +156,7 @@ def add_arguments(commands: Commands) -> None:
 
 def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
-    command.add_argument(
-        "--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text"
-    )
+    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text")
     command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
