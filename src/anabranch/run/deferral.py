@@ -9,7 +9,7 @@ decides which rows are kept, and with which columns. Two moves lead from one to 
   there are copied as they are. They lack the columns that only the filter reads, and get values with which it passes
   (`stand_ins`).
 
-Law: the answer does not depend on where a filter is evaluated, nor on when that changes.
+Invariant: the answer does not depend on where a filter is evaluated, nor on when that changes.
 
 Limit: of queries that run together none may come or go by the same restart; that is for a running set (`changing`).
 """
