@@ -132,7 +132,8 @@ def _case(given: Traffic, rows: Mapping[str, Rows]) -> Case:
 def _migrate(given: Traffic, rows: Mapping[str, Rows], strategy: Strategy) -> Migration:
     window = given.window
     held = {name: ROW * each.between(-window, 0.0).times.size for name, each in rows.items()}
-    held["AB"] = 2 * ROW * pairs_born(*(rows[name].between(-2 * window, 0.0) for name in "AB"), window, -window)
+    before = {name: rows[name].between(-2 * window, 0.0) for name in "AB"}
+    held["AB"] = 2 * ROW * pairs_born(before["A"], before["B"], window, -window)
     machines = [
         Machine(name, {state: held[state] for state in OLD.on(name)}, time=float(number))
         for number, name in enumerate(OLD.machines)
