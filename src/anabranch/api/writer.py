@@ -102,7 +102,7 @@ class ContinuousQueryWriter(RunBuilder):
         optimizer
             The only optimizer to use, such as `local-rate`.
         """
-        return self._set(wishes=self._settings.wishes.with_hints(keep, forbid, optimizer))
+        return self._set(wishes=self._settings.wishes.with_hints(keep=keep, forbid=forbid, optimizer=optimizer))
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
         """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""

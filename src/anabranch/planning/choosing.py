@@ -94,6 +94,7 @@ class PlanOptions:
 
     def with_hints(
         self,
+        *,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
