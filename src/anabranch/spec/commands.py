@@ -97,10 +97,10 @@ def add_arguments(commands: Commands) -> None:
         checkpoint: ckpt
         trigger: available_now        # or: 2 seconds
         slots: 2
-        plan: auto                    # or mjoin | tree | mesh | "((a b) c)"
+        plan: auto                    # or mjoin | tree | jtree | mesh | "((a b) c)"
         limits: {cpu: 0.8, memory: 500 MB}      # of each slot; this entry and all below are optional
         objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
-        hints: {force: tree, keep: [a b]}       # also forbid: [(a c)], optimizer: local-rate
+        hints: {keep: [a b]}          # also forbid: [(a c)], optimizer: local-rate
         stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
         spark: {master: "local[4]", conf: {spark.driver.memory: 4g}}
         """,
@@ -164,7 +164,7 @@ def add_arguments(commands: Commands) -> None:
 
 def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
-    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, mesh or a plan text, instead of the spec's")
+    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text")
     command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")

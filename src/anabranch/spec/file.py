@@ -464,14 +464,13 @@ def _trigger(entry: Entry) -> Trigger:
 def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
     """Reads the entries about plans."""
     limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
-    hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid optimizer"), {})
+    hints = optional(entries, "hints", lambda entry: entry.mapping("keep forbid optimizer"), {})
     return PlanOptions(
         plan=optional(entries, "plan", _plan, AUTO.plan),
         given=optional(entries, "stats", given_statistics, AUTO.given),
         cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),
         memory=optional(limits, "memory", memory_limit, AUTO.memory),
         objective=optional(entries, "objective", lambda entry: Objective.parse(entry.text()), AUTO.objective),
-        force=optional(hints, "force", Entry.text, None),
         keep=optional(hints, "keep", Entry.texts, ()),
         forbid=optional(hints, "forbid", Entry.texts, ()),
         optimizer=optional(hints, "optimizer", Entry.text, None),
@@ -479,7 +478,7 @@ def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
 
 
 def _plan(entry: Entry) -> str:
-    hint = 'write auto, mjoin, tree, mesh, or a plan such as "((a b) c)"'
+    hint = 'write auto, mjoin, tree, jtree, mesh, or a plan such as "((a b) c)"'
     text = entry.text(hint)
     if text not in PLAN_WORDS:
         try:
