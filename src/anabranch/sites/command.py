@@ -16,7 +16,7 @@ from rich.live import Live
 
 from anabranch.errors import SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
-from anabranch.place.run import PLANNERS
+from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
@@ -64,7 +64,7 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--links", metavar="PLACE", help="where links are: a folder, or redis://host:6379")
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
     parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
-    parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides")
+    parser.add_argument("--planner", default=DEFAULT, choices=sorted(PLANNERS), help="which planner decides")
     add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")

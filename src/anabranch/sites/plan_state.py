@@ -17,7 +17,7 @@ from anabranch.place.landscape import Landscape, Operator, SinkQuery
 from anabranch.place.planner import Planner
 from anabranch.place.removal import in_order, removed, tightened
 from anabranch.place.replan import afresh, beside, double_work
-from anabranch.place.run import HIERARCHICAL, Options, hierarchies, planner_named, planner_on
+from anabranch.place.run import DEFAULT, HIERARCHICAL, Options, hierarchies, planner_named, planner_on
 from anabranch.place.spec import Network
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
@@ -37,7 +37,7 @@ class Planned:
 
     landscape: Landscape
     queries: Mapping[str, QueryFile] = field(default_factory=dict)
-    planner: str = "top-down"
+    planner: str = DEFAULT
     options: Options = field(default_factory=Options)
     rates: Mapping[str, float] = field(default_factory=dict)
     """Measured rates, in rows per second, which replace the given rates of their streams."""
