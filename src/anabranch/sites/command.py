@@ -43,6 +43,7 @@ def add_arguments(commands: Commands) -> None:
         "run queries over a network of sites, and change them while they run",
         """
         anabranch deploy network.yaml queries.yaml --root /srv/airline --local   also starts the sites, on this machine
+        anabranch deploy add more.yaml --root /srv/airline --dry-run             what that costs and moves
         anabranch deploy add more.yaml --root /srv/airline                       add the queries of a file
         anabranch deploy remove gate-17 --root /srv/airline
         anabranch deploy status --root /srv/airline --picture net.svg
@@ -68,6 +69,7 @@ def add_arguments(commands: Commands) -> None:
     add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
+    parser.add_argument("--dry-run", action="store_true", help="show the effect of add, remove or replan only")
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")
@@ -97,13 +99,18 @@ def run(arguments: argparse.Namespace) -> int:
     root = Root(arguments.root)
     words: list[str] = arguments.words
     asked: dict[str, Callable[[], int]] = {
-        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve())),
-        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query")),
+        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
+        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
         "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
-        "replan": lambda: _ask(root, "replan", without=arguments.without),
+        "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
         "stop": lambda: _stop(root),
     }
+    if arguments.dry_run and words[0] not in ("add", "remove", "replan"):
+        raise SpecError(
+            f"'deploy {words[0]}' has no dry run",
+            hint="use --dry-run with add, remove or replan; plan a first deployment with 'anabranch place'",
+        )
     if words[0] in asked and not (len(words) == 2 and Path(words[0]).is_file()):
         return asked[words[0]]()
     if len(words) != 2:

@@ -22,13 +22,14 @@ from typing import Any
 
 from anabranch.errors import AnabranchError, SiteError
 from anabranch.lang.window import FOREVER, parse_duration
+from anabranch.place.learnt import Learnt
 from anabranch.place.spec import Network, load_network
 from anabranch.settings.secrets import without_secrets
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
-from anabranch.sites.measured import stream_rates, take_sample
+from anabranch.sites.measured import learn, take_sample
 from anabranch.sites.observed import Observed, silent_sites
-from anabranch.sites.operators import GATE, control_link
+from anabranch.sites.operators import GATE, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
@@ -90,7 +91,7 @@ class Controller:
         for query in queries:
             planned = planned.with_query(query)
         program = compile_program(planned.landscape, self.network.catalog)
-        self._keep(planned)
+        self._keep(planned, program)
         wanted = changed(Wanted(), program)
         sinks = {name: query.into for name, query in planned.queries.items()}
         self.root.order(replace(settings, wanted=wanted, sources=self.sources, sinks=sinks))
@@ -102,12 +103,17 @@ class Controller:
         program = compile_program(planned.landscape, self.network.catalog)
         wanted = changed(orders.wanted, program)
         self._retire(orders.wanted, wanted, Observed(self.root, orders))
-        self._keep(planned)
+        self._keep(planned, program)
         sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
         self.root.order(replace(orders, wanted=wanted, sources=self.sources, sinks=sinks))
 
-    def _keep(self, planned: Planned) -> None:
-        self.root.write("plan.json", {"network": self._file, **planned.to_json()})
+    def _keep(self, planned: Planned, program: Program) -> None:
+        """Writes the plan, with the estimates that `status` compares with measured flows."""
+        flows = [
+            {"reader": reader, "stream": stream, "bytes": flow.bytes, "distance": flow.distance}
+            for (reader, stream), flow in program.flows.items()
+        ]
+        self.root.write("plan.json", {"network": self._file, **planned.to_json(), "flows": flows})
 
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
@@ -295,13 +301,18 @@ class Controller:
                 added = load_query_file(Path(request["file"]), self.network)
                 for query in added:
                     planned = planned.with_query(query)
+                if request.get("dry"):
+                    return self._effect(planned)
                 self.change(planned)
                 return f"adding {', '.join(query.query.name for query in added)}"
             case "remove":
-                self.change(self.planned.without_query(request["query"]))
+                planned = self.planned.without_query(request["query"])
+                if request.get("dry"):
+                    return self._effect(planned)
+                self.change(planned)
                 return f"removing {request['query']}"
             case "replan":
-                return self._replan(request.get("without", []))
+                return self._replan(request.get("without", []), bool(request.get("dry")))
             case "network":
                 return self._change_network(Path(request["file"]))
             case "stop":
@@ -309,12 +320,32 @@ class Controller:
                 return "stopping"
         raise SiteError(f"the request '{request['kind']}' is not known")
 
-    def _replan(self, without: list[str]) -> str:
-        planned, rates = self.planned, self.rates()
+    def _effect(self, after: Planned) -> str:
+        """Describes a change without making it: the network usage, and the operators that start, move and stop."""
+        before, wanted = self.planned, self.orders.wanted
+        old, new = before.measured(after.learnt).landscape.cost, after.landscape.cost
+        program = compile_program(after.landscape, self.network.catalog)
+        started = {name: spec.site for name, spec in program.operators.items() if name not in wanted.operators}
+        stopped = {name: spec.site for name, spec in wanted.operators.items() if name not in program.operators}
+        wires = changed(wanted, program).wiring.wires.values()
+        moved = {wire.reader: wire.stretches[-1].producer for wire in wires if len(wire.stretches) > 1}
+        lines = [f"network usage goes from {old:,.0f} to {new:,.0f} ({new - old:+,.0f} bytes a second times link cost)"]
+        lines += [f"starts '{name}' at '{site}'" for name, site in started.items()]
+        lines += [f"'{reader}' changes over to '{producer}'" for reader, producer in moved.items()]
+        lines += [f"stops '{name}' at '{site}'" for name, site in stopped.items()]
+        if moved:
+            lines.append(f"both run side by side for {_longest_range(wanted) / 1e6:g} seconds of event time")
+        return "\n".join([*lines, "nothing was changed"])
+
+    def _replan(self, without: list[str], is_dry: bool) -> str:
+        planned, learnt = self.planned, self.learnt()
         seconds = _longest_range(self.orders.wanted) / 1e6
-        after = planned.replanned(rates, without, seconds)
-        verdict = judged(planned.measured(rates), after, seconds)
-        if not verdict.is_taken and not without:
+        after = planned.replanned(learnt, without, seconds)
+        verdict = judged(planned.measured(learnt), after, seconds)
+        is_taken = verdict.is_taken or bool(without)
+        if is_dry:
+            return f"{'would replan' if is_taken else 'would keep the plan'}: {verdict.reason}\n{self._effect(after)}"
+        if not is_taken:
             return f"kept: {verdict.reason}"
         self.change(after)
         return f"replanned: {verdict.reason}"
@@ -324,7 +355,7 @@ class Controller:
         network, sources = load_network(file), load_sources(file)
         before = self.planned.on(network)
         seconds = _longest_range(self.orders.wanted) / 1e6
-        after = before.replanned(self.rates(), (), seconds)
+        after = before.replanned(self.learnt(), (), seconds)
         verdict = judged(before, after, seconds)
         known = {site.name for site in self.network.landscape.topology.sites}
         for site in sorted(known - set(network.landscape.topology.positions)):
@@ -338,16 +369,11 @@ class Controller:
         inside = f" ({'; '.join(changes)})" if changes else ""
         return f"the network is as '{file.name}' says{inside}; {said}: {verdict.reason}"
 
-    def rates(self) -> dict[str, float]:
-        """Returns each stream's rate in rows per second of event time: recent, or else since its gate started."""
-        orders = self.orders
-        seen = Observed(self.root, orders)
-        found = {}
-        for name, spec in orders.wanted.operators.items():
-            report = seen.operator(name) if spec.kind == GATE else None
-            if report is not None and report.get("rate"):
-                found[spec.serves] = float(report["rate"])
-        return {**found, **stream_rates(self.root, orders)}
+    def learnt(self) -> Learnt:
+        """Returns the statistics that the running operators show."""
+        planned = self.planned
+        program = compile_program(planned.landscape, self.network.catalog)
+        return learn(self.root, self.orders, program, planned.landscape.statistics, self.network.catalog)
 
 
 def _told(error: Exception) -> str:

@@ -79,6 +79,8 @@ class Running:
         self.late = 0
         """Late rows since the operator was started here."""
         self._first: int | None = None
+        self._reached: int | None = None
+        """The watermark after the first and the last counted batch."""
         self.heard: float | None = None
         """The wall-clock time at which it last had input, or was not ready for any."""
         self.started = 0.0
@@ -122,27 +124,28 @@ class Running:
         """Adds the rows of the batches since the last call; gates report the rates of their streams."""
         if self.runner is None:
             return
-        clocks = self.runner.manifest.clocks if self.runner.manifest is not None else None
-        for batch in range(self._counted + 1, self.batch + 1):
+        # A batch is committed before its progress is known; rows and event time are those of the same batches.
+        latest = self.runner.latest_batch
+        for batch in range(self._counted + 1, latest + 1):
             progress = self.runner.progress(batch)
             if progress is None:
                 continue
             self.late += sum(progress.late_rows.values())
-            if self._first is not None:
+            if self._first is None:
+                self._first = progress.watermark
+            else:
                 self.rows += sum(progress.rows_in.values())
-        if clocks is not None and self._first is None:
-            self._first = clocks.newest
-        if self.batch > self._counted or self.heard is None or not self._is_silent():
+            self._reached = self._reached if progress.watermark is None else progress.watermark
+        if latest > self._counted or self.heard is None or not self._is_silent():
             self.heard = now()
-        self._counted = self.batch
+        self._counted = max(self._counted, latest)
 
     @property
     def rate(self) -> float | None:
         """Rows per second of event time since the first batch of this run."""
-        clocks = self.runner.manifest.clocks if self.runner is not None and self.runner.manifest is not None else None
-        if clocks is None or clocks.newest is None or self._first is None or clocks.newest <= self._first:
+        if self._reached is None or self._first is None or self._reached <= self._first:
             return None
-        return self.rows / ((clocks.newest - self._first) / 1e6)
+        return self.rows / ((self._reached - self._first) / 1e6)
 
     def report(self) -> dict[str, Any]:
         self.count()
@@ -164,6 +167,7 @@ class Running:
             "rate": self.rate,
             "rows": self.rows,
             "first": self._first,
+            "reached": self._reached,
             "heard": self.heard,
             "refused": sorted(self.outlet.refused) if self.outlet is not None else [],
             "error": self.error,
