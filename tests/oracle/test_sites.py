@@ -66,7 +66,7 @@ def placed(landscape: Landscape, query: SinkQuery, random: Random, reusing: bool
         random.shuffle(pieces)
         one, other, *rest = pieces
         pieces = [JoinAt(one, other, random.randrange(len(SITES))), *rest]
-    return _commit(problem, "drawn", Found(pieces[0], 0.0, 1, 1)).landscape
+    return _commit(problem, "drawn", Found(pieces[0], 0.0, 1, 1), 1).landscape
 
 
 def drawn_queries(data: st.DataObject, rows: Arrivals, streams: int, most: int) -> list[DrawnQuery]:
