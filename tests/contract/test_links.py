@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import LinkClosed, LinkError
-from anabranch.run.links import flight
+from anabranch.run.links import directory, flight
 from anabranch.run.links.folder import FolderLink
 from anabranch.run.links.link import Entry, Link
 from anabranch.run.links.place import open_link
@@ -278,6 +280,16 @@ def test_a_fault_between_any_two_writes_loses_and_repeats_nothing(opener: Opener
     assert died or fault > (5 if isinstance(opener(), flight.FlightLink) else 8), "the fault came after the last write"
 
 
+def test_a_reader_never_skips_batches_that_are_gone(opener: Opener) -> None:
+    """The store of a producer was lost and began anew: its reader must not continue with a gap."""
+    add(opener(), 5, 1)
+    add(opener(), 6, 2)
+    with pytest.raises(LinkError, match="begins with batch 5, and its reader continues after batch 3"):
+        opener().entries(3, 6)
+    assert values(opener(), after=4) == {5: [1], 6: [2]}
+    assert values(opener()) == {5: [1], 6: [2]}
+
+
 def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
     link = opener()
     add(link, 0, 5, 9)
@@ -330,7 +342,7 @@ def test_a_wrong_secret_is_refused(served: str, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as other:
         # Server and client are one process here, so the header is what differs.
         options = flight.flight.FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
-        other.setattr(flight, "_call_options", lambda: options)
+        other.setattr(flight, "_call_options", lambda seconds: options)
         with pytest.raises(LinkError, match="refuses the secret"):
             open_link(served, "a--b.in0.1").last()
         with pytest.raises(LinkError, match="refuses the secret"):
@@ -350,3 +362,48 @@ def test_without_a_secret_links_are_served_to_this_machine_only(
 def test_a_name_cannot_leave_the_folder(served: str, name: str) -> None:
     with pytest.raises(LinkError, match="is not the name of a link"):
         open_link(served, name).last()
+
+
+def test_rows_travel_encrypted_with_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    made = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    monkeypatch.setenv(flight.CERTIFICATE, str(certificate))
+    with pytest.raises(LinkError, match="needs the environment variable 'ANABRANCH_LINKS_KEY'"):
+        flight.LinkServer(str(tmp_path / "links"))
+    monkeypatch.setenv(flight.KEY, str(key))
+    server = flight.LinkServer(str(tmp_path / "links"), "localhost")
+    try:
+        assert server.location.startswith("grpc+tls://")
+        monkeypatch.setenv(flight.AUTHORITY, str(certificate))
+        add(open_link(server.location, "a--b.in0.1"), 0, 1, 2)
+        assert values(open_link(server.location, "a--b.in0.1")) == {0: [1, 2]}
+        with pytest.raises(LinkError, match="cannot be read or written"):
+            open_link(server.location.replace("grpc+tls", "grpc"), "a--b.in0.1").last()
+    finally:
+        server.shutdown()
+
+
+def test_links_are_found_at_the_sites_of_their_producers(tmp_path: Path) -> None:
+    place = directory.place_of(str(tmp_path / "addresses"))
+    with pytest.raises(LinkError, match=r"link 'a\.1--b\.2\.in0\.1' is not served yet"):
+        open_link(place, "a.1--b.2.in0.1")
+    servers = [flight.LinkServer(str(tmp_path / site)) for site in ("west", "east")]
+    for operator, server in zip(("a.1", "b.2"), servers, strict=True):
+        directory.announce(place, operator, server.location)
+    add(open_link(place, "a.1--b.2.in0.1"), 0, 1)
+    add(open_link(place, "control--b.2"), 0, 2)
+    assert [path.name for path in (tmp_path / "west").iterdir()] == ["a.1--b.2.in0.1"]
+    assert [path.name for path in (tmp_path / "east").iterdir()] == ["control--b.2"]
+    assert values(open_link(place, "a.1--b.2.in0.1")) == {0: [1]}
+    # A site that is started again has another port.
+    servers[0].shutdown()
+    servers[0] = flight.LinkServer(str(tmp_path / "west"))
+    directory.announce(place, "a.1", servers[0].location)
+    assert values(open_link(place, "a.1--b.2.in0.1")) == {0: [1]}
+    for server in servers:
+        server.shutdown()

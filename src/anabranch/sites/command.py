@@ -31,6 +31,8 @@ from anabranch.sites.wanted import Wanted
 if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
 
+AT_SITES = "sites"
+"""The value of `--links` for links that the sites of their producers keep and serve."""
 HEAP = "512m"
 """The default memory of a site's JVM."""
 
@@ -62,7 +64,9 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master of local sites")
     parser.add_argument("--memory", default=HEAP, metavar="SIZE", help=f"the heap of a local site (default: {HEAP})")
-    parser.add_argument("--links", metavar="PLACE", help="where links are: a folder, or redis://host:6379")
+    parser.add_argument(
+        "--links", metavar="PLACE", help="where links are: a folder, redis://host:6379, or 'sites': at their producers"
+    )
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
     parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
     parser.add_argument("--planner", default=DEFAULT, choices=sorted(PLANNERS), help="which planner decides")
@@ -84,6 +88,7 @@ def add_site_arguments(commands: Commands) -> None:
         "run what a deployment wants of one site, as a Spark application",
         """
         anabranch site hall-a --root /srv/airline
+        anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
         anabranch site hall-a --root /srv/airline --master spark://hall-a:7077 --conf spark.driver.memory=2g
         """,
     )
@@ -91,6 +96,12 @@ def add_site_arguments(commands: Commands) -> None:
     parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master (default: local[1])")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
+    parser.add_argument(
+        "--store", metavar="DIR", help="the folder for links that the site keeps (default: in the root)"
+    )
+    parser.add_argument(
+        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the site serves its links; port 0: any"
+    )
     parser.set_defaults(run=run_site)
 
 
@@ -127,6 +138,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     from anabranch.sites.site import SITE_SETTINGS, Site
     from anabranch.spark.session import open_session
 
+    listen = _address(arguments.listen)
     root = Root(arguments.root)
     orders = root.orders()
     if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
@@ -146,7 +158,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
-        Site(root, arguments.name, spark).run(lambda: is_ended)
+        Site(root, arguments.name, spark, store=arguments.store, listen=listen).run(lambda: is_ended)
     except SiteError as error:
         # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)
@@ -161,11 +173,12 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     console = Console()
     settings = Orders(
         Wanted(),
-        place=arguments.links or root.default_place,
+        place=root.place_at_sites if arguments.links == AT_SITES else arguments.links or root.default_place,
         interval=arguments.interval,
         limit=arguments.limit,
     )
-    make_private(settings.place)
+    if arguments.links != AT_SITES:
+        make_private(settings.place)
     options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
@@ -260,6 +273,13 @@ def _word(words: list[str], count: int, what: str) -> str:
     if len(words) != count:
         raise SpecError(f"'deploy {words[0]}' needs {what}", hint=f"write: anabranch deploy {words[0]} … --root DIR")
     return words[1]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise SpecError(f"option '--listen' is '{text}'", hint="write HOST:PORT, such as hall-a:7070")
+    return host, int(port)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -14,16 +14,17 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import AnabranchError, SiteError
+from anabranch.errors import AnabranchError, LinkError, SiteError
 from anabranch.lang.window import FOREVER, parse_duration
 from anabranch.place.learnt import Learnt
 from anabranch.place.spec import Network, load_network
+from anabranch.run.links.directory import SCHEME
 from anabranch.settings.secrets import without_secrets
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
@@ -207,7 +208,7 @@ class Controller:
             report = seen.operator(note["reader"]) if note["reader"] in orders.wanted.operators else None
             is_needed = note["reader"] in orders.wanted.operators
             is_asked_for = is_needed and (report is None or report["batch"] < note["batch"] + 2)
-            if is_asked_for or not seen.link(link).remove():
+            if is_asked_for or not _is_removed(seen, link):
                 left[link] = note
         if left != retired:
             self.root.write("retired.json", left)
@@ -275,10 +276,23 @@ class Controller:
         for site in sorted(lost & set(self.network.landscape.topology.positions)):
             self._adopt(site)
 
-    def _adopt(self, site: str) -> None:
-        if self.root.holder(f"site-{site}") is not None:
-            return
+    def _refuse_lost_links(self, sites: Iterable[str]) -> None:
+        """Refuses to replace a dead site that keeps links: rows that it has not delivered are there alone."""
         orders = self.orders
+        for site in sites:
+            if not orders.place.startswith(SCHEME) or self.root.holder(f"site-{site}") is not None:
+                continue
+            if any(spec.site == site for spec in orders.wanted.operators.values()):
+                raise SiteError(
+                    f"site '{site}' does not answer and keeps its links itself, so it cannot be replaced",
+                    detail="rows that it has not delivered are in its store alone",
+                    hint="start it again with its store; to be able to replace sites, deploy with links in a folder",
+                )
+
+    def _adopt(self, site: str) -> None:
+        orders = self.orders
+        if self.root.holder(f"site-{site}") is not None or orders.place.startswith(SCHEME):
+            return
         by = self._nearest_living(site, orders.wanted)
         wanted = orders.wanted if by is None else adopted(orders.wanted, site, by)
         if wanted is not orders.wanted:
@@ -312,6 +326,7 @@ class Controller:
                 self.change(planned)
                 return f"removing {request['query']}"
             case "replan":
+                self._refuse_lost_links(request.get("without", []))
                 return self._replan(request.get("without", []), bool(request.get("dry")))
             case "network":
                 return self._change_network(Path(request["file"]))
@@ -353,6 +368,9 @@ class Controller:
     def _change_network(self, file: Path) -> str:
         """Switches to another network file: other links, capacities, statistics or sites."""
         network, sources = load_network(file), load_sources(file)
+        self._refuse_lost_links(
+            set(self.network.landscape.topology.positions) - set(network.landscape.topology.positions)
+        )
         before = self.planned.on(network)
         seconds = _longest_range(self.orders.wanted) / 1e6
         after = before.replanned(self.learnt(), (), seconds)
@@ -374,6 +392,14 @@ class Controller:
         planned = self.planned
         program = compile_program(planned.landscape, self.network.catalog)
         return learn(self.root, self.orders, program, planned.landscape.statistics, self.network.catalog)
+
+
+def _is_removed(seen: Observed, link: str) -> bool:
+    """Removes a link; returns False if it is still written to, or its site does not answer."""
+    try:
+        return seen.link(link).remove()
+    except LinkError:
+        return False
 
 
 def _told(error: Exception) -> str:

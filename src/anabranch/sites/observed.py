@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from anabranch.errors import LinkError
 from anabranch.run.links.link import Link, LinkStatus
 from anabranch.run.links.place import open_link
 from anabranch.run.store import Store
@@ -41,10 +43,14 @@ class Observed:
 
 
 def flows(orders: Orders) -> dict[str, LinkStatus]:
-    """Returns the status of every link."""
+    """Returns the status of every link that can be reached."""
     wanted = orders.wanted
-    names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
-    return {name: open_link(orders.place, name, orders.limit).status() for name in names}
+    found = {}
+    for operator in wanted.operators:
+        for reader in wanted.wiring.readers(operator):
+            with suppress(LinkError):
+                found[reader.link] = open_link(orders.place, reader.link, orders.limit).status()
+    return found
 
 
 def silent_sites(root: Root, orders: Orders) -> list[str]:

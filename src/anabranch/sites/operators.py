@@ -23,6 +23,7 @@ from functools import cached_property
 from anabranch.lang.schema import Schema
 from anabranch.place.view import View
 from anabranch.plan.query import Query
+from anabranch.run.links.directory import CONTROL
 from anabranch.run.links.shape import Shape
 
 GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delivery"
@@ -106,7 +107,7 @@ def link_name(producer: str, reader: str, stream: str, opened: int) -> str:
 
 def control_link(gate: str) -> str:
     """Returns the name of the link by which the controller sends the progress of other gates to a silent gate."""
-    return f"control--{gate}"
+    return f"{CONTROL}--{gate}"
 
 
 def operator_name(title: str, *content: object) -> str:

@@ -20,8 +20,12 @@ from anabranch.errors import SiteError
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
 from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.run.links.directory import SCHEME, address
+from anabranch.run.links.directory import announce as announce_address
 from anabranch.run.links.feed import Inlet, Segment
+from anabranch.run.links.flight import LinkServer
 from anabranch.run.links.outlet import Outlet
+from anabranch.run.private import make_private
 from anabranch.run.work import Work
 from anabranch.settings.secrets import from_environment, without_secrets
 from anabranch.sites.controller import timeout_of
@@ -177,9 +181,21 @@ class Running:
 class Site:
     """The operators of one site in one Spark session."""
 
-    def __init__(self, root: Root, name: str, spark: SparkSession, announce: Announce | None = None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        name: str,
+        spark: SparkSession,
+        announce: Announce | None = None,
+        *,
+        store: str | None = None,
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self.root, self.name, self.spark = root, name, spark
         self._announce = announce
+        self._store = store or f"{root.location}/stores/{name}"
+        self._listen = listen
+        self._server: LinkServer | None = None
         self._running: dict[str, Running] = {}
         self._lease = root.lease(f"site-{name}")
 
@@ -205,6 +221,8 @@ class Site:
             if not running.is_stuck:
                 _stop(running)
         self._running.clear()
+        if self._server is not None:
+            self._server.shutdown()
         self.report(is_stopped=True)
         self._lease.release()
 
@@ -229,7 +247,8 @@ class Site:
                 # Spark cannot stop such a query either; the parent process starts a new site process.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             starting = sum(one.is_starting for one in self._running.values())
-            if running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING:
+            is_due = running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING
+            if is_due and self._has_links(spec, orders):
                 try:
                     self._start(running, orders)
                 except Exception as error:
@@ -247,6 +266,19 @@ class Site:
                 "operators": {name: running.report() for name, running in self._running.items()},
             },
         )
+
+    def _has_links(self, spec: OperatorSpec, orders: Orders) -> bool:
+        """Serves the links that this site keeps; returns True if all that the operator reads are served."""
+        if not orders.place.startswith(SCHEME):
+            return True
+        if self._server is None:
+            make_private(self._store)
+            self._server = LinkServer(self._store, *self._listen)
+        if address(orders.place, spec.name) != self._server.location:
+            announce_address(orders.place, spec.name, self._server.location)
+        wires = [orders.wanted.wiring.wires[spec.name, taken.stream] for taken in spec.inputs]
+        producers = {stretch.producer for wire in wires for stretch in wire.stretches}
+        return all(address(orders.place, producer) is not None for producer in producers)
 
     def _failed(self, running: Running, error: BaseException | None) -> None:
         if running.handle is not None:

@@ -31,7 +31,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         own = None if report is None else report["operators"].get(name)
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
-    compared = _compared(root, orders)
+    compared, reached = _compared(root, orders), flows(orders)
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
@@ -51,7 +51,8 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         },
         "operators": operators,
         "cost": {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")},
-        "links": {name: {**status.to_json(), **compared[name]} for name, status in flows(orders).items()},
+        "links": {name: {**status.to_json(), **compared[name]} for name, status in reached.items()},
+        "unreachable": sorted(set(compared) - set(reached)),
     }
 
 
@@ -108,6 +109,10 @@ def troubles(root: Root, orders: Orders) -> list[str]:
         f"operator '{name}' at '{one['site']}' failed and is started again: {one['error']}"
         for name, one in status["operators"].items()
         if one.get("error")
+    ]
+    found += [
+        f"link '{name}' cannot be reached: check the site of its producer, or the place of the links"
+        for name in status["unreachable"]
     ]
     found += [
         f"link '{name}' is closed: {link['closed']}; remove the query of its reader and add it again"

@@ -37,8 +37,8 @@ SECRET, CERTIFICATE, KEY, AUTHORITY = (
     f"ANABRANCH_LINKS_{name}" for name in ("SECRET", "CERTIFICATE", "KEY", "AUTHORITY")
 )
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TIMEOUT = 30.0
-"""Seconds after which a call without an answer has failed."""
+ANSWER_WITHIN, ROWS_WITHIN = 5.0, 60.0
+"""Seconds after which a call without an answer has failed, and one that carries rows."""
 _HEADER = "authorization"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _OPERATIONS = ("staged", "append", "last", "entries", "check", "ack", "trim", "cut", "until", "status", "remove")
@@ -62,7 +62,7 @@ class FlightLink:
         command = self._request(batch=batch, attempt=attempt, number=number, newest=newest)
         with self._named():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-            writer, answer = self._client.do_put(descriptor, rows.schema, options=_call_options())
+            writer, answer = self._client.do_put(descriptor, rows.schema, options=_call_options(ROWS_WITHIN))
             with writer:
                 writer.write_table(rows)
                 writer.done_writing()
@@ -89,7 +89,7 @@ class FlightLink:
         for part in entry.parts:
             ticket = flight.Ticket(json.dumps(self._request(part=part.name)).encode())
             with self._named():
-                tables.append(self._client.do_get(ticket, options=_call_options()).read_all())
+                tables.append(self._client.do_get(ticket, options=_call_options(ROWS_WITHIN)).read_all())
         return tables
 
     def ack(self, reader: str, batch: int) -> None:
@@ -117,7 +117,7 @@ class FlightLink:
     def _ask(self, operation: str, **details: Any) -> Any:
         action = flight.Action(operation, json.dumps(self._request(**details)).encode())
         with self._named():
-            (result,) = self._client.do_action(action, options=_call_options())
+            (result,) = self._client.do_action(action, options=_call_options(ANSWER_WITHIN))
         answer = json.loads(result.body.to_pybytes())
         if "error" in answer:
             kind = LinkClosed if answer["closed"] else LinkError
@@ -149,9 +149,9 @@ def _client(location: str, process: int) -> Any:
     return flight.connect(location, **options)
 
 
-def _call_options() -> Any:
+def _call_options(timeout: float) -> Any:
     headers = [(_HEADER.encode(), _token().encode())]
-    return flight.FlightCallOptions(timeout=TIMEOUT, write_options=_COMPRESSED, headers=headers)
+    return flight.FlightCallOptions(timeout=timeout, write_options=_COMPRESSED, headers=headers)
 
 
 def _token() -> str:

@@ -31,6 +31,7 @@ from anabranch.run.links.link import (
     closed_error,
     following,
     overrun,
+    refuse_gap,
 )
 from anabranch.run.locations import UNKNOWN, locate
 
@@ -76,7 +77,9 @@ class FolderLink:
         return names[-1] if names else NO_BATCH
 
     def entries(self, after: int, to: int) -> list[Entry]:
-        found = [self._entry(batch) for batch in range(after + 1, to + 1) if batch >= self._first()]
+        first = self._first()
+        refuse_gap(self.name, after, to, first)
+        found = [self._entry(batch) for batch in range(after + 1, to + 1) if batch >= first]
         if any(entry is None for entry in found):
             self.refuse_closed()
             raise LinkError(f"link '{self.name}' lacks a batch between {after} and {to}")
