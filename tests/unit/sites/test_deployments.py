@@ -479,6 +479,23 @@ def test_the_joins_of_a_lost_site_go_on_at_the_nearest_that_lives(tmp_path: Path
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
+def test_a_lost_site_that_keeps_its_links_is_not_replaced(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.place_at_sites))
+        before = controller.orders
+        lost = next(spec.site for spec in before.wanted.operators.values() if spec.kind == JOIN)
+        for site in {"west", "middle", "east"} - {lost}:
+            root.lease(f"site-{site}").take()
+        with pytest.raises(SiteError, match="refused to replan") as refused:
+            ask(root, "replan", wait=controller.step, without=[lost])
+        assert f"site '{lost}' does not answer and keeps its links itself" in refused.value.detail
+        assert controller.orders == before
+        assert plain_status(root, before)["unreachable"], "no site serves its links yet"
+
+
 def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root(str(tmp_path / "root"))
     first, second = root.lease("controller"), root.lease("controller")
