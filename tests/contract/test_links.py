@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.flight import FlightCallOptions
 
 from anabranch.errors import LinkClosed, LinkError
 from anabranch.run.links import directory, flight
@@ -341,7 +342,7 @@ def test_a_reader_that_is_cut_off_resumes_with_the_call_that_failed(served: str)
 def test_a_wrong_secret_is_refused(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as other:
         # Server and client are one process here, so the header is what differs.
-        options = flight.flight.FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
+        options = FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
         other.setattr(flight, "_call_options", lambda seconds: options)
         with pytest.raises(LinkError, match="refuses the secret"):
             open_link(served, "a--b.in0.1").last()

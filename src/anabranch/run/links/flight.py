@@ -171,7 +171,7 @@ def _file(variable: str) -> bytes:
 # --- the producer's side ------------------------------------------------------------------------------------------
 
 
-class _Checking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _Checking(flight.ServerMiddlewareFactory):
     """Refuses calls without the secret."""
 
     def start_call(self, info: Any, headers: Any) -> None:
@@ -180,7 +180,7 @@ class _Checking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError("the secret is not that of this site")
 
 
-class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
+class LinkServer(flight.FlightServerBase):
     """Serves the links in a folder until `shutdown`; port 0 takes any that is free."""
 
     def __init__(self, folder: str, host: str = "127.0.0.1", port: int = 0) -> None:
