@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from anabranch.errors import SiteError, SpecError
+from anabranch.errors import LinkError, SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
@@ -159,7 +159,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, end)
     try:
         Site(root, arguments.name, spark, store=arguments.store, listen=listen).run(lambda: is_ended)
-    except SiteError as error:
+    except (LinkError, SiteError) as error:
         # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)
         os._exit(1)

@@ -50,7 +50,7 @@ def take_sample(root: Root, orders: Orders) -> None:
     if known and now() - known[-1]["at"] < EVERY:
         return
     reports = _gates(root, orders)
-    carried = flows(orders)
+    carried = flows(root, orders)
     sample = {
         "at": now(),
         "reached": {name: one["reached"] for name, one in reports.items() if one.get("reached") is not None},

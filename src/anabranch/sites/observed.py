@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from anabranch.errors import LinkError
+from anabranch.run.links.directory import SCHEME
 from anabranch.run.links.link import Link, LinkStatus
 from anabranch.run.links.place import open_link
 from anabranch.run.store import Store
@@ -42,12 +43,13 @@ class Observed:
         return open_link(self._orders.place, name, self._orders.limit)
 
 
-def flows(orders: Orders) -> dict[str, LinkStatus]:
-    """Returns the status of every link that can be reached."""
+def flows(root: Root, orders: Orders) -> dict[str, LinkStatus]:
+    """Returns the status of every link that can be reached; sites that do not report are not asked for theirs."""
     wanted = orders.wanted
+    away = set(silent_sites(root, orders)) if orders.place.startswith(SCHEME) else set()
     found = {}
-    for operator in wanted.operators:
-        for reader in wanted.wiring.readers(operator):
+    for operator, spec in wanted.operators.items():
+        for reader in wanted.wiring.readers(operator) if spec.site not in away else ():
             with suppress(LinkError):
                 found[reader.link] = open_link(orders.place, reader.link, orders.limit).status()
     return found

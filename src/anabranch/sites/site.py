@@ -247,8 +247,10 @@ class Site:
                 # Spark cannot stop such a query either; the parent process starts a new site process.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             starting = sum(one.is_starting for one in self._running.values())
+            # Links are served also while their operator waits to be restarted: its readers continue.
+            has_links = self._has_links(spec, orders)
             is_due = running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING
-            if is_due and self._has_links(spec, orders):
+            if is_due and has_links:
                 try:
                     self._start(running, orders)
                 except Exception as error:

@@ -31,7 +31,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         own = None if report is None else report["operators"].get(name)
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
-    compared, reached = _compared(root, orders), flows(orders)
+    compared, reached = _compared(root, orders), flows(root, orders)
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
