@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anabranch.errors import TopologyError
 from anabranch.lang.window import Window
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
+from anabranch.place.bounds import bounds
 from anabranch.place.check import complaints
 from anabranch.place.deployment import Deployment
 from anabranch.place.exhaustive import Exhaustive, beta, lemma_1
@@ -113,6 +114,11 @@ def test_theorems_2_to_4(size: int, max_cs: int, seed: int, streams: int) -> Non
     volumes = [flow.bytes for flow in top_down.deployment.flows]
     assert -1e-6 <= loss <= suboptimality_bound(hierarchy, volumes) + 1e-6
     assert bottom_up.deployment.cost >= optimum.deployment.cost - 1e-6
+    limits = bounds(top_down.deployment, streams, size, [hierarchy])
+    assert (limits.all_plans, limits.most_plans) == (space, pytest.approx(bound))
+    assert limits.most_loss is not None
+    assert loss <= limits.most_loss + 1e-6
+    assert bounds(bottom_up.deployment, streams, size, [hierarchy]).most_loss is None
 
 
 def test_a_hierarchy_of_one_cluster_makes_top_down_exhaustive() -> None:
