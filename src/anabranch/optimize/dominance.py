@@ -1,7 +1,8 @@
 """Fronts of plans by CPU and memory: which costs can still matter, and the plans that are kept.
 
 Invariant: the kept plans rise in CPU and fall in memory, so one binary search decides whether a plan is dominated.
-Like all parts of the search, the functions run as plain Python over lists and as compiled code over arrays (`compiled`).
+Like all parts of the search, the functions run as plain Python over lists and as compiled code over arrays
+(`compiled`).
 """
 
 from __future__ import annotations

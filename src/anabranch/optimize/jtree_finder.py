@@ -2,8 +2,9 @@
 
 The search space is every mjoin, every tree and every mixture, with every probe order and the indexes that it needs;
 plans that defer a predicate or merge rows are not included. `undominated` returns the Pareto set in CPU and memory of
-that space, and whether the search ended within its effort. The search itself is in `jtrees` and `probe_orders`. Up to `INTERPRETED` relations it runs as plain Python, so that a small query needs no compilation or
-loading; up to `LARGEST` relations it runs compiled. Time grows exponentially with the number of relations.
+that space, and whether the search ended within its effort. The search itself is in `jtrees` and `probe_orders`. Up to
+`INTERPRETED` relations it runs as plain Python, so that a small query needs no compilation or loading; up to `LARGEST`
+relations it runs compiled. Time grows exponentially with the number of relations.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Effort(NamedTuple):
     """The maximum number of lookups to compare as plain Python."""
     compiled: int
     is_whole: bool
-    """Whether plans are searched that need more CPU than the mjoin with its cheapest orders; they may need less memory."""
+    """Whether plans are searched that need more CPU than the mjoin with its cheapest orders, and less memory."""
 
 
 QUICK = Effort(1 << 13, 1 << 18, is_whole=False)

@@ -31,7 +31,7 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
     found = list(space.undominated(**obeying, effort=QUICK).plans)
     if objective.kind in ("rate", "first"):
         # Early on, while the windows are short, another plan may be the cheapest.
-        soon = min(problem.model.estimates.longest_window, objective.amount) / 2 if objective.kind == "rate" else 1.0
+        soon = min(problem.model.estimates.longest_window, problem.horizon) / 2
         early = Space(at(problem.model, soon)).undominated(**obeying, effort=QUICK).plans
         found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early]
     if not found:

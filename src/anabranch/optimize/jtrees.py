@@ -45,9 +45,9 @@ from anabranch.optimize.probe_orders import (
     search_orders,
 )
 
-# Built on optimize/dominance.py e1a1ac46df30
+# Built on optimize/dominance.py 28d4adb2d9b1
 # Built on optimize/lookups.py 2d933b8614c3
-# Built on optimize/probe_orders.py a16a1b13b70c
+# Built on optimize/probe_orders.py 77cfd4e5d776
 
 
 class Joins(NamedTuple):

@@ -25,7 +25,7 @@ from anabranch.optimize.dominance import (
 )
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/dominance.py e1a1ac46df30
+# Built on optimize/dominance.py 28d4adb2d9b1
 # Built on optimize/lookups.py 2d933b8614c3
 
 MOST_MARKS = 62
