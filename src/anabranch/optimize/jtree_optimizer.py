@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from anabranch.cost.progress import at
 from anabranch.optimize.hints import KINDS
-from anabranch.optimize.jtree_finder import LARGEST, ORIGIN, QUICK, THOROUGH, WITHIN, Space
+from anabranch.optimize.jtree_finder import LARGEST, ORIGIN, QUICK, THOROUGH, WITHIN, Effort, Front, Space
 from anabranch.optimize.problem import Problem
-from anabranch.optimize.proposals import Budget, Infeasible, Proposal
+from anabranch.optimize.proposals import UNLIMITED, Budget, Infeasible, Proposal
 from anabranch.optimize.settle import settle
 
 
@@ -27,12 +27,17 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
         mjoin = problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)
         return settle(problem, [problem.amended(mjoin)])
     widest = 2 if hints.kinds == ("tree",) else LARGEST
-    obeying = {"forbidden": problem.forbidden, "needed": problem.needed, "widest": widest}
-    found = list(space.undominated(**obeying, effort=QUICK).plans)
+
+    def undominated(space: Space, budget: Budget, effort: Effort) -> Front:
+        return space.undominated(
+            budget, forbidden=problem.forbidden, needed=problem.needed, widest=widest, effort=effort
+        )
+
+    found = list(undominated(space, UNLIMITED, QUICK).plans)
     if objective.kind in ("rate", "first"):
         # Early on, while the windows are short, another plan may be the cheapest.
         soon = min(problem.model.estimates.longest_window, problem.horizon) / 2
-        early = Space(at(problem.model, soon)).undominated(**obeying, effort=QUICK).plans
+        early = undominated(Space(at(problem.model, soon)), UNLIMITED, QUICK).plans
         found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early]
     if not found:
         # The hints exclude every plan in the search space; their objection to the mjoin is the reason.
@@ -41,7 +46,7 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
     better = _better(problem, answer)
     if better is None:
         return answer
-    within = space.undominated(better, **obeying, effort=THOROUGH if isinstance(answer, Infeasible) else WITHIN)
+    within = undominated(space, better, THOROUGH if isinstance(answer, Infeasible) else WITHIN)
     is_free = hints.kinds in (KINDS, ("tree",)) and not hints.forbids_orders and hints.plan is None
     found += within.plans
     return settle(problem, [problem.amended(each) for each in found], is_complete=is_free and within.is_complete)
@@ -56,5 +61,6 @@ def _better(problem: Problem, answer: Proposal | Infeasible) -> Budget | None:
         return replace(budget, memory=budget.of_slot(answer.cost).memory)
     if kind == "qualified" and budget.is_limited:
         use = budget.use(answer.cost)
-        return replace(budget, cpu=use * (budget.cpu if budget.cpu < math.inf else 1.0), memory=use * budget.memory)
+        cpu = budget.slot_cpu if budget.slot_cpu < math.inf else 1.0
+        return replace(budget, cpu=use * cpu, memory=use * budget.memory)
     return None
