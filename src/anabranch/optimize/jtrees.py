@@ -47,7 +47,7 @@ from anabranch.optimize.probe_orders import (
 
 # Built on optimize/dominance.py 28d4adb2d9b1
 # Built on optimize/lookups.py 2d933b8614c3
-# Built on optimize/probe_orders.py 77cfd4e5d776
+# Built on optimize/probe_orders.py 5960bdba368d
 
 
 class Joins(NamedTuple):
@@ -297,12 +297,12 @@ def plans_of_join(
     cheapest = order_probes(sets, lookups, blocks, size, buffers.onward, buffers.choice, buffers.union, buffers.used, 0)
     if is_hopeless(other_cpu + indexing + cheapest, other_memory + bytes_needed, bar):
         return found, kept, joins, joined, budget
-    alternatives = search_orders(sets, lookups, blocks, size, other_cpu, other_memory, bar, budget, buffers, cheapest)
+    orders = search_orders(sets, lookups, blocks, size, other_cpu, other_memory, bar, budget, buffers, cheapest)
     picked = integers(size)
-    for each in range(alternatives.count):
+    for each in range(orders.alternatives):
         is_kept = False
         while True:
-            now_cpu, now_memory = own_cpu + alternatives.cpu[each], own_memory + alternatives.memory[each]
+            now_cpu, now_memory = own_cpu + orders.cpu[each], own_memory + orders.memory[each]
             for part in range(size):
                 row = first[blocks[part]] + picked[part]
                 now_cpu += plans.cpu[row]
@@ -325,9 +325,9 @@ def plans_of_join(
             if part == size:
                 break
         if is_kept:
-            joins = with_join(joins, joined, blocks, size, alternatives.orders, each, relations)
+            joins = with_join(joins, joined, blocks, size, orders.orders, each, relations)
             joined += 1
-    return found, kept, joins, joined, alternatives.budget
+    return found, kept, joins, joined, orders.budget
 
 
 def with_join(

@@ -80,7 +80,7 @@ class Buffers(NamedTuple):
 class Orders(NamedTuple):
     """Probe orders of one join, several alternatives."""
 
-    count: int
+    alternatives: int
     cpu: Sequence[float]
     """CPU of probes and indexes."""
     memory: Sequence[float]
