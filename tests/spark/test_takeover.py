@@ -14,6 +14,7 @@ from anabranch.plan.query_set import alone
 from anabranch.run.hot import hot_folder
 from anabranch.run.store import Store
 from anabranch.spark import runner
+from anabranch.spark.spark_rows import SparkRows
 from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, cut, feed, register, written
 
@@ -34,17 +35,16 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
     writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     earlier = writer.start(str(tmp_path / "out"))
     earlier.processAllAvailable()
-    real: Callable[..., DataFrame] = getattr(runner, "tagged_union")  # noqa: B009
+    real: Callable[..., tuple[DataFrame, SparkRows]] = getattr(runner, "spark_rows")  # noqa: B009
 
-    def meanwhile(*anything: Any) -> DataFrame:
+    def meanwhile(*anything: Any) -> tuple[DataFrame, SparkRows]:
         """The earlier run goes on while the later one is being started, and has read the checkpoint already."""
         for batch in batches[1:3]:
             feed(tmp_path, batch)
             earlier.processAllAvailable()
-        union: DataFrame = real(*anything)
-        return union
+        return real(*anything)
 
-    monkeypatch.setattr(runner, "tagged_union", meanwhile)
+    monkeypatch.setattr(runner, "spark_rows", meanwhile)
     later = writer.start(str(tmp_path / "out"))
     assert not earlier.isActive
     feed(tmp_path, batches[3])
