@@ -114,6 +114,7 @@ class FakeRunner:
             late_rows={"s0": 1, "s1": 2},
             ahead_rows={},
             watermark=None,
+            newest={},
             idle_streams=(),
             seconds={"plan": 0.002, "step": 0.09, "commit": 0.003},
             slots=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from collections.abc import Callable, Iterable
 from threading import Thread
 
@@ -31,6 +32,7 @@ class Console:
         host: str = LOOPBACK,
         port: int | None = None,
         token: str | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         try:
             import uvicorn
@@ -46,7 +48,7 @@ class Console:
             raise HostError("the token of the console is empty", hint="give a token, or none for a read-only console")
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._watch = Watch(runs)
+        self._watch = Watch(runs, now)
         app = make_app(self._watch, token, _names(host))
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1
