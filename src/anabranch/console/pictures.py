@@ -21,7 +21,14 @@ from anabranch.plan.query_set import QuerySet
 from anabranch.stats.mesh.routes import merge_routes
 from anabranch.stats.step import StepStatistics, in_turn
 
-_OF_PAGE = {"#fcfbf8": "var(--card)", "#1f2a33": "var(--ink)", "#66737d": "var(--soft)"}
+_OF_PAGE = {
+    "#fcfbf8": "var(--card)",
+    "#ffffff": "var(--card)",
+    "#1f2a33": "var(--ink)",
+    "#66737d": "var(--soft)",
+    "#f2a77c": "var(--hot)",
+    "#9a3b1f": "var(--note)",
+}
 """The colours that the page has, too."""
 _DARKEST, _LIGHTEST = 0.15, 0.93
 """The lightness of a dark page's cards, and of its text."""
@@ -60,8 +67,8 @@ def in_page_colours(picture: str) -> str:
 def _page_colour(colour: str) -> str:
     """Returns a colour of the page, or one that depends on the colour scheme.
 
-    >>> _page_colour("#1f2a33"), _page_colour("#ffffff")
-    ('var(--ink)', 'light-dark(#ffffff, #262626)')
+    >>> _page_colour("#1f2a33"), _page_colour("#cccccc")
+    ('var(--ink)', 'light-dark(#cccccc, #4e4e4e)')
     """
     if colour in _OF_PAGE:
         return _OF_PAGE[colour]

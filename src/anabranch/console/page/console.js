@@ -170,7 +170,7 @@
   const fromZero = {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]};
 
   // Two rows of charts fill a screen below the tiles and above the tables.
-  const size = (id) => ({width: Math.max(240, $(id).parentElement.clientWidth - 26), height: Math.max(170, Math.min(360, (innerHeight - 680) / 2))});
+  const size = (id) => ({width: Math.max(240, $(id).parentElement.clientWidth - 26), height: Math.max(170, Math.min(360, (innerHeight - 740) / 2))});
 
   function plot(id, series, words, incrs) {
     const data = [samples.map((each) => each.number), ...series.map((each) => each[2])];
