@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import time
 from collections.abc import Callable, Iterable
 from threading import Thread
 
 from anabranch.console.runs import Run
-from anabranch.console.watching import Watch
+from anabranch.console.watching import Watch, wall_clock
 from anabranch.errors import HostError
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +31,7 @@ class Console:
         host: str = LOOPBACK,
         port: int | None = None,
         token: str | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = wall_clock,
     ) -> None:
         try:
             import uvicorn

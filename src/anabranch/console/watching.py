@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
+from time import time_ns
 from typing import Any, NamedTuple
 
 from anabranch.console.figures import MINUTE, Curve
@@ -25,6 +25,11 @@ POLL_SECONDS = 2.0
 MOST_SAMPLES = 1000
 MOST_RECORDS = 2000
 _log = logging.getLogger(__name__)
+
+
+def wall_clock() -> float:
+    """Returns the time of day, in seconds since the Unix epoch, by which Spark stamps triggers."""
+    return time_ns() / 1e9
 
 
 @dataclass
@@ -59,7 +64,7 @@ class News(NamedTuple):
 class WatchedRun:
     """One run with the batches and records seen so far; `now` is the wall clock, in seconds since the Unix epoch."""
 
-    def __init__(self, run: Run, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, run: Run, now: Callable[[], float] = wall_clock) -> None:
         self.run = run
         self.curve = Curve(MOST_SAMPLES)
         self.point: BatchPoint | None = None
@@ -166,7 +171,7 @@ class WatchedRun:
             totals.moves += record["kind"] == "move"
 
     def news(self, batch: int) -> News:
-        """Returns the status and figures, and the records and samples after a batch, as JSON; cached for viewers at the same batch."""
+        """Returns the status, the figures and what is new after a batch, as JSON; cached for viewers at the same batch."""
         with self._lock:
             if batch not in self._texts:
                 minute, totals = self.curve.minute, self.totals
@@ -185,7 +190,7 @@ class WatchedRun:
 class Watch:
     """All runs of a console; `close` ends its thread."""
 
-    def __init__(self, runs: Callable[[], Iterable[Run]], now: Callable[[], float] = time.time) -> None:
+    def __init__(self, runs: Callable[[], Iterable[Run]], now: Callable[[], float] = wall_clock) -> None:
         self._runs = runs
         self._now = now
         self._watched: dict[str, WatchedRun] = {}
