@@ -171,7 +171,7 @@ class WatchedRun:
             totals.moves += record["kind"] == "move"
 
     def news(self, batch: int) -> News:
-        """Returns the status, the figures and what is new after a batch, as JSON; cached for viewers at the same batch."""
+        """Returns the status, the figures and what is new after a batch, as JSON; cached for viewers at one batch."""
         with self._lock:
             if batch not in self._texts:
                 minute, totals = self.curve.minute, self.totals
