@@ -37,8 +37,8 @@ class Second:
     longest: float
     """Seconds of its longest trigger."""
     own: float
-    rows_in: Mapping[str, int]
-    rows_out: Mapping[str, int]
+    rows_in: Mapping[str, float]
+    rows_out: Mapping[str, float]
     """By query; a query that runs alone has no name."""
     late: Mapping[str, int]
     cpu: Mapping[int, float]
