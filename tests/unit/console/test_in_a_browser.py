@@ -14,6 +14,7 @@ from datetime import datetime
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.support.ui import WebDriverWait
 
 from anabranch.console.runs import LiveRun
@@ -100,12 +101,25 @@ def test_the_page_loads_and_its_numbers_move(at: webdriver.Chrome, handle: Scrip
     assert complaints(at) == []
 
 
-def test_a_legend_has_the_latest_values_while_nobody_points_at_a_curve(at: webdriver.Chrome) -> None:
-    legends = [each.text for each in at.find_elements("css selector", ".u-legend")]
-    assert len(legends) == 4
-    for legend in legends:
-        assert "–" not in legend
-        assert re.search(r"\d\d:\d\d:\d\d", legend), legend
+def test_a_legend_has_the_latest_values_while_nobody_points_at_a_curve(
+    at: webdriver.Chrome, handle: ScriptedHandle
+) -> None:
+    def shown(batch: int) -> str:
+        return datetime.fromtimestamp(BEGAN_AT + 2 * batch + 1).strftime("%H:%M:%S")
+
+    def legends() -> list[str]:
+        return [each.text for each in at.find_elements("css selector", ".u-legend")]
+
+    until(at, lambda: len(legends()) == 4 and all(shown(0) in each for each in legends()))
+    handle.add()
+    until(at, lambda: all(shown(1) in each for each in legends()))
+    assert not any("–" in each for each in legends())
+    # A curve that is pointed at shows its values there, and the latest ones afterwards.
+    chart = at.find_element("css selector", "#chart-state .u-over")
+    ActionChains(at).move_to_element_with_offset(chart, 3 - chart.rect["width"] // 2, 0).perform()
+    until(at, lambda: shown(0) in legends()[2])
+    ActionChains(at).move_to_element(at.find_element("tag name", "h1")).perform()
+    until(at, lambda: shown(1) in legends()[2])
 
 
 def test_an_idle_query_says_since_when(browser: webdriver.Chrome) -> None:

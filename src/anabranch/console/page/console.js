@@ -178,7 +178,7 @@
       const wanted = size(id);
       if (charts[id].width !== wanted.width || charts[id].height !== wanted.height) charts[id].setSize(wanted);
       charts[id].setData(data);
-      return;
+      return latestInLegend(charts[id]);
     }
     const axis = {stroke: colour("soft"), grid: {stroke: colour("line"), width: 1}, ticks: {stroke: colour("line")}};
     const tall = {...axis, size: 72, values: (_, ticks) => ticks.map(words), ...(incrs ? {incrs} : {})};
@@ -194,7 +194,8 @@
 
   // Without a cursor the legend has the latest values.
   function latestInLegend(chart) {
-    if (none(chart.legend.idx) && chart.data[0].length) chart.setLegend({idx: chart.data[0].length - 1});
+    const idx = chart.data[0].length - 1;
+    if (!(chart.cursor.left >= 0) && idx >= 0 && chart.legend.idx !== idx) chart.setLegend({idx});
   }
 
   // Changes of the plan and moves, as dashed lines.
