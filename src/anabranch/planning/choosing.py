@@ -440,8 +440,9 @@ def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
     """Returns the record of the first plan of a query; `plan` differs from the choice if plans were chosen together."""
     own = first_plan(choice)
     lost = [each for each in proposal(choice).considered if each.plan != own]
-    best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_RIVALS]
-    rivals = tuple(Rival(each.plan, each.cost, each.reason) for each in best)
+    best = sorted(lost, key=lambda each: (each.standing in ("over", "refused"), each.cost.cpu))[:MOST_RIVALS]
+    beaten = {"chosen": "the best plan that is not a mesh"}
+    rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
     reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
     return PlanTaken(0, plan, _expected(choice), reason, rivals, query)
 
