@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from anabranch.balance.loads import skew
@@ -95,16 +96,11 @@ class Minute:
 
     @classmethod
     def of(cls, seconds: Sequence[Second], began: float) -> Minute:
-        """Sums the seconds of the last minute; `began` is when the first known trigger began."""
+        """Sums the seconds that ended in the last minute; `began` is when the first known trigger began."""
         end = seconds[-1].latest.end
         start = max(began, end - MINUTE)
-        whole: Second | None = None
-        for each in seconds:
-            if each.latest.end > start or each is seconds[-1]:
-                part = _scaled(each, each.share(start))
-                whole = part if whole is None else whole.plus(part)
-        assert whole is not None
-        return cls(whole, max(end - start, 0.001))
+        parts = [_scaled(each, each.share(start)) for each in seconds]
+        return cls(reduce(Second.plus, parts), max(end - start, 0.001))
 
     @property
     def rows_in(self) -> float:

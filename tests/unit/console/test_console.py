@@ -101,6 +101,13 @@ def test_the_end_of_a_run_is_told(handle: ScriptedHandle) -> None:
     assert seen.status == "failed: no space"
 
 
+def test_only_the_progress_of_the_last_minute_is_kept(handle: ScriptedHandle) -> None:
+    for _ in range(100):  # one every two seconds
+        handle.add()
+    recent, seconds = WatchedRun(LiveRun(handle)).minute()
+    assert ([each["batchId"] for each in recent], seconds) == (list(range(70, 101)), 60)
+
+
 def test_a_run_without_batches_for_a_minute_is_idle_or_busy_with_one(handle: ScriptedHandle) -> None:
     now = handle.now()
     seen = WatchedRun(LiveRun(handle), lambda: now)

@@ -185,7 +185,7 @@
     const path = uPlot.paths.stepped({align: 1});
     charts[id] = new uPlot({...size(id), cursor: {drag: {x: true, y: false}}, plugins: [{hooks: {drawAxes: [marks], setLegend: [latestInLegend]}}],
       series: [{label: "time", value: (_, time) => none(time) ? "" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5,
-        fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: samples.length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
+        fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: (chart) => chart.data[0].length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
       axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
         ...series.filter((each) => each[4]).map((each) => ({...tall, scale: each[4], side: 1, grid: {show: false}, stroke: colour(each[1])}))],
       scales: {y: fromZero, right: fromZero}}, data, $(id));
