@@ -9,7 +9,6 @@ spread evenly over their second, or over their trigger if it took longer.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -231,10 +230,12 @@ class Curve:
         self._sample()
 
     def _sample(self) -> None:
-        """Makes or replaces the sample of the latest second."""
+        """Makes or replaces the sample of the latest second, unless it has all its batches."""
         if not self._seconds or self._began is None:
             return
         last = self._seconds[-1]
+        if self.samples and self.samples[-1].second is last:
+            return
         self._seconds = [each for each in self._seconds if each.latest.end > last.latest.end - MINUTE]
         self.minute = Minute.of(self._seconds, self._began)
         if self.samples and self.samples[-1].number == last.number:
@@ -256,6 +257,7 @@ def _scaled(second: Second, share: float) -> Second:
 
 
 def _sum(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
-    found = Counter(one)
-    found.update(other)
-    return dict(found)
+    found = dict(one)
+    for key, amount in other.items():
+        found[key] = found.get(key, 0) + amount
+    return found
