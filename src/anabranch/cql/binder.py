@@ -45,7 +45,8 @@ from anabranch.lang.catalog import Catalog
 from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.lang.schema import Schema, type_name
 from anabranch.lang.window import ALWAYS
-from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source
+from anabranch.plan.intervals import unbounded_by, with_implied_windows
+from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source, sources_of
 
 _BindItem: TypeAlias = Callable[[Expression], Expr]
 
@@ -74,13 +75,15 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
 
     rows = bind_rows(statement, catalog, bind_inner)
     plan, sources = rows.plan, rows.visible
+    if not _is_grouped(statement) and statement.distinct is None:
+        plan = with_implied_windows(plan)
     items = tuple(item for item, source in rows.items if not source.is_table)
     _require_event_times(written, rows)
     refuse_sides(statement, items, plan)
     if statement.distinct is not None:
         statement = _distinct(statement, items)
     if not allow_unbounded:
-        _refuse_unbounded(statement, rows)
+        _refuse_unbounded(statement, rows, plan)
     slide = common_slide(statement, items)
     if _is_grouped(statement):
         if not allow_unbounded:
@@ -138,19 +141,25 @@ def _require_event_times(statement: Statement, rows: Rows) -> None:
             )
 
 
-def _refuse_unbounded(statement: Statement, rows: Rows) -> None:
+def _refuse_unbounded(statement: Statement, rows: Rows, plan: LogicalPlan) -> None:
     streams = [(item, source) for item, source in rows.items if not source.is_table]
-    if len(streams) < 2 and not _is_grouped(statement):
-        return
+    known = sources_of(plan)
     for item, source in streams:
-        if not source.window.is_bounded and (len(streams) > 1 or source.window.slide is not None):
-            raise UnboundedJoin(
-                f"the window of relation '{source.relation}' is unbounded",
-                text=statement.text,
-                span=item.window.span if item.window else item.span,
-                detail="all its rows would be kept for ever",
-                hint="write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query",
-            )
+        window = known[source.relation].window
+        if window.is_bounded or (len(streams) == 1 and (window.slide is None or not _is_grouped(statement))):
+            continue
+        hint = "write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query"
+        other = None if _is_grouped(statement) else unbounded_by(plan, source.relation)
+        if other is not None and source.event_time and other.event_time:
+            older, newer = f"{source.relation}.{source.event_time}", f"{other.relation}.{other.event_time}"
+            hint = f"add a condition such as {newer} <= {older} + INTERVAL 10 MINUTES, {hint}"
+        raise UnboundedJoin(
+            f"the window of relation '{source.relation}' is unbounded",
+            text=statement.text,
+            span=item.window.span if item.window else item.span,
+            detail="all its rows would be kept for ever",
+            hint=hint,
+        )
 
 
 # --- SELECT ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import replace
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.window import FOREVER
 from anabranch.plan.join_graph import Relation
-from anabranch.plan.logical import LogicalPlan, Source, result_schema, with_sources
+from anabranch.plan.logical import LogicalPlan, Source, result_schema, sources_of, with_sources
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import Query, derived_name
 from anabranch.plan.renaming import renamed
@@ -23,7 +23,7 @@ from anabranch.rewrite.pipeline import rewrite
 def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: Sequence[str] = ()) -> Query:
     """Rewrites a bound plan and returns its normal form, with the queries whose results it reads."""
     found: dict[str, Query] = {}
-    known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan)}
+    known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan).values()}
 
     def compiled(source: Source) -> Source:
         if source.subquery is None:
@@ -45,17 +45,6 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
 def declared_results(name: str, query: Query) -> StreamDeclaration:
     """Returns the results of a query as a stream that other queries may read."""
     return StreamDeclaration(name, result_schema(query.outputs), "", FOREVER, query)
-
-
-def sources_of(plan: LogicalPlan) -> list[Source]:
-    found: list[Source] = []
-
-    def note(source: Source) -> Source:
-        found.append(source)
-        return source
-
-    with_sources(plan, note)
-    return found
 
 
 def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog: Catalog) -> Query:
