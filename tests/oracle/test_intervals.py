@@ -22,6 +22,9 @@ from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
+CROSS = "$CROSS"
+"""The place of the windows of a row in DuckDB's text."""
+
 
 @settings(max_examples=3 * settings().max_examples)
 @given(data=st.data(), streams=st.integers(1, 3))
@@ -32,6 +35,37 @@ def test_a_join_by_intervals_has_the_answer_of_sql(data: st.DataObject, streams:
     expected = rows_as_multiset(select(text, rows.tables))
     event(f"results: {'some' if expected else 'none'}")
     assert not describe_difference(expected, without_end(_run(data, compile_query(text, rows.catalog), rows)))
+
+
+@settings(max_examples=3 * settings().max_examples)
+@given(data=st.data(), streams=st.integers(1, 3), slide=st.sampled_from([None, 1, 2]))
+def test_groups_of_a_join_have_the_answer_of_sql(data: st.DataObject, streams: int, slide: int | None) -> None:
+    """GROUP BY window(a.ts, …) counts the results of the join in the windows of that event time."""
+    rows = data.draw(arrivals(streams, most_rows=8), "rows")
+    drawn = data.draw(interval_joins(streams).filter(lambda each: each.present), "join")
+    timed = data.draw(st.sampled_from(drawn.present), "time")
+    last = drawn.visible[-1]
+    step, windows = slide or 4, "0" if slide is None else ", ".join(map(str, range(0, 4, slide)))
+    shown = f"{last}.s AS s, COUNT(*) AS n, COUNT({last}.p) AS m, SUM({drawn.visible[0]}.p) AS t"
+    sql = (
+        f"SELECT epoch_us(time_bucket(INTERVAL {step} SECONDS, {timed}.ts, TIMESTAMPTZ '1970-01-01 00:00:00+00'))"
+        f" // 1000000 - w.back + 4 AS at, {shown} FROM {drawn.source.replace(' WHERE ', f' {CROSS} WHERE ')}"
+    )
+    sql = sql if CROSS in sql else f"{sql} {CROSS}"
+    sql = sql.replace(CROSS, f"CROSS JOIN (SELECT unnest([{windows}]) AS back) AS w") + " GROUP BY ALL"
+    lengths = "'4 seconds'" if slide is None else f"'4 seconds', '{slide} seconds'"
+    inner = ", ".join(f"{name}.{column} AS {name}_{column}" for name in drawn.visible for column in ("p", "s"))
+    at = "UNIX_MICROS(WINDOW_END()) / 1000000 AS at"
+    text = f"SELECT {at}, {shown} FROM {drawn.source} GROUP BY window({timed}.ts, {lengths}), {last}.s"
+    if data.draw(st.booleans(), "as a subquery"):
+        renamed = shown.replace(f"{last}.s", f"j.{last}_s").replace(f"{last}.p", f"j.{last}_p")
+        renamed = renamed.replace(f"{drawn.visible[0]}.p", f"j.{drawn.visible[0]}_p")
+        below = f"SELECT {timed}.ts AS at, {inner} FROM {drawn.source}"
+        text = f"SELECT {at}, {renamed} FROM ({below}) AS j GROUP BY window(j.at, {lengths}), j.{last}_s"
+    expected = rows_as_multiset(select(sql, rows.tables))
+    event(f"results: {'some' if expected else 'none'}")
+    answer = _run(data, compile_query(text, rows.catalog), rows)
+    assert not describe_difference(expected, answer)
 
 
 def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:

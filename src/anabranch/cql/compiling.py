@@ -31,15 +31,32 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
             if source.is_result and declared is not None:
                 assert isinstance(declared.query, Query)
                 found[declared.name] = declared.query
+                return replace(source, behind=_behind(declared.query, source))
             return source
         inner = compile_plan(source.subquery.text, source.subquery.plan, catalog)
         inner = _apart(inner, source.relation, known, catalog)
         name = derived_name(inner)
         found[name] = inner
-        return replace(source, stream=name, subquery=None)
+        return replace(source, stream=name, subquery=None, behind=_behind(inner, source))
 
     query = normal_form(text, rewrite(with_sources(plan, compiled)), late_filters)
     return replace(query, inputs=tuple(sorted(found.items(), key=lambda item: item[0])))
+
+
+def results_behind(source: Source, column: str, catalog: Catalog) -> int | None:
+    """Returns how far below its watermark a query has results by that event time; None if it is no event time."""
+    if source.subquery is not None:
+        return compile_plan(source.subquery.text, source.subquery.plan, catalog).behind(column)
+    declared = catalog.find(source.stream)
+    assert declared is not None
+    assert isinstance(declared.query, Query)
+    return declared.query.behind(column)
+
+
+def _behind(query: Query, source: Source) -> int:
+    found = query.behind(source.event_time)
+    assert found is not None, "the binder checked it"
+    return found
 
 
 def declared_results(name: str, query: Query) -> StreamDeclaration:

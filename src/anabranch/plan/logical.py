@@ -38,6 +38,8 @@ class Source:
     """Whether the stream contains the results of another query."""
     subquery: Subquery | None = None
     """That query, if it is a subquery in FROM and has not been compiled yet."""
+    behind: int = 0
+    """For results: how far below the watermark of their query the event times of future results can be."""
     is_implied: bool = False
     """Whether the window follows from conditions over event times, and was not written."""
 

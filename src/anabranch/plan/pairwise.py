@@ -180,5 +180,5 @@ def _timed(graph: JoinGraph, expression: Expr) -> str | None:
     if not isinstance(expression, Column) or expression.type != TIMESTAMP:
         return None
     relation = graph.relation(expression.relation)
-    has_times = not (relation.is_table or relation.is_result or relation.is_derived)
+    has_times = not (relation.is_table or relation.is_derived)
     return relation.name if has_times and expression.name == relation.event_time else None

@@ -54,7 +54,7 @@ def interval_joins(draw: st.DrawFn, streams: int) -> IntervalJoin:
     visible, present = list(core), list(core)
     sides = draw(st.integers(0 if len(core) > 1 else 1, 2))
     for number in range(sides):
-        name, stream = "de"[number], f"s{draw(st.integers(0, streams - 1))}"
+        name, stream = "gh"[number], f"s{draw(st.integers(0, streams - 1))}"
         is_first = not number and not where
         kind = draw(st.sampled_from(["LEFT", "LEFT", "SEMI", "ANTI", *(["FULL", "RIGHT"] if is_first else [])]))
         on = _on(draw, visible if draw(st.booleans()) else core, name)
