@@ -294,6 +294,7 @@ def _joined_first(
     column, clause = window_clause(written, call)
     statement = without_window_calls(written)
     rows = bind_rows(statement, catalog, lambda inner: _bind(inner, catalog, allow_unbounded=allow_unbounded))
+    time = Scope(written.text, "GROUP BY", rows.visible).expression(column)
     plan = with_implied_windows(rows.plan)
     items = tuple(item for item, source in rows.items if not source.is_table)
     refuse_sides(statement, items, plan)
@@ -304,7 +305,6 @@ def _joined_first(
     window = bind_window(written.text, clause, Schema(()))
     # For WINDOW_START(), the windows are those of the groups.
     sources = tuple(source if source.is_table else replace(source, window=window) for source in rows.visible)
-    time = Scope(written.text, "GROUP BY", sources).expression(column)
     step = step_of(clause)
     assert step is not None
     groups = _grouped(statement, sources, plan, step.micros, 1)
