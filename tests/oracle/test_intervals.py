@@ -19,7 +19,7 @@ from anabranch.testing.duckdb_sql import select
 from anabranch.testing.interval_queries import closed, interval_joins, without_end
 from anabranch.testing.meshes import meshes
 from anabranch.testing.moves import SLOTS, draw_move
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
 CROSS = "$CROSS"

@@ -15,4 +15,12 @@ from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.started import ContinuousQueries
 
-__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "Frame", "QueryHandle", "Session", "Together"]
+__all__ = [
+    "ContinuousQueries",
+    "ContinuousQuery",
+    "ContinuousQueryWriter",
+    "Frame",
+    "QueryHandle",
+    "Session",
+    "Together",
+]

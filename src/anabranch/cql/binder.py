@@ -287,9 +287,7 @@ def _default_name(node: Expression, position: int) -> str:
 # --- join, then aggregate --------------------------------------------------------------------------------------------
 
 
-def _joined_first(
-    written: Statement, call: FunctionCall, catalog: Catalog, *, allow_unbounded: bool
-) -> LogicalPlan:
+def _joined_first(written: Statement, call: FunctionCall, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     """Binds `GROUP BY window(a.ts, …)` over several streams: groups of the results of the join, by that event time."""
     column, clause = window_clause(written, call)
     statement = without_window_calls(written)

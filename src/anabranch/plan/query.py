@@ -110,7 +110,7 @@ class Query:
             is_end = any(each.name == column and each.expression == BOUNDARY for each in self.outputs)
             return 0 if not column or is_end else None
         if not column:
-            # A combination waits at a side until its deadline, which is at most the shortest range after its newest row.
+            # A combination waits at a side until its deadline, at most the shortest range after its newest row.
             wait = min(relation.window.reach for relation in self.graph.streamed)
             full = [relation.window.reach for side in self.sides if side.kind is SideKind.FULL for relation in side.own]
             return max([wait, *full]) if self.waits else 0

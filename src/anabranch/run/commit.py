@@ -32,7 +32,7 @@ COMPACT_FILES_ALWAYS = 256
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for results, what the watermark of their query allows."""
+    """Returns the floor of each relation: that of its stream or, for results, what their query may still bring."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}

@@ -26,7 +26,13 @@ BOUNDS = (
     "{a}.ts <= {b}.ts + INTERVAL 5 SECONDS AND {b}.ts <= {a}.ts",
     "{a}.ts = {b}.ts",
 )
-_BESIDE = ("{a}.x = {b}.x", "{a}.x = {b}.x", "{a}.s = {b}.s", "{a}.x = {b}.y AND {a}.s = {b}.s", "{a}.p % 2 = {b}.p % 2")
+_BESIDE = (
+    "{a}.x = {b}.x",
+    "{a}.x = {b}.x",
+    "{a}.s = {b}.s",
+    "{a}.x = {b}.y AND {a}.s = {b}.s",
+    "{a}.p % 2 = {b}.p % 2",
+)
 
 
 @dataclass(frozen=True)

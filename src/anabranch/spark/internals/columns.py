@@ -6,12 +6,14 @@ attributes, literals, operators, function calls, casts, CASE and `expr`; any oth
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pyspark.sql import Column
 
 from anabranch.errors import SpecError
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _INFIX = {name: name for name in ("=", "<", ">", "<=", ">=", "<=>", "+", "-", "*", "/", "%")}
 _INFIX |= {"and": "AND", "or": "OR", "like": "LIKE", "rlike": "RLIKE"}
 _BEFORE = {"!": "NOT", "not": "NOT", "negative": "-"}
@@ -26,6 +28,9 @@ def column_text(column: Column) -> str:
 def _text(node: Any) -> str:
     match kind := str(node.getClass().getSimpleName()):
         case "UnresolvedAttribute" | "UnresolvedStar":
+            return str(node.sql())
+        case "ExpressionColumnNode" if _NAME.fullmatch(node.sql()):
+            # A column of a DataFrame, such as df.ts.
             return str(node.sql())
         case "SqlExpression":
             return str(node.expression())
@@ -72,4 +77,6 @@ def _call(node: Any) -> str:
 def _is_compound(node: Any) -> bool:
     """True if a text needs parentheses beside an operator."""
     kind = node.getClass().getSimpleName()
-    return kind == "SqlExpression" or (kind == "UnresolvedFunction" and node.functionName() in {*_INFIX, *_BEFORE, "in"})
+    return kind == "SqlExpression" or (
+        kind == "UnresolvedFunction" and node.functionName() in {*_INFIX, *_BEFORE, "in"}
+    )
