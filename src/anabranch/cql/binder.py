@@ -172,8 +172,7 @@ def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> Log
                     detail="results have the event time of a stream that is in every result, or the end of a window",
                     hint=f"select that column in '{source.relation}', or write [TUMBLE 10 MINUTES] behind it in FROM",
                 )
-            timed = replace(source, event_time=column.name)
-            plan = with_sources(plan, lambda each, old=source, new=timed: new if each == old else each)
+            plan = _timed(plan, source.relation, column.name)
         elif named.name.lower() != source.event_time.lower():
             raise BindError(
                 f"'{named.name}' is not the event time of '{source.relation}'",
@@ -182,6 +181,13 @@ def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> Log
                 hint=f"write window({source.event_time}, …): windows count by the event time",
             )
     return plan
+
+
+def _timed(plan: LogicalPlan, relation: str, event_time: str) -> LogicalPlan:
+    """Returns the plan with the event time of one relation in that column."""
+    return with_sources(
+        plan, lambda source: replace(source, event_time=event_time) if source.relation == relation else source
+    )
 
 
 def _refuse_unbounded(statement: Statement, rows: Rows, plan: LogicalPlan) -> None:

@@ -22,7 +22,8 @@ _BEHIND = {"isNull": "IS NULL", "isNotNull": "IS NOT NULL"}
 
 def column_text(column: Column) -> str:
     """Returns the SQL text of a column."""
-    return _text(column._jc.node())
+    classic: Any = column
+    return _text(classic._jc.node())
 
 
 def _text(node: Any) -> str:
