@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.window import FOREVER
-from anabranch.plan.join_graph import Relation
 from anabranch.plan.logical import LogicalPlan, Source, result_schema, sources_of, with_sources
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import Query, derived_name
@@ -74,15 +73,10 @@ def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog
             streams[name] = name = derived_name(below)
         inputs[name] = below
     names = {}
-    relations = [replace(each, stream=streams.get(each.stream, each.stream)) for each in inner.graph.relations]
-    for relation in relations:
-        name = relation.name
-        while known.setdefault(name, _source(relation)) != _source(relation):
+    for relation in inner.whole.relations:
+        name, source = relation.name, (streams.get(relation.stream, relation.stream), relation.is_result)
+        while known.setdefault(name, source) != source:
             name = f"{alias}_{name}"
         names[relation.name] = name
-    graph = replace(inner.graph, relations=tuple(relations))
-    return renamed(replace(inner, graph=graph, inputs=tuple(sorted(inputs.items(), key=lambda item: item[0]))), names)
-
-
-def _source(relation: Relation) -> tuple[str, bool]:
-    return relation.stream, relation.is_result
+    ordered = tuple(sorted(inputs.items(), key=lambda item: item[0]))
+    return renamed(replace(inner, inputs=ordered), names, streams)

@@ -45,7 +45,9 @@ def test_an_outer_join_by_an_interval_is_the_one_by_windows(kind: str) -> None:
 
 def test_bounds_add_up_along_a_chain() -> None:
     near = "{1}.ts BETWEEN {0}.ts - INTERVAL 2 SECONDS AND {0}.ts + INTERVAL 5 SECONDS"
-    query = compiled(f"a JOIN b ON a.k = b.k AND {near.format('a', 'b')} JOIN c ON b.p = c.p AND {near.format('b', 'c')}")
+    query = compiled(
+        f"a JOIN b ON a.k = b.k AND {near.format('a', 'b')} JOIN c ON b.p = c.p AND {near.format('b', 'c')}"
+    )
     assert windows(query) == {"a": "[RANGE 10 SECONDS]", "b": "[RANGE 5 SECONDS]", "c": "[RANGE 4 SECONDS]"}
 
 
@@ -100,6 +102,27 @@ def test_a_query_over_results_of_any_age_is_refused() -> None:
 
 
 def test_groups_of_different_joins_run_together() -> None:
-    text = "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL {} SECONDS GROUP BY window(a.ts, '1 minute')"
+    text = (
+        "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL {} SECONDS "
+        "GROUP BY window(a.ts, '1 minute')"
+    )
     several = together({name: compile_query(text.format(name[1:]), catalog()) for name in ("q5", "q7")})
     assert [member.is_silent for member in several.members].count(True) == 2
+
+
+def test_aliases_of_an_outer_join_in_a_subquery_are_kept_apart() -> None:
+    """Outside, `b` is another stream, so the `b` of the subquery gets another name wherever it is read."""
+    inner = "SELECT a.k AS k, b.p AS p FROM a LEFT JOIN b ON a.k = b.k AND b.ts = a.ts WHERE b.p IS NULL"
+    query = compiled(f"({inner}) [NOW] AS r, c [NOW] AS b WHERE r.k = b.k", "r.k")
+    (_, below) = query.inputs[0]
+    assert below.whole.names == ("a", "r_b")
+    assert str(below.condition) == "r_b.p IS NULL"
+    assert set(alone(query).graph.names) == {"r", "b", "a", "r_b"}
+
+
+def test_all_arguments_of_an_aggregate_in_a_subquery_are_kept_apart() -> None:
+    inner = "SELECT MAX_BY(b.p, b.k) AS p FROM b [TUMBLE 1 MINUTE] AS b"
+    query = compiled(f"({inner}) [NOW] AS r, c [NOW] AS b WHERE r.p = b.p", "r.p")
+    (_, below) = query.inputs[0]
+    assert below.grouping is not None
+    assert [str(each) for each in below.grouping.aggregates] == ["MAX_BY(r_b.p, r_b.k)"]
