@@ -225,8 +225,7 @@ class Session:
     def without_queries(self) -> Session:
         """Returns a session with the same streams, tables and functions, but without named queries."""
         other = copy(self)
-        other.catalog = self.catalog.copy()
-        other.catalog.streams = {name: each for name, each in self.catalog.streams.items() if each.query is None}
+        other.catalog = self.catalog.without_queries()
         other._streams, other._tables = dict(self._streams), dict(self._tables)
         return other
 
