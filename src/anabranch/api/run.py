@@ -48,6 +48,7 @@ from anabranch.planning.choosing import (
     on_spark,
     refuse_capacities,
     shared_traffic,
+    taken,
 )
 from anabranch.planning.explain import explain_joint, explain_queries, shared_lines
 from anabranch.run.changing import SetChange
@@ -275,6 +276,11 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
+            taken=tuple(
+                taken(choices[name], plan, name or None)
+                for name, plan in plans.plans.items()
+                if name not in running.plans
+            ),
         )
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:

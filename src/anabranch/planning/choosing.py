@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
+from anabranch.adapt.decision import Rival
 from anabranch.adapt.gate import Gate, Verdict, judge
+from anabranch.adapt.records import PlanTaken
 from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
@@ -55,6 +57,8 @@ Learn: TypeAlias = Callable[[Mapping[str, float], PhysicalPlan], LearntMesh]
 DEFAULT_GATE = Gate()
 MOST_PLANS = 40
 """The maximum number of plans per query that the joint choice of a set considers."""
+MOST_RIVALS = 8
+"""The number of plans that the record of a first plan lists beside it."""
 DEFAULT_BATCH = 1.0
 """Seconds between batches if the trigger has no interval."""
 
@@ -439,9 +443,23 @@ def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
 
 def headline(choice: Choice) -> str:
     """Returns the chosen plan and the reason, in one line."""
+    return f"plan {short_text(first_plan(choice))}: {_reason(choice)} ({len(proposal(choice).considered)} considered)"
+
+
+def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
+    """Returns the record of the first plan of a query; `plan` differs from the choice if plans were chosen together."""
+    own = first_plan(choice)
+    lost = [each for each in proposal(choice).considered if each.plan != own]
+    best = sorted(lost, key=lambda each: (each.standing in ("over", "refused"), each.cost.cpu))[:MOST_RIVALS]
+    beaten = {"chosen": "the best plan that is not a mesh"}
+    rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
+    reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, query)
+
+
+def _reason(choice: Choice) -> str:
     found, plan = proposal(choice), first_plan(choice)
-    reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
-    return f"plan {short_text(plan)}: {reason} ({len(found.considered)} considered)"
+    return choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
 
 
 def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:

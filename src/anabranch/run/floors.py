@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anabranch.lang.window import BEFORE_ALL
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.clock import ClockRule, Clocks
@@ -28,14 +29,17 @@ def clocks_after(queries: QuerySet, rule: ClockRule, intake: Intake) -> Clocks:
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for a query's results, the watermark of that query."""
+    """Returns the floor of each relation: that of its stream or, for results, what their query may still bring."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
     for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
         for relation in member.query.whole.streamed:
             # Every future result contains a future row: none is older than the lowest floor of its query.
-            floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
+            if relation.is_result:
+                floors[relation.name] = max(passed[relation.stream] - relation.behind, BEFORE_ALL)
+            else:
+                floors[relation.name] = by_stream[relation.stream]
         passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
     return floors
 

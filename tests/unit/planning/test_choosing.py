@@ -18,8 +18,22 @@ from anabranch.optimize.explain import explanation
 from anabranch.optimize.proposals import kind
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.planning.choosing import Learn, PlanOptions, change_rules, decide, first_plan, headline, learns, proposal
+from anabranch.plan.query_set import ALONE, Plans, alone
+from anabranch.plan.text import parse
+from anabranch.planning.choosing import (
+    MOST_RIVALS,
+    Learn,
+    PlanOptions,
+    change_rules,
+    decide,
+    first_plan,
+    headline,
+    learns,
+    proposal,
+    taken,
+)
 from anabranch.planning.explain import Explanation
+from anabranch.run.work import Work
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.view import FixedStatistics, Known
 
@@ -55,6 +69,32 @@ def test_auto_takes_a_mesh_that_passes_the_gate() -> None:
     assert str(first_plan(choice)) == MESH
     assert headline(choice).startswith(f"plan {MESH}: saves ")
     assert learns(BUSY, choice)
+
+
+def test_the_record_of_a_first_plan_says_why_and_what_lost() -> None:
+    choice = decide(QUERY, BUSY, learn=learning(9.0))
+    record = taken(choice, first_plan(choice))
+    assert (str(record.plan), record.query) == (MESH, None)
+    assert record.reason.startswith("saves ")
+    assert 0 < len(record.rivals) <= MOST_RIVALS
+    assert record.plan not in [rival.plan for rival in record.rivals]
+    costs = [rival.cost.cpu for rival in record.rivals]
+    assert costs == sorted(costs)
+    assert record.rivals[0].reason == "the best plan that is not a mesh"
+    # Chosen together with other queries, a plan may be another.
+    other = record.rivals[0].plan
+    assert taken(choice, other, "alerts").reason == "chosen together with the plans of the other queries"
+
+
+def test_a_restart_records_the_plan_that_it_resumes() -> None:
+    choice = decide(QUERY, BUSY)
+    record = taken(choice, first_plan(choice))
+    work = Work(alone(QUERY), Plans({ALONE: record.plan}), taken=(record,))
+    assert work.starts(0) == [record]
+    left = parse("((b c) a)")
+    (resumed,) = replace(work, plans=Plans({ALONE: left})).starts(7)
+    assert (resumed.batch, resumed.plan, resumed.rivals) == (7, left, ())
+    assert resumed.reason == "the plan of the last batch before the restart"
 
 
 def test_a_long_mesh_is_counted_where_a_line_is_short() -> None:
