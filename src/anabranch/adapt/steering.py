@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.keeping_up import KeepingUp
@@ -22,7 +23,6 @@ from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.table import Table, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.plan.mesh import Mesh, Plan
@@ -173,7 +173,7 @@ class Steering:
     @property
     def needs_backlog(self) -> bool:
         """Whether anything here asks how many rows wait in the sources."""
-        return self._keeping_up.is_active or any(steering.has_loops for steering in self.queries.values())
+        return self._keeping_up.is_active or any(steering.adapts for steering in self.queries.values())
 
     def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
@@ -183,8 +183,8 @@ class Steering:
             self._sharing.restart()
             return []
         self._sharing.note(facts.seconds, [report.queries for report in reports.values()])
-        loops = {name: loop for name, steering in self.queries.items() if (loop := steering.loop) is not None}
-        decided = self._sharing.decide(facts.batch, self.most_plans.plans, loops)
+        adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
+        decided = self._sharing.decide(facts.batch, self.most_plans.plans, adapting)
         if decided is None:
             return []
         if decided.plans:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from anabranch.adapt.mesh_watch import learn_mesh
 from anabranch.engine.batch import RelationBatch, deadlines
 from anabranch.engine.engine import Engine
+from anabranch.mesh.profiled import learn_mesh
 from anabranch.mesh.training import LEAST_HOURS
 from anabranch.plan.classifier import HOUR
 from anabranch.plan.physical import PhysicalPlan, mjoin
