@@ -126,9 +126,11 @@ class Controller:
         found = pending.found.outcome()
         if found is None or pending.plan != seen.plan or self.history.flow is None:
             return None
+        is_first = self.history.baseline is None
+        self.history = self.history.decided(pending.known)
         suggestion = pending.advisor.propose(self.history, seen.batch, seen.plan, pending.reason, found)
         decision = self._final(suggestion.decision, is_busy)
-        self._note(pending, suggestion, decision)
+        self._note(pending.advisor.name, suggestion, is_first=is_first, is_kept=decision.action == "keep")
         if decision.action == "keep" and pending.reason.is_change and not is_busy:
             self._ask(seen, pending.reason, after=pending.advisor)
         return DecisionMade(decision, self.slots, suggestion.learnt)
@@ -150,8 +152,8 @@ class Controller:
         """Begins the search that is due after a batch, or asks the slots for profiles."""
         if self._asked is not None:
             if seen.profiles is not None:
-                (advisor, reason), self._asked = self._asked, None
-                self._begin(advisor, reason, seen)
+                (advisor, why), self._asked = self._asked, None
+                self._begin(advisor, why, seen)
             return
         if not self.history.measured_seconds:
             return
@@ -193,7 +195,7 @@ class Controller:
 
     def _begin(self, advisor: Advisor, reason: Reason, seen: Observation) -> None:
         search, is_long = advisor.search(self.history, seen.plan)
-        found = self._searches.begin(f"a better {advisor.name}", search, is_long=is_long)
+        found = self._searches.begin(advisor.name, search, is_long=is_long)
         self._pending = _Pending(advisor, reason, seen.plan, seen.batch, self.history.statistics, found)
 
     def _final(self, decision: Decision, is_busy: bool) -> Decision:
@@ -202,12 +204,10 @@ class Controller:
         why = "frozen" if self.is_frozen else "another change is under way"
         return replace(decision, action="keep", reason=f"{why}; otherwise: {decision.reason}")
 
-    def _note(self, pending: _Pending, suggestion: Suggestion, decision: Decision) -> None:
-        """Makes the history remember a decision."""
-        history, name = self.history, pending.advisor.name
-        is_first, is_kept = history.baseline is None, decision.action == "keep"
+    def _note(self, name: str, suggestion: Suggestion, *, is_first: bool, is_kept: bool) -> None:
+        """Makes the history remember what an advisor suggested; repeated suggestions to stay are a reason to wait."""
+        history = self.history
         count = history.fruitless.get(name, 0) + 1 if is_kept and suggestion.retry is None and not is_first else 0
-        history = history.decided(pending.known)
         self.history = replace(
             history.remembering(suggestion.candidates),
             experience=suggestion.experience or history.experience,

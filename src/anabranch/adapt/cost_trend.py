@@ -53,6 +53,8 @@ class CostTrend:
     """The most that a row cost in one of the batches by which the plan was judged."""
     in_a_row: int = 0
     """Expensive batches up to the latest."""
+    paid: float = 0.0
+    """Seconds of a core that these batches cost beyond what is usual."""
     lasted: float = 0.0
     """Seconds of event time of these batches."""
 
@@ -67,24 +69,28 @@ class CostTrend:
         )
         if not now.usual:
             now = replace(now, usual=each, most=each)
-        if each <= max(USUAL * now.usual, now.most):
-            return replace(now, in_a_row=0, lasted=0.0)
-        return replace(now, in_a_row=now.in_a_row + 1, lasted=now.lasted + seconds)
+        beyond = batch.work - max(USUAL * now.usual, now.most) * batch.rows
+        if beyond <= 0:
+            return replace(now, in_a_row=0, paid=0.0, lasted=0.0)
+        return replace(now, in_a_row=now.in_a_row + 1, paid=now.paid + beyond, lasted=now.lasted + seconds)
 
     def judged(self) -> CostTrend:
         """Takes the cost of the latest batches as usual: the plan was judged by them, and stays."""
         rows = sum(each.rows for each in self.recent)
         usual = sum(each.work for each in self.recent) / rows if rows else 0.0
         most = max((each.work / each.rows for each in self.recent), default=0.0)
-        return replace(self, usual=usual, most=most, in_a_row=0, lasted=0.0)
+        return replace(self, usual=usual, most=most, in_a_row=0, paid=0.0, lasted=0.0)
 
     def restarted(self) -> CostTrend:
         """Begins again with the next batch, which runs another plan."""
-        return replace(self, batches=0, recent=(), usual=0.0, most=0.0, in_a_row=0, lasted=0.0)
+        return replace(self, batches=0, recent=(), usual=0.0, most=0.0, in_a_row=0, paid=0.0, lasted=0.0)
 
-    def has_risen(self, patience: int = 1) -> bool:
-        """True after enough expensive batches in a row; patience multiplies their number."""
-        return self.in_a_row >= IN_A_ROW * patience
+    def has_risen(self, price: float) -> bool:
+        """True once expensive batches in a row have cost more than a search, whose price is in seconds of a core.
+
+        To rent or to buy: waiting has then cost as much as searching does.
+        """
+        return self.in_a_row >= IN_A_ROW and self.paid > price
 
     @property
     def is_filled(self) -> bool:

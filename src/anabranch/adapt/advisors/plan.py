@@ -30,6 +30,8 @@ from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
 
+DECIDING = 0.002
+"""Seconds of a core that a decision takes for each relation."""
 MOST_RIVALS = 6
 """The number of plans that a decision lists beside the one proposed."""
 
@@ -60,7 +62,8 @@ class PlanAdvisor:
             return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s") if is_due else None
         if not self.settings.foresight or self.settings.policy.is_strict:
             return None
-        if not history.trend.has_risen(history.patience):
+        price = DECIDING * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
+        if not history.trend.has_risen(price):
             return None
         return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
 

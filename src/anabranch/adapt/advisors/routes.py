@@ -80,7 +80,7 @@ class RouteAdvisor:
             drift = history.routes.drift(plan)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-            if self.is_free and history.trend.has_risen(1 + history.fruitless.get(self.name, 0)):
+            if self.is_free and history.trend.has_risen(self._price(history).cpu):
                 return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
         return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
 
