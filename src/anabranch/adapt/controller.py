@@ -126,13 +126,13 @@ class Controller:
         found = pending.found.outcome()
         if found is None or pending.plan != seen.plan or self.history.flow is None:
             return None
-        is_first = self.history.baseline is None
+        before = self.history
         self.history = self.history.decided(pending.known)
         suggestion = pending.advisor.propose(self.history, seen.batch, seen.plan, pending.reason, found)
         decision = self._final(suggestion.decision, is_busy)
-        self._note(pending.advisor.name, suggestion, is_first=is_first, is_kept=decision.action == "keep")
+        self._note(pending.advisor.name, suggestion, is_first=before.baseline is None, is_kept=decision.action == "keep")
         if decision.action == "keep" and pending.reason.is_change and not is_busy:
-            self._ask(seen, pending.reason, after=pending.advisor)
+            self._ask(before, seen, pending.reason, after=pending.advisor)
         return DecisionMade(decision, self.slots, suggestion.learnt)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ class Controller:
     def _consider(self, seen: Observation, is_busy: bool) -> None:
         """Begins the search that is due after a batch, or asks the slots for profiles."""
         if self._asked is not None:
+            (advisor, why), self._asked = self._asked, None
             if seen.profiles is not None:
-                (advisor, why), self._asked = self._asked, None
                 self._begin(advisor, why, seen)
-            return
+                return
         if not self.history.measured_seconds:
             return
         if self.history.unsettled and not self.history.is_settled:
@@ -166,7 +166,7 @@ class Controller:
         if reason.cause != "schedule" and not self.history.is_settled:
             self.history = self.history.waiting_to_settle()
             return
-        if not self._ask(seen, reason, is_busy=is_busy) and reason.cause != "schedule":
+        if not self._ask(self.history, seen, reason, is_busy=is_busy) and reason.cause != "schedule":
             self.history = self.history.decided(self.history.statistics)
         if reason.cause == "routes":
             self.history = replace(self.history, routes=self.history.routes.judged())
@@ -180,16 +180,25 @@ class Controller:
             reason = self.settings.policy.suggestion(self.history, self.criteria.budget.total_memory)
         return reason or next(iter(own), None)
 
-    def _ask(self, seen: Observation, reason: Reason, *, after: Advisor | None = None, is_busy: bool = False) -> bool:
+    def _ask(
+        self,
+        history: History,
+        seen: Observation,
+        reason: Reason,
+        *,
+        after: Advisor | None = None,
+        is_busy: bool = False,
+    ) -> bool:
         """Asks the advisors, or those after one of them, in turn; returns whether one of them acts."""
         names = [each.name for each in self._advisors]
         for advisor in self._advisors[names.index(after.name) + 1 if after else 0 :]:
-            match advisor.wants(self.history, seen.plan, reason):
+            match advisor.wants(history, seen.plan, reason):
                 case "search":
                     self._begin(advisor, reason, seen)
                     return True
                 case "profile" if not is_busy:
                     self._asked = advisor, reason
+                    self.history = replace(self.history, profiled=self.history.profiled + 1)
                     return True
         return False
 

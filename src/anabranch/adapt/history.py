@@ -166,6 +166,10 @@ class History:
     """Plans that ran or were listed, by their texts: candidates of later decisions."""
     passed: float = 0.0
     """Event time so far."""
+    spent: float = 0.0
+    """Seconds so far: of whole triggers, or of a core where their length is not known."""
+    profiled: int = 0
+    """Times that the slots profiled their operators."""
     is_cooling: bool = False
     unsettled: int = 0
     """Times that a decision waited because the streams were changing."""
@@ -192,13 +196,15 @@ class History:
         is_cooling = now.is_cooling and not now.cool_down.has_passed(since.batches, since.seconds)
         if seen.seconds is None:
             return replace(now, since=since, is_cooling=is_cooling)
+        work = priced(seen.step, self.units)
         return replace(
             now,
             since=since,
             is_cooling=is_cooling,
+            spent=now.spent + max(work.work, seen.trigger or 0.0),
             recent=(*now.recent, seen)[-self.remember :],
             phases=now.phases.after(seen.seconds),
-            trend=now.trend.after(priced(seen.step, self.units), seen.seconds),
+            trend=now.trend.after(work, seen.seconds),
             routes=now.routes.after(seen.step.routes) if now.trend.is_filled else now.routes,
             passed=now.passed + seen.seconds,
         )

@@ -45,6 +45,8 @@ from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import Layered
 
+PROFILING = 0.05
+"""The share of its time that a query may spend on profiling, unless its rows have become more expensive."""
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh, or of beginning with one: it keeps no state but the base rows."""
 
@@ -92,7 +94,12 @@ class RouteAdvisor:
             return "search"
         if not self.is_free:
             return "profile"
-        if history.trend.is_mixed or (history.flow is not None and not self._has_price(history.flow, plan)):
+        # While windows hold rows from before and after a change, a mesh may look better or worse than it will be.
+        if (isinstance(plan, Mesh) and history.trend.is_mixed) or not self._has_price(history.flow, plan):
+            return "nothing"
+        profiling = self.staging.look * len(self.query.graph.names)
+        has_risen = history.trend.has_risen(profiling + self._price(history).cpu)
+        if not has_risen and (history.profiled + 1) * profiling > PROFILING * history.spent:
             return "nothing"
         return "profile" if history.flow is None or self._could_pay(history, history.flow, plan) else "nothing"
 
@@ -248,9 +255,9 @@ class RouteAdvisor:
 
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
-    def _has_price(self, flow: Flow, plan: Plan) -> bool:
+    def _has_price(self, flow: Flow | None, plan: Plan) -> bool:
         """Whether the counts of a plan and of sampled rows compare: a tree with separate predicate checks does not."""
-        return not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
+        return flow is None or not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
 
     def _price(self, history: History) -> Price:
         """The price of a search; each search in a row that led to no change makes the next one more expensive."""
