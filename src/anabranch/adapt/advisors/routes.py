@@ -46,7 +46,7 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import Layered
 
 PROFILING = 0.05
-"""The share of its time that a query may spend on profiling, unless its rows have become more expensive."""
+"""The share of its time that a query may spend on profiling while its streams stay as they are."""
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh, or of beginning with one: it keeps no state but the base rows."""
 
@@ -98,8 +98,7 @@ class RouteAdvisor:
         if (isinstance(plan, Mesh) and history.trend.is_mixed) or not self._has_price(history.flow, plan):
             return "nothing"
         profiling = self.staging.look * len(self.query.graph.names)
-        has_risen = history.trend.has_risen(profiling + self._price(history).cpu)
-        if not has_risen and (history.profiled + 1) * profiling > PROFILING * history.spent:
+        if not reason.is_change and (history.profiled + 1) * profiling > PROFILING * history.spent:
             return "nothing"
         return "profile" if history.flow is None or self._could_pay(history, history.flow, plan) else "nothing"
 
