@@ -58,7 +58,7 @@ class Pipeline:
     """Returns the time of day in microseconds."""
     announce: Announce
     note: Callable[[list[Record]], None]
-    backlog: Callable[[], float | None]
+    latest: Callable[[], tuple[float | None, float | None]]
     files: FileStreams | None = None
     """The streams whose files the slots read themselves; None where Spark reads."""
     _routing: tuple[Partitioning, Routing] | None = None
@@ -147,7 +147,9 @@ class MicroBatch:
         self._pipeline.store.collect(kept)
 
     def facts(self, batch: BatchFacts) -> BatchFacts:
-        return replace(batch, cores=self._pipeline.places.cores(self._session), backlog=self._pipeline.backlog())
+        waiting, trigger = self._pipeline.latest()
+        cores = self._pipeline.places.cores(self._session)
+        return replace(batch, cores=cores, backlog=waiting, trigger=trigger)
 
     def _times(self, batch: int, limits: Mapping[str, int]) -> Arrivals:
         """Reads the newest event times before the step, once: a grouped query answers by them."""
