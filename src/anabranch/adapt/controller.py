@@ -80,6 +80,10 @@ class Controller:
         """The measured statistics, over those from before the run."""
         return Layered((self.history.statistics.view, self.criteria.given))
 
+    @property
+    def rules(self) -> ChangeRules:
+        return self._rules
+
     def configure(self, rules: ChangeRules) -> None:
         """Takes other settings, limits or an objective from the next decision on."""
         self._rules = rules
@@ -130,7 +134,9 @@ class Controller:
         self.history = self.history.decided(pending.known)
         suggestion = pending.advisor.propose(self.history, seen.batch, seen.plan, pending.reason, found)
         decision = self._final(suggestion.decision, is_busy)
-        self._note(pending.advisor.name, suggestion, is_first=before.baseline is None, is_kept=decision.action == "keep")
+        self._note(
+            pending.advisor.name, suggestion, is_first=before.baseline is None, is_kept=decision.action == "keep"
+        )
         if decision.action == "keep" and pending.reason.is_change and not is_busy:
             self._ask(before, seen, pending.reason, after=pending.advisor)
         return DecisionMade(decision, self.slots, suggestion.learnt)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,10 +20,11 @@ from anabranch.adapt.change import Change, ChangeRequest, begin
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
-from anabranch.adapt.records import Author, QueryRecord, Refusal
+from anabranch.adapt.reconfigure import reconfigured
+from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.searches import Searches
-from anabranch.errors import MigrationError
+from anabranch.errors import AnabranchError, MigrationError
 from anabranch.mesh.profiled import pooled
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
@@ -58,6 +60,8 @@ class QuerySteering:
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None
         self._given_up: ChangeRequest | None = None
+        self._changed: list[Mapping[str, Any]] = []
+        """Settings that were changed and are not yet recorded."""
         self._under_way: list[Change] = []
         self._lock = threading.Lock()
 
@@ -157,16 +161,41 @@ class QuerySteering:
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 self._given_up, self._wish = self._wish, None
 
+    @property
+    def rules(self) -> ChangeRules:
+        """The rules by which the query changes, as they are now."""
+        return self._rules
+
+    def reconfigure(self, wanted: Mapping[str, Any]) -> None:
+        """Takes another policy, objective or limits from the next decision on; refuses without any effect."""
+        with self._lock:
+            self._configure(wanted)
+            self._changed.append(wanted)
+
+    def _configure(self, wanted: Mapping[str, Any]) -> None:
+        rules = reconfigured(self._rules, wanted)
+        for controller in self._controllers:
+            controller.configure(reconfigured(controller.rules, wanted))
+        self._rules = rules
+
+    def recall_settings(self, changes: Iterable[Mapping[str, Any]]) -> None:
+        """Applies the settings that a user changed in an earlier run; skips those that no longer fit."""
+        for wanted in changes:
+            with suppress(AnabranchError):
+                self._configure(wanted)
+
     def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
         """Gives the controllers the decisions on the same slots in an earlier run."""
         for controller in self._controllers:
             own = [each for each in decisions if each.get("slots") == [*controller.slots]]
             controller.history = controller.history.recalling(own)
 
-    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
-        """The plans for a batch, and records of changes that could not be begun."""
-        refused: list[Refusal] = []
+    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
+        """The plans for a batch, and records of changed settings and of changes that could not be begun."""
+        refused: list[QueryRecord] = []
         with self._lock:
+            refused += [SettingsChanged(batch, wanted) for wanted in self._changed]
+            self._changed.clear()
             if self._given_up is not None:
                 plans = {wanted.plan for wanted in self._given_up.plans.values()}
                 refused += [
