@@ -40,6 +40,7 @@ def checked(folder: Path) -> Check:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "ROWS", 600)
+    monkeypatch.setattr(drift, "MANY", 2_000)
     monkeypatch.setattr(drift, "BATCHES", 4)
     monkeypatch.setattr(drift, "DRIFT", 2)
 

@@ -12,7 +12,7 @@ from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError, SpecError
 from anabranch.run.local import LocalHost
-from tests.unit.run.test_recall import LEFT, QUERY, drifting
+from tests.unit.adapt.test_steering import LEFT, QUERY, drifting
 
 
 def started(folder: Path, rules: ChangeRules | None = None) -> LocalHost:
