@@ -1,7 +1,7 @@
 """Learns a mesh from sampled rows, before a query runs.
 
 The operators of the query run on the sample as they would run on live rows. While a query runs, its slots profile their
-own rows, and `adapt.mesh_watch` searches.
+own rows, and `mesh.profiled` searches.
 """
 
 from __future__ import annotations

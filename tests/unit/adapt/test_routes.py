@@ -181,3 +181,12 @@ def test_a_promise_is_tested_once_windows_are_full_and_with_the_first_batches_on
     seen = running(promised=0.3, before=0.5)
     for batches, tests in ((1, False), (8, True), (15, True), (16, False)):
         assert replace(seen, trend=replace(seen.trend, batches=batches)).tests_promise is tests
+
+
+@pytest.mark.parametrize(("least", "worth"), [(1e-9, True), (1e-3, False)])
+def test_nothing_is_searched_that_could_not_pass_the_gate(least: float, worth: bool) -> None:
+    routes = LearntRoutes("", (1.0,), (least,), least, least, least)
+    ideal, seen = LearntMesh(MESH, {"a": routes}, profiled=Profiled(2.0, 10.0, 1e-6)), history(counted(50))
+    assert advisor()._is_worth(seen, MJOIN, ideal) is worth
+    # What was not measured cannot be held against it.
+    assert advisor()._is_worth(seen, MJOIN, replace(ideal, profiled=None))
