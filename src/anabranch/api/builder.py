@@ -13,6 +13,7 @@ from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.errors import SpecError
 from anabranch.plan.execution import execution_model
+from anabranch.run.evolving import Evolve
 from anabranch.run.triggers import AvailableNow, Every
 from anabranch.settings.entries import argument
 from anabranch.spark.runner import Listener
@@ -137,6 +138,15 @@ class RunBuilder(ABC):
         run. In the last one, rows wait for the slowest stream of all queries of the run.
         """
         self._run = replace(self._run, execution=execution_model(model))
+        return self
+
+    def evolve(self, consent: str) -> Self:
+        """Sets what happens if the checkpoint was written by another version of the query.
+
+        `ask` (the default) ends with an error that shows the difference and from which event time on results would be
+        complete. `allow` takes the rows of the checkpoint over. `refuse` ends with an error.
+        """
+        self._run = replace(self._run, evolve=Evolve(argument("'evolve'", consent).choice(tuple(Evolve))))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:

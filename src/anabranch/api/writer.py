@@ -87,7 +87,6 @@ class ContinuousQueryWriter(RunBuilder):
     def hints(
         self,
         *,
-        force: str | None = None,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
@@ -96,8 +95,6 @@ class ContinuousQueryWriter(RunBuilder):
 
         Parameters
         ----------
-        force
-            A family (`mjoin`, `tree`, `jtree`) or a plan text.
         keep
             Joins that must be materialized, such as `o p`.
         forbid
@@ -105,7 +102,7 @@ class ContinuousQueryWriter(RunBuilder):
         optimizer
             The only optimizer to use, such as `local-rate`.
         """
-        return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid, optimizer))
+        return self._set(wishes=self._settings.wishes.with_hints(keep=keep, forbid=forbid, optimizer=optimizer))
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
         """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""

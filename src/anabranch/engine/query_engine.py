@@ -4,9 +4,10 @@ The engine of a slot has one query engine per query of its set. It appends new r
 through every query engine that reads the relation (`take`), and links them once. A query engine reports which indexes
 of the base states its track uses; the engine keeps the union.
 
-Residual predicates (`Terms`): a query may restrict a shared relation more than all queries do, by a shorter window or
-its own filter. The query engine applies the restriction to new rows before they probe, to the inputs of input
-operators, and to finished combinations. In between, the plan may see rows that the query alone would not have kept.
+Residual predicates (`ResidualPredicates`): a query may restrict a shared relation more than all queries do, by a
+shorter window or its own filter. The query engine applies the restriction to new rows before they probe, to the inputs
+of input operators, and to finished combinations. In between, the plan may see rows that the query alone would not have
+kept.
 
 Invariant: the results are those that the query would have alone. After a refused or failed change of plan the old plan
 keeps running.
@@ -42,7 +43,7 @@ from anabranch.errors import MigrationError
 from anabranch.lang.expr import Column
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared, kept, pre_groups, shared_parts
-from anabranch.plan.query_set import Member, Terms
+from anabranch.plan.query_set import Member, ResidualPredicates
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics
 
@@ -412,7 +413,7 @@ class QueryEngine:
     def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
         return found.read or partial(read_column, self.bases, found=found)
 
-    def _tested(self, terms: Terms, found: Combinations) -> Combinations:
+    def _tested(self, terms: ResidualPredicates, found: Combinations) -> Combinations:
         """Returns new rows that pass the query's own filter; counts show how much of a shared join is used."""
         kept = passing(terms, found, self.bases)
         if terms.filter is not None:

@@ -179,12 +179,17 @@ def derived_name(query: Query) -> str:
     return f"derived_{query.fingerprint[:8]}"
 
 
+def is_subquery(name: str) -> bool:
+    """Returns True for the name under which a subquery in FROM runs."""
+    return _DERIVED.fullmatch(name) is not None
+
+
 def titled(name: str) -> str:
     """Returns how errors name a query.
 
     >>> titled("alerts"), titled(""), titled("derived_e4c15823")
     ("query 'alerts'", 'the query', 'the subquery in FROM')
     """
-    if _DERIVED.fullmatch(name):
+    if is_subquery(name):
         return "the subquery in FROM"
     return f"query '{name}'" if name else "the query"

@@ -5,8 +5,8 @@ text and the fingerprint of the query.
 
 A relation that several queries name is shared; it must be of one stream. It carries the columns that any of them needs,
 keeps rows for the longest of their windows, and filters by the conjuncts that all their filters have. The remaining
-window and filter of a query are its `Terms`, which it applies to its own combinations. Keys over the same expressions
-share one code. A relation with a different name is a separate relation, and its rows are sent separately.
+window and filter of a query are its `ResidualPredicates`, which it applies to its own combinations. Keys over the same
+expressions share one code. A relation with a different name is a separate relation, and its rows are sent separately.
 
 Invariant: each query returns the same results as it would alone. Grouped queries and those with outer joins follow the
 watermark of their own streams.
@@ -36,7 +36,7 @@ MOST_RELATIONS = 128
 
 
 @dataclass(frozen=True)
-class Terms:
+class ResidualPredicates:
     """A query's residual window and filter on a shared relation; `range` is that of the query's own window."""
 
     relation: str
@@ -54,7 +54,7 @@ class Member:
 
     name: str
     query: Query
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[ResidualPredicates, ...] = ()
     """For relations on which the query has a shorter window or a stricter filter than the set."""
     feeds: bool = False
     """Whether other queries of the set read its results; each result then carries its event time as the last column."""
@@ -390,7 +390,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
                 )
             continue
         if rest or is_shorter:
-            terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
+            terms.append(ResidualPredicates(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, whole, own.name)
     names = {old.name: new.name for old, new in zip(query.whole.keys, whole.keys, strict=True)}

@@ -71,7 +71,6 @@ class PlanOptions:
     memory: float = math.inf
     """Maximum bytes per slot."""
     objective: Objective = field(default_factory=Objective)
-    force: str | None = None
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     optimizer: str | None = None
@@ -80,7 +79,7 @@ class PlanOptions:
     @property
     def has_hints(self) -> bool:
         """Whether a shape, probe orders or an optimizer is required; then the plan cannot share joins or be a mesh."""
-        return self.force is not None or self.optimizer is not None or bool(self.keep or self.forbid)
+        return self.optimizer is not None or bool(self.keep or self.forbid)
 
     def with_stats(self, entries: Mapping[str, object]) -> PlanOptions:
         """Returns the options with statistics in the form of a spec's `stats:` block."""
@@ -95,12 +94,12 @@ class PlanOptions:
 
     def with_hints(
         self,
-        force: str | None = None,
+        *,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
     ) -> PlanOptions:
-        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
+        return replace(self, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
 
     def need_statistics(self, query: Query) -> bool:
         """True if statistics can affect the choice: there are several plans or limits."""
@@ -476,16 +475,9 @@ def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn 
 
 
 def _hints(query: Query, wishes: PlanOptions) -> Hints:
-    entry, force = "plan", wishes.plan.strip()
+    force = wishes.plan.strip()
     if not force:
-        raise PlanError("the plan is empty", hint="use auto, mjoin, tree or a plan text such as ((a b) c)")
-    if wishes.force is not None:
-        if force not in ("auto", wishes.force):
-            raise SpecError(
-                f"'plan' and 'hints.force' name different plans, '{force}' and '{wishes.force}'",
-                hint="write 'plan: auto', or leave 'hints.force' out",
-            )
-        entry, force = "hints.force", wishes.force
+        raise PlanError("the plan is empty", hint="use auto, mjoin, tree, jtree or a plan text such as ((a b) c)")
     if force == "mesh" or is_mesh_text(force):
         # Its routes are orders of the mjoin, which is also the initial plan of a mesh that is yet to be learnt.
         force = "mjoin"
@@ -495,19 +487,14 @@ def _hints(query: Query, wishes: PlanOptions) -> Hints:
             f"'hints.optimizer' names '{wishes.optimizer}', which is not an optimizer",
             hint=f"write one of {', '.join(NAMED)}, or leave it out to ask all",
         )
-    try:
-        return Hints.parse(
-            query.graph,
-            query.merging,
-            force=wanted,
-            keep=wishes.keep,
-            forbid=wishes.forbid,
-            optimizer=wishes.optimizer,
-        )
-    except PlanError as error:
-        if entry == "plan" or error.message.startswith("'hints."):
-            raise
-        raise PlanError(f"'{entry}': {error.message}", detail=error.detail, hint=error.hint) from error
+    return Hints.parse(
+        query.graph,
+        query.merging,
+        force=wanted,
+        keep=wishes.keep,
+        forbid=wishes.forbid,
+        optimizer=wishes.optimizer,
+    )
 
 
 def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None = None) -> NoFeasiblePlan:

@@ -18,7 +18,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from anabranch.lang.schema import Schema
 from anabranch.plan.query import Query
@@ -50,10 +49,6 @@ class OperatorSpec:
     inputs: tuple[InputSpec, ...] = ()
     serves: str = ""
     """The stream of a gate, the query of a delivery."""
-
-    @cached_property
-    def schema_names(self) -> tuple[str, ...]:
-        return self.query.schema.names
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_auto_learns_nothing_where_no_mesh_could_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), BUSY.with_hints("mjoin")]
+    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), replace(BUSY, plan="mjoin")]
 )
 def test_a_plan_that_is_wished_for_leaves_no_room_for_a_mesh(wishes: PlanOptions) -> None:
     assert decide(QUERY, wishes, learn=never).mesh is None
