@@ -70,6 +70,8 @@ class PlanOptions:
     """Maximum cores per slot."""
     memory: float = math.inf
     """Maximum bytes per slot."""
+    latency: float = math.inf
+    """Maximum seconds from the arrival of a row to its results."""
     objective: Objective = field(default_factory=Objective)
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -85,9 +87,12 @@ class PlanOptions:
         """Returns the options with statistics in the form of a spec's `stats:` block."""
         return replace(self, given=given_statistics(Entry("stats", entries)))
 
-    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> PlanOptions:
+    def with_limits(
+        self, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+    ) -> PlanOptions:
         """Sets the limits of a slot; None leaves a limit unchanged."""
-        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
+        seconds = self.latency if latency is None else latency_limit(Entry("limits.latency", latency))
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), latency=seconds)
 
     def with_objective(self, text: str) -> PlanOptions:
         return replace(self, objective=Objective.parse(text))
@@ -105,7 +110,7 @@ class PlanOptions:
         """True if statistics can affect the choice: there are several plans or limits."""
         # Two relations have only one join, but in a grouped query either may be merged first.
         is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
-        return is_open or min(self.cpu, self.memory) < math.inf
+        return is_open or min(self.cpu, self.memory, self.latency) < math.inf
 
 
 def _cpu(limit: float | None, now: float) -> float:
@@ -137,6 +142,11 @@ def memory_limit(entry: Entry) -> float:
     return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
 
 
+def latency_limit(entry: Entry) -> float:
+    """Reads the maximum seconds from the arrival of a row to its results."""
+    return entry.seconds("write a duration above 0, such as 5 seconds")
+
+
 def decide(
     query: Query,
     wishes: PlanOptions = AUTO,
@@ -155,7 +165,7 @@ def decide(
     """
     wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
-    budget = Budget(wishes.cpu, wishes.memory, slots)
+    budget = Budget(wishes.cpu, wishes.memory, slots, latency=wishes.latency, batch=batch)
     written = _written_with_sharing(wishes)
     if written is not None:
         wishes = replace(wishes, plan=str(unshared(written)))
@@ -276,7 +286,8 @@ def allocate(
     `choose_at` chooses the plans for a number of slots; `fill` assigns the groups of a grid to slots, for the bytes per
     second of each relation.
     """
-    if min(*(min(each.cpu, each.memory) for each in wishes.values()), together.cpu, together.memory) == math.inf:
+    own = (limit for each in wishes.values() for limit in (each.cpu, each.memory, each.latency))
+    if min(*own, together.cpu, together.memory) == math.inf:
         raise SpecError(
             "the fewest slots that keep the limits are asked for, and there are no limits",
             hint="write what a slot may use: limits: {cpu: 0.8, memory: 500 MB}",
@@ -296,7 +307,7 @@ def allocate(
         needs = [(proposal(choice).cost, choice.budget) for choice in choices.values()]
         needs += [] if joint is None else [(joint.cost, joint.budget)]
         objections = (
-            over_limits(cost, table, limits.cpu, limits.memory, taken=limits.taken, room=limits.room)
+            over_limits(cost, table, limits.slot_cpu, limits.memory, taken=limits.taken, room=limits.room)
             for cost, limits in needs
         )
         return next(filter(None, objections), None)
@@ -510,19 +521,25 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
             named, best, limit = "'limits.cpu'", "the plan with least CPU", allowed[0]
         case "memory":
             named, best, limit = "'limits.memory'", "the plan with least memory", allowed[1]
+        case "latency":
+            named, best = "'limits.latency'", "the plan with least CPU"
+            limit = f"'limits.latency' allows {budget.latency:g} s, and batches come every {budget.batch:g} s"
         case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
     subject = "no plan" if failed.is_proven else f"none of {counted(len(failed.considered), 'plan')} considered"
     slot = budget.of_slot(cost)
+    written = [f"write 'limits: {{{', '.join(needs)}}}' or more"] if needs else []
     remedies = ["use more slots", "shorten the windows"]
-    if host is not None and cost.cpu > budget.total_cpu:
+    if failed.bound == "latency":
+        remedies.insert(0, "set a shorter trigger")
+    elif host is not None and cost.cpu > budget.total_cpu:
         remedies.insert(0, "set a longer trigger")
     return NoFeasiblePlan(
         f"{subject} fits within {named}",
         detail=f"{limit}; {best} is {failed.best}, which needs {slot.cpu:.3g} cores and "
         f"{size_text(slot.memory)}{each}{_parts(cost, budget, host)}",
-        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, {', '.join(remedies[:-1])}, or {remedies[-1]}",
+        hint=", ".join([*written, *remedies[:-1], f"or {remedies[-1]}"]),
     )
 
 
@@ -532,7 +549,11 @@ def _needed(cost: Resources, budget: Budget) -> list[str]:
     Includes every limit that the plan exceeds: if only one of two were raised, the next error would be about the other.
     """
     slot = budget.of_slot(cost)
-    needs = [f"cpu: {_rounded_up(slot.cpu):g}"] if cost.cpu > budget.total_cpu else []
+    needs = []
+    if cost.cpu > budget.total_cpu:
+        is_slow = budget.slot_cpu < budget.cpu and budget.latency_of(cost) < math.inf
+        needs = [f"latency: {_rounded_up(budget.latency_of(cost)):g} seconds"] if is_slow else []
+        needs += [f"cpu: {_rounded_up(slot.cpu):g}"] if slot.cpu > budget.cpu else []
     return needs + ([f"memory: {size_text(_rounded_up(slot.memory))}"] if cost.memory > budget.total_memory else [])
 
 

@@ -35,6 +35,7 @@ from anabranch.planning.choosing import (
     SetWishes,
     cpu_limit,
     given_statistics,
+    latency_limit,
     memory_limit,
 )
 from anabranch.run.evolving import Evolve
@@ -463,13 +464,14 @@ def _trigger(entry: Entry) -> Trigger:
 
 def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
     """Reads the entries about plans."""
-    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
+    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory latency"), {})
     hints = optional(entries, "hints", lambda entry: entry.mapping("keep forbid optimizer"), {})
     return PlanOptions(
         plan=optional(entries, "plan", _plan, AUTO.plan),
         given=optional(entries, "stats", given_statistics, AUTO.given),
         cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),
         memory=optional(limits, "memory", memory_limit, AUTO.memory),
+        latency=optional(limits, "latency", latency_limit, AUTO.latency),
         objective=optional(entries, "objective", lambda entry: Objective.parse(entry.text()), AUTO.objective),
         keep=optional(hints, "keep", Entry.texts, ()),
         forbid=optional(hints, "forbid", Entry.texts, ()),

@@ -14,6 +14,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.calibrate.engine_costs import stream
 from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.lang.catalog import Catalog
+from anabranch.optimize.explain import explanation
 from anabranch.optimize.proposals import kind
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import PhysicalPlan
@@ -154,3 +155,23 @@ def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> No
         assert change_rules(QUERY, wishes, decide(QUERY, wishes), adapt=Settings()).staging is None
     wanted = replace(BUSY, plan="mesh")
     assert change_rules(QUERY, wanted, decide(QUERY, wanted)).staging == Staging()
+
+
+def test_a_latency_limit_admits_only_plans_that_process_a_batch_in_time() -> None:
+    costs = sorted(each.cost.cpu for each in proposal(decide(QUERY, BUSY, batch=2.0)).considered)
+    cores = (costs[0] + costs[-1]) / 2
+    assert costs[0] < cores < 1
+    choice = decide(QUERY, replace(BUSY, latency=2.0 * (1 + cores)), batch=2.0)
+    found = proposal(choice)
+    assert choice.budget.latency_of(found.cost) <= 2.0 * (1 + cores)
+    over = [each for each in found.considered if each.standing == "over"]
+    assert over
+    assert all(each.cost.cpu > cores and "latency is over" in each.reason for each in over)
+    assert f"budget {2.0 * (1 + cores):g} s of latency" in explanation(choice)
+
+
+def test_a_latency_that_no_plan_keeps_is_named_with_a_remedy() -> None:
+    with pytest.raises(NoFeasiblePlan, match=r"no plan fits within 'limits\.latency'") as raised:
+        proposal(decide(QUERY, replace(BUSY, latency=1.0), batch=2.0))
+    assert "batches come every 2 s" in (raised.value.detail or "")
+    assert "set a shorter trigger" in (raised.value.hint or "")
