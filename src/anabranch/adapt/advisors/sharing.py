@@ -1,14 +1,11 @@
 """Decides, while queries of a set run, which joins they share.
 
-Each adapting query has a loop of its own that decides on its plan. Whether a join is shared concerns several queries,
-so it is decided here, for those that adapt as a whole (`scope: query`): at the end of every interval the joint choice
-(`optimize.joint`) is made again with measured statistics and weighed against the plans in force. It passes the gate of
-any other change: a ratio, an amount, and pay-back of the state that has to be moved. While a query shares a join its
-own loop goes on learning, from the statistics of the join, and decides nothing; once it shares no longer, the loop
-decides again.
+Each adapting query has a controller that decides on its plan; whether a join is shared concerns several queries, so it
+is decided here for those that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
+made again with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
+shares a join, its history goes on and its controller decides nothing.
 
-Limit: a decision costs the search of each query's plans, so it is made in line only for queries of few relations; for
-others the plan in force is the only one considered.
+Limit: the plans of a query are searched only if it has few relations; otherwise its plan in force is the only one.
 """
 
 from __future__ import annotations
@@ -80,12 +77,9 @@ class SharingLoop:
     def is_active(self) -> bool:
         return self._sharing.is_automatic and len(self._adapting) > 1
 
-    @property
-    def _gate(self) -> Gate:
-        """The gate of the first adapting query."""
-        adapt = self._rules[min(self._adapting)].adapt
-        assert adapt is not None
-        return adapt.gate
+    def _gates(self, names: Iterable[str]) -> list[Gate]:
+        """The gates of some adapting queries; a joint change has to pass each of them."""
+        return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
 
     def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
         """Takes in a batch of all slots in which no query changed its plan."""
@@ -106,7 +100,8 @@ class SharingLoop:
         self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
     ) -> SharingDecided | None:
         """The decision that is due after a batch; `adapting` are those of the adapting queries."""
-        if not self._gate.cool_down.has_passed(self._since.batches, self._since.seconds):
+        since = self._since
+        if not all(gate.cool_down.has_passed(since.batches, since.seconds) for gate in self._gates(self._adapting)):
             return None
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
@@ -145,7 +140,12 @@ class SharingLoop:
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
         price = self._price(changed, now, partakers)
-        verdict = judge(self._gate, cost, joint.cost, price, Objective.parse("cpu"), self._sharing.budget)
+        objective = Objective.parse("cpu")
+        verdicts = [
+            judge(gate, cost, joint.cost, price, objective, self._sharing.budget)
+            for gate in self._gates(changed or self._adapting)
+        ]
+        verdict = next((each for each in verdicts if not each.passed), verdicts[0])
         is_frozen = any(each.is_frozen for each in adapting.values())
         reason = f"frozen; otherwise: {verdict.reason}" if verdict.passed and is_frozen else verdict.reason
         return SharingDecided(
