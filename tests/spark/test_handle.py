@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import anabranch
 from anabranch import errors
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Dimension, Partitioning
@@ -158,6 +159,16 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
     yield started
     for handle in handles:
         handle.stop()
+
+
+def test_completion_offers_what_users_call_and_an_old_name_leads_to_the_new_one() -> None:
+    handle = object.__new__(QueryHandle)
+    assert {"stop", "abortMigration", "awaitMigration"} <= set(dir(handle))
+    assert not {"fail", "follow", "leaving", "raise_original", "expect_end"} & set(dir(handle))
+    with pytest.raises(AttributeError, match="it is now 'abortMigration'"):
+        _ = handle.abort_migration  # type: ignore[attr-defined]
+    assert "local_session" in dir(anabranch)
+    assert callable(anabranch.local_session)
 
 
 def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

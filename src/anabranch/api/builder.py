@@ -28,6 +28,9 @@ class RunBuilder(ABC):
     def __init__(self) -> None:
         self._run = RunSettings()
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in {"run_settings", "query_settings"}]
+
     @property
     def run_settings(self) -> RunSettings:
         """The settings of the run so far."""
@@ -69,7 +72,7 @@ class RunBuilder(ABC):
 
     def trigger(
         self,
-        *,
+        *given: object,
         processingTime: str | None = None,
         availableNow: bool | None = None,
         once: bool | None = None,
@@ -80,6 +83,11 @@ class RunBuilder(ABC):
 
         Spark's `once`, `continuous` and `realTime` are not supported; the error names the alternative.
         """
+        if given:
+            raise SpecError(
+                f"a trigger takes its arguments by name, found {given[0]!r}",
+                hint=f"write trigger(processingTime={given[0]!r}) or trigger(availableNow=True)",
+            )
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
             raise SpecError("trigger 'once' is not supported", hint=hint)

@@ -191,7 +191,7 @@ def _migrate(control: Control, wanted: Mapping[str, Any]) -> None:
 
 ACTIONS: Mapping[str, Callable[[Control, Mapping[str, Any]], None]] = {
     "migrate": _migrate,
-    "abort": lambda control, wanted: control.abort_migration(wanted.get("query") or None),
+    "abort": lambda control, wanted: control.abortMigration(wanted.get("query") or None),
     "freeze": lambda control, wanted: control.freeze(True),
     "thaw": lambda control, wanted: control.freeze(False),
     "rebalance": lambda control, wanted: control.rebalance(),

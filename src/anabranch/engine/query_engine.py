@@ -288,7 +288,7 @@ class QueryEngine:
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
         if len(found):
-            yield known, self._project(found, known)
+            yield known, self._project(found)
 
     def group(self, found: Combinations) -> None:
         """Adds finished combinations to the pending groups."""
@@ -396,14 +396,14 @@ class QueryEngine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _project(self, found: Combinations, known: Int64Array) -> pa.RecordBatch:
+    def _project(self, found: Combinations) -> pa.RecordBatch:
         started = perf_counter()
         read = self._reader(found)
         arrays = [evaluate(output.expression, read, len(found)) for output in self.query.outputs]
         schema = self.query.schema.to_arrow()
         if self._feeds:
             # By position, because a column of the query may have any name.
-            arrays.append(pa.array(known))
+            arrays.append(pa.array(found.newest))
             schema = schema.append(pa.field(EVENT_TIME, pa.int64(), nullable=False))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         self.meter.rows_out += len(found)

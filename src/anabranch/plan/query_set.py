@@ -22,7 +22,7 @@ from functools import cached_property
 from anabranch.errors import BundleError
 from anabranch.lang.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
 from anabranch.lang.schema import Field, Schema
-from anabranch.lang.window import Window
+from anabranch.lang.window import FOREVER, Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
@@ -256,18 +256,18 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if query.waits and name in read:
-            raise BundleError(
-                f"{titled(name)} has outer joins, and other queries read it",
-                detail="results that meet nothing are known late, and would be late for its readers",
-                hint="make the outer join in the query that reads it",
-            )
         if query.whole.counted:
             raise BundleError(
                 f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
+    for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
+        raise BundleError(
+            f"{titled(relation.stream)} has results that may be any time older than its watermark",
+            detail="a query that reads them would wait for ever",
+            hint="bound its windows, or add a condition over event times",
+        )
     relations = _shared_relations({name: query.whole for name, query in named.items()})
     if len(relations) > MOST_RELATIONS:
         raise BundleError(

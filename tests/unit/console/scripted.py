@@ -128,7 +128,7 @@ class ScriptedHandle:
             raise PlanError("'z' is not a relation of the query", hint="use a, b and c")
         self.asked.append(("migrate", plan, strategy, slots, query))
 
-    def abort_migration(self, query: str | None = None) -> None:
+    def abortMigration(self, query: str | None = None) -> None:
         self.asked.append(("abort", query))
 
     def freeze(self, frozen: bool = True) -> None:
