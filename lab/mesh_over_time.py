@@ -19,12 +19,11 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch import cql
-from anabranch.adapt.mesh_watch import MeshWatch
-from anabranch.adapt.policy import Interval
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
+from anabranch.mesh.drift import RouteTrend
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
@@ -205,7 +204,7 @@ def measure_drift(setting: Setting) -> Turned:
     streams = Streams(batch=20_000, window=40_000)
     filling, turn_at, count = 3, 8, 14 if setting.quick else 22
     rng, query = np.random.default_rng(setting.seed), streams.query
-    first, watch = Competitor(query), MeshWatch(Interval())
+    first, watch = Competitor(query), RouteTrend()
     searches, changing = list[int](), list[float]()
     competitors: dict[str, Competitor] = {}
     speed: dict[str, list[float]] = {"kept": [], "adapted": [], "plan": []}
@@ -226,9 +225,11 @@ def measure_drift(setting: Setting) -> Turned:
         adapted = competitors["adapted"]
         current = adapted.engine.only.plan
         assert isinstance(current, Mesh)
-        if watch.note(current, adapted.statistics, None) is not None:
+        watch = watch.after(adapted.statistics.routes)
+        if watch.drift(current) is not None:
             searches.append(number)
             mesh = learn(adapted.engine, rng, current).mesh
+            watch = watch.judged() if mesh == current else RouteTrend()
             started = thread_time()
             adapted.engine.migrate(mesh, strategy_named("none"))
             changing.append(thread_time() - started)

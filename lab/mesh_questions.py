@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from anabranch.adapt.mesh_watch import learn_mesh
+from anabranch.mesh.profiled import learn_mesh
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.mesh import Mesh, Plan, orders_of
 from anabranch.run.meshing import profiles_of_rows

@@ -1,39 +1,40 @@
-"""The first act: three live streams of files whose nature drifts, and a query that changes its plan while it runs.
+"""The first act: three streams with heavy joins drift; a query that adapts is compared with one that keeps its plan.
 
-A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. At first an order
-is paid at once and sent in several parcels, later it is paid in instalments and sent in one. The query measures it,
-decides, and changes its plan while results keep coming.
+At first few depots ship everything, so payments meet many shipments and hardly any order; later few accounts order
+everything, and it is the other way round. Both runs read the same files, one file of each stream per micro-batch: first
+the query that keeps its first plan, then the query that adapts. Trigger times are Spark's own, of whole triggers.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
-from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import DataDriven, Interval
-from anabranch.adapt.settings import Settings
-from anabranch.console.live import View, advance, follow
 from anabranch.console.picture import OUTPUT, ShownPlan, plans_svg
+from anabranch.console.runs import LiveRun
+from anabranch.console.server import Console as WebConsole
+from anabranch.errors import HostError
 from anabranch.lang.schema import TIMESTAMP
-from anabranch.lang.sizes import size_text
-from anabranch.optimize.proposals import kind
 from anabranch.plan.physical import shape, subplans
 from anabranch.plan.text import parse
-from anabranch.planning.choosing import headline, proposal
+from anabranch.planning.choosing import headline
 from anabranch.planning.explain import Explanation
+from anabranch.spark.handle import QueryHandle
 from anabranch.spark.session import SparkSession
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
@@ -42,198 +43,169 @@ from anabranch.stats.step import StepStatistics
 from examples.demo.check import Check, compare
 from examples.demo.screen import command
 
-ORDERS_PER_TICK = 600
-TICK = 0.5
-"""Seconds of the wall clock between two files of a stream."""
-TICK_EVENT_TIME = 2_000_000
-"""Microseconds of event time that a file covers: the streams run four times as fast as the clock."""
-DRIFT = 0.3
-"""The share of the streams after which their nature changes."""
-SEVERAL = 6
-"""Parcels of an order before that, and instalments after."""
-DISORDER = 3_000_000
+ROWS = 16_000
+"""Rows of each stream in a file; a micro-batch takes one file of each."""
+BATCHES, DRIFT = 30, 10
+"""Micro-batches of a run, and the one with which the streams drift."""
+MATCHES = 80
+"""Rows that a row meets in the window of the other stream where keys are few."""
+MANY = 20_000_000
+"""Values of a key where they are many: hardly any row meets another."""
+BATCH_TIME = 10_000_000
+"""Microseconds of event time that a file covers."""
+WINDOW = 3
+"""Files whose rows a window holds."""
 START = 1_767_225_600_000_000
 """2026-01-01, where event time begins."""
+FASTER = 1.5
+"""The adapting query is expected to be so many times faster after its change, in whole triggers."""
 
 NAMES = ("orders", "payments", "shipments")
-HISTORY = Path("checkpoint", "anabranch", "history.jsonl")
+WAYS = {"kept": "first plan kept", "adapting": "adapting"}
 
-SPEC = """\
-# Orders that were paid in full and shipped, each step within its window.
+QUERY = """\
+SELECT o.number AS ordered, p.number AS paid, s.number AS shipped
+FROM orders [RANGE 30 SECONDS] AS o,
+     payments [RANGE 30 SECONDS] AS p,
+     shipments [RANGE 30 SECONDS] AS s
+WHERE o.account = p.account AND p.depot = s.depot
+"""
+
+SPEC = f"""\
+# Orders and shipments that a payment connects, within 30 seconds.
 streams:
   orders:
-    {format: parquet, path: streams/orders, event_time: ts, watermark: 3 seconds,
-     schema: "ts timestamp, order_id bigint, customer string, amount bigint"}
+    {{format: parquet, path: streams/orders, event_time: ts, options: {{maxFilesPerTrigger: 1}},
+     schema: "ts timestamp, number bigint, account bigint"}}
   payments:
-    {format: parquet, path: streams/payments, event_time: ts, watermark: 3 seconds,
-     schema: "ts timestamp, order_id bigint, method string, paid bigint"}
+    {{format: parquet, path: streams/payments, event_time: ts, options: {{maxFilesPerTrigger: 1}},
+     schema: "ts timestamp, number bigint, account bigint, depot bigint"}}
   shipments:
-    {format: parquet, path: streams/shipments, event_time: ts, watermark: 3 seconds,
-     schema: "ts timestamp, order_id bigint, carrier string"}
+    {{format: parquet, path: streams/shipments, event_time: ts, options: {{maxFilesPerTrigger: 1}},
+     schema: "ts timestamp, number bigint, depot bigint"}}
 query: |
-  SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
-  FROM orders [RANGE 60 SECONDS] AS o,
-       payments [RANGE 40 SECONDS] AS p,
-       shipments [RANGE 40 SECONDS] AS s
-  WHERE o.order_id = p.order_id AND p.order_id = s.order_id
-    AND p.paid >= o.amount AND o.amount > 20
-sink: {format: parquet, path: results}
-checkpoint: checkpoint
-trigger: 1 second
+  {QUERY.strip().replace(chr(10), chr(10) + "  ")}
+sink: {{format: parquet, path: results/adapting}}
+checkpoint: checkpoint/adapting
+trigger: available_now
 slots: 2
-plan: tree              # the best of two-way joins, as Spark has them: a change of plan then has states to move
-adapt:
-  policy: data-driven
-  every: 12 seconds     # of event time, which runs four times as fast as the clock here
-name: demo
+plan: tree              # two-way joins, as Spark has them
+adapt: true
+name: adapting
 """
 
-# Each row counts while the newest of the three is within its range: 60 s for orders, 40 s for the others.
 BATCH_ANSWER = """
-SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
-FROM orders o JOIN payments p ON o.order_id = p.order_id JOIN shipments s ON p.order_id = s.order_id
-WHERE p.paid >= o.amount AND o.amount > 20
-  AND greatest(o.ts, p.ts, s.ts) - o.ts <= INTERVAL 60 SECONDS
-  AND greatest(o.ts, p.ts, s.ts) - p.ts <= INTERVAL 40 SECONDS
-  AND greatest(o.ts, p.ts, s.ts) - s.ts <= INTERVAL 40 SECONDS
+SELECT o.number AS ordered, p.number AS paid, s.number AS shipped
+FROM orders o JOIN payments p ON o.account = p.account JOIN shipments s ON p.depot = s.depot
+WHERE greatest(o.ts, p.ts, s.ts) - least(o.ts, p.ts, s.ts) <= INTERVAL 30 SECONDS
 """
 
 
-def prepared_folder(folder: Path) -> Spec:
-    """An empty folder for streams, results and checkpoint, with the spec in it."""
+@dataclass(frozen=True)
+class Ran:
+    """One run of the query."""
+
+    triggers: tuple[float, ...]
+    """Seconds of each whole trigger."""
+    progress: Sequence[Mapping[str, Any]]
+    history: Sequence[Mapping[str, Any]]
+
+    @property
+    def changed_at(self) -> int | None:
+        """The batch with which the plan changed, if it did."""
+        return next((each["batch"] for each in self.history if each.get("phase") == "began"), None)
+
+
+def prepared_folder(folder: Path, seed: int = 1) -> Spec:
+    """Writes the files of the streams and the spec; results and checkpoints begin empty."""
     for name in ("streams", "results", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in NAMES:
-        (folder / "streams" / name).mkdir(parents=True)
+    for name, tables in generate(BATCHES, seed).items():
+        place = folder / "streams" / name
+        place.mkdir(parents=True)
+        for number, table in enumerate(tables):
+            file = place / f"{number:05}.parquet"
+            pq.write_table(table, file)
+            # Spark takes files by age, and these are written too quickly to differ in it.
+            os.utime(file, (START // 1_000_000 + number,) * 2)
     file = folder / "spec.yaml"
     file.write_text(SPEC, encoding="utf-8")
-    # The demo is small: a small gain counts, and decisions follow one another soon.
-    gate = Gate(cores=0.00002, cool_down=Interval(seconds=12.0))
-    adapt = Settings(DataDriven(Interval(seconds=12.0)), gate, remember=3)
-    return load(file).each(lambda query: replace(query, adapt=adapt))
+    return load(file)
 
 
-def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, seconds: int, seed: int) -> bool:
-    """Runs the query over live streams and shows how it went; true when the result equals the batch answer."""
-    streams = generate(max(2, round(seconds / TICK)), seed)
-    with _Writer(streams, folder / "streams") as writer:
-        writer.wait_for_first()
-        prepared = prepare(spec, spark)
-        (choice,) = prepared.choices().values()
-        console.print(headline(choice), style="bold", highlight=False)
-        handle = prepared.on_change(lambda record: _tell(console, record)).start()
-        console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
-        follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
-        writer.go_on()
-        follow(handle, console, until=writer.is_done)
-    handle.processAllAvailable()
-    handle.stop()
-    view = advance(View(), handle.recentProgress)
-    picture = folder / "plan.svg"
-    picture.write_text(_picture(spec, stretches(handle.recentProgress)), encoding="utf-8")
-    (check,) = compare(folder / "streams", NAMES, BATCH_ANSWER, folder / "results")
-    other = "tree" if kind(proposal(choice).plan) == "mjoin" else "mjoin"
-    console.print(_closing_screen(folder, streams, view, handle.report(), check, handle.history, other))
-    return check.has_passed
-
-
-def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
-    """Per stream its files in order of arrival; a row arrives up to the allowed disorder after its event time.
-
-    Most orders are paid and shipped; some of it takes longer than the windows allow, so that the windows matter. Orders
-    of the first part are paid once and come in several parcels, later ones are paid in instalments and come in one.
-    """
+def generate(batches: int, seed: int) -> dict[str, list[pa.Table]]:
+    """Returns for each stream its files in order, one for each micro-batch."""
     random = np.random.default_rng(seed)
-    count = ORDERS_PER_TICK * ticks
-    horizon = ticks * TICK_EVENT_TIME
-    ordered = np.sort(random.integers(0, horizon, count))
-    number = random.permutation(count)
-    amount = random.integers(1, 200, count)
-    customer = random.integers(0, 5_000, count)
-    is_late = ordered >= DRIFT * horizon
-
-    paid = (random.random(count) < 0.85) * np.where(is_late, SEVERAL, 1)
-    shipped = (paid > 0) * (random.random(count) < 0.8) * np.where(is_late, 1, SEVERAL)
-    payer, sender = np.repeat(np.arange(count), paid), np.repeat(np.arange(count), shipped)
-    short = random.random(len(payer)) < 0.1
-
-    methods, carriers = np.array(["card", "transfer", "wallet"]), np.array(["road", "rail", "air", "barge"])
-    columns: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
-        "orders": (
-            ordered,
-            {"order_id": number, "customer": [f"c{id:04}" for id in customer], "amount": amount},
-        ),
-        "payments": (
-            ordered[payer] + random.exponential(18e6, len(payer)).astype(np.int64),
-            {
-                "order_id": number[payer],
-                "method": methods[random.integers(0, len(methods), len(payer))],
-                "paid": amount[payer] - short,
-            },
-        ),
-        "shipments": (
-            ordered[sender] + random.exponential(24e6, len(sender)).astype(np.int64),
-            {"order_id": number[sender], "carrier": carriers[random.integers(0, len(carriers), len(sender))]},
-        ),
-    }
-    return {name: _files(times, payload, ticks, random) for name, (times, payload) in columns.items()}
+    few = max(2, WINDOW * ROWS // MATCHES)
+    streams: dict[str, list[pa.Table]] = {name: [] for name in NAMES}
+    for batch in range(batches):
+        accounts, depots = (few, MANY) if batch >= DRIFT else (MANY, few)
+        keys = {"orders": {"account": accounts}, "payments": {"account": accounts, "depot": depots}}
+        keys["shipments"] = {"depot": depots}
+        for name in NAMES:
+            times = np.sort(random.integers(0, BATCH_TIME, ROWS)) + START + batch * BATCH_TIME
+            columns = {key: random.integers(0, count, ROWS) for key, count in keys[name].items()}
+            number = np.arange(batch * ROWS, (batch + 1) * ROWS)
+            streams[name].append(pa.table({"ts": pa.array(times).cast(TIMESTAMP), "number": number, **columns}))
+    return streams
 
 
-class _Writer:
-    """A thread that drops one file per stream at every tick, whole or not at all.
-
-    After the first file it waits for `go_on`, so that rows do not pile up while the query starts.
-    """
-
-    def __init__(self, streams: dict[str, list[pa.Table]], folder: Path) -> None:
-        self._streams = streams
-        self._folder = folder
-        self._first = threading.Event()
-        self._started = threading.Event()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="demo-streams", daemon=True)
-
-    def __enter__(self) -> _Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._started.set()
-        self._thread.join()
-
-    def wait_for_first(self) -> None:
-        """Returns when every stream has its first file, so that there is something to sample."""
-        self._first.wait()
-
-    def go_on(self) -> None:
-        self._started.set()
-
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def _write(self) -> None:
-        for tick, tables in enumerate(zip(*self._streams.values(), strict=True)):
-            for name, table in zip(self._streams, tables, strict=True):
-                # A reader never sees half a file: Spark skips names that begin with a dot, and the rename is atomic.
-                hidden = self._folder / name / f".{tick:05}.parquet"
-                pq.write_table(table, hidden)
-                hidden.rename(self._folder / name / f"{tick:05}.parquet")
-            self._first.set()
-            self._started.wait()
-            if self._stopped.wait(TICK):
-                return
+def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console) -> bool:
+    """Runs both queries and shows how they went; true when the plan changed, and paid, and the answers are right."""
+    (choice,) = prepare(spec, spark).choices().values()
+    console.print(headline(choice), style="bold", highlight=False)
+    runs: dict[str, Ran] = {}
+    shown: list[LiveRun] = []
+    with ExitStack() as stack:
+        try:
+            page = stack.enter_context(WebConsole(lambda: shown))
+            console.print(f"the console shows both runs: [bold]{page.url}[/bold]", highlight=False)
+        except HostError as error:
+            console.print(f"without the page in the browser: {error.message}", style="dim")
+        for way in WAYS:
+            handle = _start(spec, way, spark, lambda record: _tell(console, record))
+            shown.append(LiveRun(handle))
+            runs[way] = _followed(handle, way, runs, console)
+    (folder / "plan.svg").write_text(_picture(spec, stretches(runs["adapting"].progress)), encoding="utf-8")
+    checks = compare(folder / "streams", NAMES, BATCH_ANSWER, *(folder / "results" / way for way in WAYS))
+    console.print(_closing_screen(folder, runs, dict(zip(WAYS, checks, strict=True))))
+    return runs["adapting"].changed_at is not None and all(check.has_passed for check in checks)
 
 
-def _files(
-    times: np.ndarray[Any, Any], payload: dict[str, Any], ticks: int, random: np.random.Generator
-) -> list[pa.Table]:
-    """The rows cut by arrival; those that would arrive after the last tick never do."""
-    arrival = times + random.integers(0, DISORDER, len(times))
-    table = pa.table({"ts": pa.array(START + times, pa.int64()).cast(TIMESTAMP), **payload})
-    table = table.take(pa.array(np.argsort(arrival, kind="stable")))
-    cuts = np.searchsorted(np.sort(arrival), TICK_EVENT_TIME * np.arange(ticks + 1))
-    return [table.slice(begin, end - begin) for begin, end in pairwise(cuts)]
+def _start(spec: Spec, way: str, spark: SparkSession, tell: Callable[[Mapping[str, Any]], None]) -> QueryHandle:
+    """Starts one of the queries, with results and checkpoint in places of their own."""
+    sink = spec.only.sink
+    assert sink is not None
+    place = replace(sink, path=str(Path(str(sink.path)).parent / way))
+    own = spec.each(lambda query: replace(query, sink=place, adapt=query.adapt if way == "adapting" else None))
+    checkpoint = str(Path(str(spec.checkpoint)).parent / way)
+    return prepare(replace(own, checkpoint=checkpoint, name=way), spark).on_change(tell).start()
+
+
+def _followed(handle: QueryHandle, way: str, before: Mapping[str, Ran], console: Console) -> Ran:
+    """Draws the trigger times of a query while it runs."""
+
+    def triggers() -> tuple[float, ...]:
+        batches = [each for each in handle.recentProgress if each["adaptive"] is not None]
+        return tuple(each["durationMs"]["triggerExecution"] / 1000 for each in batches)
+
+    drawn = {name: ran.triggers for name, ran in before.items()}
+    with Live(_chart({**drawn, way: ()}), console=console, auto_refresh=False, transient=False) as live:
+        while not handle.awaitTermination(0.5):
+            live.update(_chart({**drawn, way: triggers()}), refresh=True)
+        live.update(_chart({**drawn, way: triggers()}), refresh=True)
+    return Ran(triggers(), handle.recentProgress, handle.history)
+
+
+def _chart(runs: Mapping[str, Sequence[float]]) -> Group:
+    """One line for each run: a bar for each trigger. The first, which loads the kernels, does not set the scale."""
+    blocks, most = " ▁▂▃▄▅▆▇█", max((max(each[1:], default=0.0) for each in runs.values()), default=0.0) or 1.0
+    lines = []
+    for way, triggers in runs.items():
+        bars = "".join(blocks[min(8, max(1, round(8 * seconds / most)))] for seconds in triggers)
+        latest = f"{triggers[-1]:.2f} s" if triggers else ""
+        lines.append(Text(f"{WAYS[way]:>15} {bars:<{BATCHES}} {latest}", style="green" if way == "adapting" else "red"))
+    return Group(*lines, Text(f"{'':>15} {'':<{DRIFT}}↑ the streams drift; bars are whole triggers", style="dim"))
 
 
 @dataclass(frozen=True)
@@ -294,53 +266,56 @@ def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
 
 
 def _tell(console: Console, record: Mapping[str, Any]) -> None:
-    """Prints a decision or a change of plan above the live line."""
-    match record:
-        case {"kind": "decision", "action": "migrate"}:
-            text = f"{record['trigger']}: {record['proposed']} instead of {record['plan']}; {record['reason']}"
-        case {"kind": "decision"}:
-            text = f"{record['trigger']}: {record['plan']} stays; {record['reason']}"
-        case {"phase": "began"}:
-            rows, ms = record["recomputedRows"], 1000 * record["seconds"]
-            text = f"to {record['to']} by {record['strategy']}, {rows:,} rows computed in {ms:.0f} ms"
-        case {"phase": "ended", "batches": 1}:
-            return  # its beginning is told
-        case _:
-            text = f"the plan is {record['plan']}"
-    console.print(f"batch {record['batch']}: {text}", style="yellow", highlight=False)
+    """Prints a change of plan and its reason in one sentence."""
+    if record.get("kind") == "decision" and record["action"] == "migrate":
+        saved = 1 - record["proposedCost"]["cpu"] / record["cost"]["cpu"]
+        text = (
+            f"after batch {record['batch']}, {record['trigger']}, so the query changes its plan from {record['plan']} "
+            f"to {record['proposed']}, which needs {saved:.0%} less CPU"
+        )
+        console.print(text, style="yellow", highlight=False)
 
 
-def _closing_screen(
-    folder: Path,
-    streams: dict[str, list[pa.Table]],
-    view: View,
-    report: dict[str, Any],
-    check: Check,
-    history: list[dict[str, Any]],
-    other_plan: str,
-) -> Panel:
-    sizes = {name: sum(table.num_rows for table in tables) for name, tables in streams.items()}
-    times = sorted(batch["duration_ms"] for batch in report["batches"])
+def _closing_screen(folder: Path, runs: Mapping[str, Ran], checks: Mapping[str, Check]) -> Panel:
+    kept, adapting = runs["kept"], runs["adapting"]
+    changed = adapting.changed_at
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
-    table.add_column()
-    table.add_row("rows in", f"{sum(sizes.values()):,}  ({', '.join(f'{n} {size:,}' for n, size in sizes.items())})")
-    table.add_row("results", f"{check.results:,}")
-    table.add_row("check", check.verdict)
-    if times:
-        table.add_row("batches", f"{len(times)}, half of them within {times[len(times) // 2] / 1000:.2f} s")
-    table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
-    decisions = sum(record["kind"] == "decision" for record in history)
-    began = [record for record in history if record.get("phase") == "began"]
-    for change in began:
-        way = f"{change['from']} to {change['to']} at batch {change['batch']}, by {change['strategy']}"
-        table.add_row("plan changed", f"{way}: {change['recomputedRows']:,} rows computed, nothing lost")
-    table.add_row("decisions", f"{decisions}, each with its reasons in [bold]{folder / HISTORY}[/bold]")
-    table.add_row("plan", f"{report['plan']}; drawn in [bold]{folder / 'plan.svg'}[/bold] with those before it")
-    table.add_row("", "")
-    table.add_row("next", f"{command()} explain {folder / 'spec.yaml'} --sample")
-    table.add_row("", f"{command()} run {folder / 'spec.yaml'} --plan {other_plan}")
-    table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
-    return Panel(
-        table, title="first act: the streams drift", border_style="green" if check.has_passed else "red", expand=False
+    for _ in range(3):
+        table.add_column(justify="right")
+    table.add_row("", *(f"[bold]{name}[/bold]" for name in WAYS.values()), "")
+    whole = [sum(ran.triggers[1:]) for ran in (kept, adapting)]
+    table.add_row(
+        "all triggers but the first",
+        *(f"{seconds:.1f} s" for seconds in whole),
+        f"{whole[0] / whole[1]:.2f} times faster",
     )
+    if changed is not None:
+        means = [fmean(ran.triggers[changed + 1 :] or (0.0,)) for ran in (kept, adapting)]
+        cells = (f"{1000 * seconds:.0f} ms" for seconds in means)
+        colour = "green" if factor(runs) >= FASTER else "yellow"
+        words = f"[bold {colour}]{factor(runs):.2f} times faster[/]"
+        table.add_row("a trigger after the change", *cells, words)
+    table.add_row("results", *(f"{check.results:,}" for check in checks.values()), "")
+    rows: list[Any] = [table, ""]
+    rows += [f"{WAYS[way]}: {check.verdict}" for way, check in checks.items()]
+    for record in adapting.history:
+        if record.get("phase") == "began":
+            computed = f"{record['recomputedRows']:,} rows computed in {1000 * record['seconds']:.0f} ms"
+            rows.append(f"batch {record['batch']}: {record['from']} became {record['to']}; {computed}, nothing lost")
+    if changed is None:
+        rows.append("[red]the plan did not change[/red]")
+    rows.append(f"both plans are drawn in [bold]{folder / 'plan.svg'}[/bold]")
+    rows.append(f"next: {command()} explain {folder / 'spec.yaml'} --sample")
+    has_passed = changed is not None and all(check.has_passed for check in checks.values())
+    return Panel(
+        Group(*rows), title="first act: the streams drift", border_style="green" if has_passed else "red", expand=False
+    )
+
+
+def factor(runs: Mapping[str, Ran]) -> float:
+    """How many times longer the triggers of the kept plan are than those of the adapting query, after the change."""
+    changed = runs["adapting"].changed_at
+    assert changed is not None
+    kept, adapting = (fmean(runs[way].triggers[changed + 1 :] or (0.0,)) for way in WAYS)
+    return kept / adapting if adapting else 0.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.adapt import routing, weighing
+from anabranch.adapt.advisors import routes, weighing
 from anabranch.adapt.gate import Gate, Verdict
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.rules import ChangeRules, Staging
@@ -97,7 +97,7 @@ def _put_eddy(engine: Engine, batching: int | None) -> None:
 @pytest.fixture
 def every_change_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is proposed is taken, so that plans change as often as they can."""
-    for room in (weighing, routing):
+    for room in (weighing, routes):
         monkeypatch.setattr(room, "judge", lambda *_: Verdict(True, "every change passes"))
 
 

@@ -1,4 +1,4 @@
-"""The second act of the demo, in little: runs by plan and by mesh end and give DuckDB's answer."""
+"""Both acts of the demo, in little: the plan changes, and all runs give DuckDB's answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,25 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
-from examples.demo import skew
+from examples.demo import drift, skew
+
+
+@pytest.mark.spark
+def test_a_query_that_adapts_changes_its_plan_when_the_streams_drift(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drift, "ROWS", 3_000)
+    monkeypatch.setattr(drift, "BATCHES", 24)
+    monkeypatch.setattr(drift, "DRIFT", 8)
+    out = io.StringIO()
+    spec = drift.prepared_folder(tmp_path)
+    assert drift.perform(tmp_path, spec, spark, Console(file=out, width=120))
+    screen = out.getvalue()
+    assert "so the query changes its plan from ((o p) s) to" in screen
+    assert screen.count("passed: row for row the batch answer of DuckDB over the same files") == 2
+    picture = (tmp_path / "plan.svg").read_text(encoding="utf-8")
+    assert "ran last, batches" in picture
+    assert "replaced before batch" in picture
 
 
 @pytest.mark.spark

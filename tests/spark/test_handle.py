@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -76,6 +76,9 @@ class FakeRunner:
 
     def freeze(self, frozen: bool) -> None:
         raise AssertionError(frozen)
+
+    def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
+        raise AssertionError(wanted)
 
     @property
     def is_calling(self) -> bool:

@@ -37,14 +37,30 @@ def checked(folder: Path) -> Check:
     return check
 
 
-def test_no_row_of_the_demo_is_late() -> None:
-    for tables in drift.generate(12, seed=3).values():
-        newest = None
-        for table in tables:
-            times = table["ts"].cast(pa.int64())
-            if newest is not None and len(times):
-                assert pc.min(times).as_py() >= newest - drift.DISORDER
-            newest = max(filter(None, (newest, pc.max(times).as_py())), default=None)
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "ROWS", 600)
+    monkeypatch.setattr(drift, "MANY", 2_000)
+    monkeypatch.setattr(drift, "BATCHES", 4)
+    monkeypatch.setattr(drift, "DRIFT", 2)
+
+
+def test_files_follow_each_other_and_keys_change_their_number_with_the_drift() -> None:
+    streams = drift.generate(4, seed=3)
+    for tables in streams.values():
+        ends = [(pc.min(table["ts"]).as_py(), pc.max(table["ts"]).as_py()) for table in tables]
+        assert all(newest <= oldest for (_, newest), (oldest, _) in pairwise(ends))
+    few = [
+        (pc.count_distinct(t["account"]).as_py() < 100, pc.count_distinct(t["depot"]).as_py() < 100)
+        for t in streams["payments"]
+    ]
+    assert few == [(False, True)] * 2 + [(True, False)] * 2
+
+
+def test_triggers_after_the_change_are_compared() -> None:
+    began = {"kind": "migration", "phase": "began", "batch": 1}
+    runs = {"kept": drift.Ran((1.0, 9.0, 4.0, 2.0), [], []), "adapting": drift.Ran((1.0, 9.0, 1.0, 1.0), [], [began])}
+    assert drift.factor(runs) == 3.0
 
 
 def test_the_same_seed_gives_the_same_streams() -> None:
@@ -53,7 +69,7 @@ def test_the_same_seed_gives_the_same_streams() -> None:
 
 
 def test_the_check_counts_what_is_missing_and_what_is_too_many(tmp_path: Path) -> None:
-    write(tmp_path, drift.generate(12, seed=1))
+    write(tmp_path, drift.generate(4, seed=1))
     empty = checked(tmp_path)
     assert empty.missing > 0
     assert not empty.has_passed

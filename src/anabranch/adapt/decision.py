@@ -12,8 +12,9 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Plan
 
 Action: TypeAlias = Literal["migrate", "keep"]
-Origin: TypeAlias = Literal["optimizer", "search", "phases"]
-"""Who proposes a plan: the optimizer, the search for meshes, or the phases of restless streams."""
+Origin: TypeAlias = Literal["optimizer", "search", "phases", "promise"]
+"""Who proposes a plan: the optimizer, the search for meshes, the phases of streams that change often, or the promise
+that a mesh broke."""
 
 
 @dataclass(frozen=True)

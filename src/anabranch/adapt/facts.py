@@ -19,6 +19,8 @@ class BatchFacts:
     """Seconds from its newest event time to the time of day."""
     period: float | None = None
     """Seconds of wall clock from the batch before to this one; None when it is not known."""
+    trigger: float | None = None
+    """Seconds of the whole trigger, with what the host does around the slots; None when it is not known."""
     cores: int | None = None
     """Tasks that can run at once; None when it is not known."""
     backlog: float | None = None

@@ -11,7 +11,7 @@ times the speed decides as the live stream did.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from anabranch.adapt.policy import TEN_BATCHES, Interval
@@ -31,13 +31,25 @@ class Gate:
     ratio: float = 1.2
     """The plan in force needs this many times what the proposed one needs, or more."""
     cores: float = 0.005
-    """Cores saved, at least, when CPU is what is scarce."""
+    """Cores saved, at least, when CPU is what is scarce and the length of triggers is not known."""
+    share: float = 0.01
+    """The share of a whole trigger that a change saves, at least, where the length of triggers is known."""
     bytes: float = 1_000_000.0
     """Bytes saved, at least, when memory is."""
     horizon: float = 600.0
     """Seconds of event time within which a migration must have paid for itself."""
     cool_down: Interval = TEN_BATCHES
     """After a migration nothing is decided for so long."""
+
+    def within(self, trigger: float | None, batch: float, slots: int) -> Gate:
+        """Returns the gate for triggers of so many seconds that take in so much event time, over so many slots.
+
+        >>> Gate().within(0.15, 1.0, 2).cores
+        0.003
+        """
+        if trigger is None or not batch:
+            return self
+        return replace(self, cores=self.share * trigger * slots / batch)
 
 
 @dataclass(frozen=True)

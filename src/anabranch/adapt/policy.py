@@ -18,10 +18,10 @@ Policies compare with the situation at the last decision, so a slow drift is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -68,30 +68,64 @@ class Trend:
 STEADY = Trend()
 
 
+Cause: TypeAlias = Literal[
+    "first", "interval", "statistics", "cost", "memory", "backlog", "intermediate", "lasting", "schedule", "routes"
+]
+"""Why a better plan is searched for: the first statistics are in, the interval has passed, statistics or the cost of a
+row have changed, memory is short, the backlog or the intermediate rows grow, the streams have stayed as they are for as
+long as a postponed change needed, a search for routes is scheduled, or the routes of a mesh have drifted."""
+
+
 @dataclass(frozen=True)
-class Situation:
-    """The query as a policy sees it: the time since the last decision, and the measures of that time.
+class Reason:
+    """A reason to search for a better plan."""
 
-    The functions are asked only by the policies that need them, because they cost more than a look.
-    """
+    cause: Cause
+    text: str
 
-    batches: int
-    seconds: float
-    memory: Callable[[], int]
-    """Bytes of state after the latest batch."""
-    change: Callable[[], float | None]
-    """The largest factor by which a rate or selectivity differs from what the last decision rested on; None when
-    nothing has been decided yet."""
-    waiting: tuple[float, ...] = ()
-    """Rows that waited at the inputs, batch by batch since the last decision; batches that do not know are left out."""
-    between: Callable[[], Sequence[float]] = tuple
-    """Intermediate combinations that each of these batches made."""
-    is_telling: Callable[[], bool] = lambda: False
-    """Whether nothing has been decided yet, and a few batches have rows enough to decide by."""
-    allowed: float = math.inf
-    """Bytes of state that the limits leave."""
-    patience: int = 1
-    """How many intervals a change has to wait: the more, the more changes in a row led to no other plan."""
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the streams have changed, as far as this reason tells."""
+        return self.cause in ("statistics", "cost", "routes")
+
+
+class Situation(Protocol):
+    """What policies ask of the history of a query (`adapt.history`); everything is computed on demand."""
+
+    @property
+    def batches(self) -> int:
+        """Batches since the last decision."""
+
+    @property
+    def seconds(self) -> float:
+        """Event time since the last decision."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of state after the latest batch."""
+
+    @property
+    def change(self) -> float | None:
+        """The largest factor by which a rate or selectivity differs from the last decision; None before the first."""
+
+    @property
+    def waiting(self) -> Sequence[float]:
+        """Rows that waited at the inputs, for each batch since the last decision that knows it."""
+
+    @property
+    def between(self) -> Sequence[float]:
+        """Intermediate rows of each batch since the last decision."""
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether nothing has been decided yet, and the first batches have enough rows to decide by."""
+
+    @property
+    def patience(self) -> int:
+        """Intervals to wait; grows with decisions in a row that kept the plan."""
 
 
 class Policy(Protocol):
@@ -101,12 +135,12 @@ class Policy(Protocol):
     def name(self) -> str:
         """The name in settings and decisions."""
 
-    def suggestion(self, seen: Situation) -> str | None:
-        """The reason to look for a better plan now, or None."""
+    def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
+        """Returns the reason to search now, or None; `allowed` is the bytes of state that the limits leave."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether only its own suggestions count, not that the plan has become dear."""
+        """Whether only its own suggestions count, not that the plan has become more expensive."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +149,10 @@ class Periodic:
     name: ClassVar[str] = "periodic"
     is_strict: ClassVar[bool] = True
 
-    def suggestion(self, seen: Situation) -> str | None:
-        return "the interval has passed" if self.every.has_passed(seen.batches, seen.seconds) else None
+    def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
+        return (
+            Reason("interval", "the interval has passed") if self.every.has_passed(seen.batches, seen.seconds) else None
+        )
 
 
 @dataclass(frozen=True)
@@ -132,14 +168,19 @@ class DataDriven:
         """Who is eager decides on every change, whatever that costs."""
         return self.eager
 
-    def suggestion(self, seen: Situation) -> str | None:
+    def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
         has_passed = self.every.times(seen.patience).has_passed(seen.batches, seen.seconds)
-        if not self.eager and not has_passed and not seen.is_telling():
+        if not self.eager and not has_passed and not seen.is_telling:
             return None
-        factor = seen.change()
+        factor = seen.change
         if factor is None:
-            return "the first statistics are in"
-        return f"statistics changed by a factor of {factor:.3g}" if factor >= self.threshold else None
+            return Reason("first", "the first statistics are in")
+        if factor < self.threshold:
+            return None
+        if math.isinf(factor):
+            # Something is measured for the first time, or no longer: a plan counts other joins than the one before.
+            return Reason("interval", "other statistics are measured than before")
+        return Reason("statistics", f"statistics changed by a factor of {factor:.3g}")
 
 
 @dataclass(frozen=True)
@@ -147,38 +188,28 @@ class MemoryDriven:
     memory: float | None = None
     """Bytes of state that there may be; without it, what the limit on memory leaves."""
     share: float = 0.9
-    """How near the state may come to it."""
+    """The share of it from which on memory is short."""
     trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"
     is_strict: ClassVar[bool] = True
 
-    def suggestion(self, seen: Situation) -> str | None:
-        return _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
+    def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
+        memory = allowed if self.memory is None else self.memory
+        if memory < math.inf and (taken := seen.state_bytes) >= self.share * memory:
+            return Reason("memory", f"the state takes {taken:,} of {memory:,.0f} bytes")
+        if not self.trend.holds(seen.waiting):
+            return None
+        rows, batches = seen.waiting[-1], self.trend.batches
+        return Reason("backlog", f"rows waiting at the inputs rose to {rows:g} over {batches} batches")
 
 
 @dataclass(frozen=True)
-class RefinedMemoryDriven:
-    memory: float | None = None
-    share: float = 0.9
-    trend: Trend = STEADY
+class RefinedMemoryDriven(MemoryDriven):
     name: ClassVar[str] = "refined memory-driven"
-    is_strict: ClassVar[bool] = True
 
-    def suggestion(self, seen: Situation) -> str | None:
-        reason = _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
-        if reason is None and self.trend.holds(between := seen.between()):
-            return f"intermediate rows rose to {between[-1]:g} a batch over {self.trend.batches} batches"
+    def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
+        reason = super().suggestion(seen, allowed)
+        if reason is None and self.trend.holds(between := seen.between):
+            rows, batches = between[-1], self.trend.batches
+            return Reason("intermediate", f"intermediate rows rose to {rows:g} a batch over {batches} batches")
         return reason
-
-
-def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:
-    memory = seen.allowed if memory is None else memory
-    if memory == math.inf or (taken := seen.memory()) < share * memory:
-        return None
-    return f"the state takes {taken:,} of {memory:,.0f} bytes"
-
-
-def _waiting(seen: Situation, trend: Trend) -> str | None:
-    if not trend.holds(seen.waiting):
-        return None
-    return f"rows waiting at the inputs rose to {seen.waiting[-1]:g} over {trend.batches} batches"

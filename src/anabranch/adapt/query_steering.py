@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from anabranch.adapt.change import Change, ChangeRequest, begin
+from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.looking import Looking
-from anabranch.adapt.loop import Loop
-from anabranch.adapt.observation import Batch, Observation
-from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Refusal
-from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.history import Observation
+from anabranch.adapt.reconfigure import reconfigured
+from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
+from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.searches import Searches
-from anabranch.adapt.settings import Settings
-from anabranch.cost.units import unit_costs
-from anabranch.errors import MigrationError
+from anabranch.errors import AnabranchError, MigrationError
+from anabranch.mesh.profiled import pooled
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
 from anabranch.optimize.problem import resource_model
@@ -52,17 +52,16 @@ class QuerySteering:
         """`check` refuses a plan that does not go with those of the other queries of the set."""
         self._query = query
         self._check = check
-        self._settings = rules.adapt or Settings()
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
-        self._criteria = replace(rules.criteria, partitioning=_spread(partitioning))
+        self._rules = replace(rules, criteria=replace(rules.criteria, partitioning=_spread(partitioning)))
         self.searches = Searches(waits=rules.waits)
-        self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
+        self._controllers = _controllers(query, self._rules, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
-        self._looking = self._looks(rules.staging)
-        self._units = unit_costs(rules.criteria.given)[0]
         self._wish: ChangeRequest | None = None
         self._given_up: ChangeRequest | None = None
+        self._changed: list[Mapping[str, Any]] = []
+        """Settings that were changed and are not yet recorded."""
         self._under_way: list[Change] = []
         self._lock = threading.Lock()
 
@@ -70,14 +69,12 @@ class QuerySteering:
         """Takes in that rows are spread over slots in another way from now on."""
         with self._lock:
             now = _spread(partitioning)
-            if now == self._criteria.partitioning:
+            if now == self._rules.criteria.partitioning:
                 return
-            self._criteria = replace(self._criteria, partitioning=now)
-            if self._looking is not None:
-                self._looking.criteria = self._criteria
-            for _, loop in self._loops:
-                if loop.settings.scope == "query":
-                    loop.spread(now)
+            self._rules = replace(self._rules, criteria=replace(self._rules.criteria, partitioning=now))
+            for controller in self._controllers:
+                if controller.settings.scope == "query":
+                    controller.spread(now)
 
     @property
     def lock(self) -> threading.Lock:
@@ -92,9 +89,10 @@ class QuerySteering:
         return ChangeRequest(self._checked(plan, strategy, slots), author)
 
     @property
-    def loop(self) -> Loop | None:
-        """The loop that adapts the query as a whole, if there is one."""
-        return self._loops[0][1] if len(self._loops) == 1 and self._loops[0][0] == self._slots else None
+    def controller(self) -> Controller | None:
+        """The controller that adapts the query as a whole, if there is one."""
+        adapting = [each for each in self._controllers if each.adapts and each.slots == self._slots]
+        return adapting[0] if adapting else None
 
     def ask(self, wish: ChangeRequest) -> None:
         """Makes a checked wish the change that begins with the next batch."""
@@ -106,9 +104,9 @@ class QuerySteering:
         return tuple(self._plans[slot] for slot in self._slots)
 
     @property
-    def has_loops(self) -> bool:
+    def adapts(self) -> bool:
         """True if the query adapts."""
-        return bool(self._loops)
+        return any(each.adapts for each in self._controllers)
 
     @property
     def is_changing(self) -> bool:
@@ -134,8 +132,8 @@ class QuerySteering:
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self._lock:
             self._require_rest()
-            together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
-            if slots is not None and together:
+            controller = self.controller
+            if slots is not None and controller is not None and not controller.is_frozen and len(self._slots) > 1:
                 raise MigrationError(
                     "single slots cannot be changed while the query adapts as a whole",
                     hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
@@ -158,23 +156,46 @@ class QuerySteering:
         A change that the loop decided on and that has not begun is not made, and is recorded as refused.
         """
         with self._lock:
-            self._settings = replace(self._settings, freeze=frozen)
-            if self._looking is not None:
-                self._looking.settings = self._settings
-            for _, loop in self._loops:
-                loop.settings = replace(loop.settings, freeze=frozen)
+            for controller in self._controllers:
+                controller.is_frozen = frozen
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 self._given_up, self._wish = self._wish, None
 
-    def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
-        """Gives the loops the decisions on the same slots in an earlier run."""
-        for slots, loop in self._loops:
-            loop.recall([each for each in decisions if each.get("slots") == [*slots]])
+    @property
+    def rules(self) -> ChangeRules:
+        """The rules by which the query changes, as they are now."""
+        return self._rules
 
-    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
-        """The plans for a batch, and records of changes that could not be begun."""
-        refused: list[Refusal] = []
+    def reconfigure(self, wanted: Mapping[str, Any]) -> None:
+        """Takes another policy, objective or limits from the next decision on; refuses without any effect."""
         with self._lock:
+            self._configure(wanted)
+            self._changed.append(wanted)
+
+    def _configure(self, wanted: Mapping[str, Any]) -> None:
+        rules = reconfigured(self._rules, wanted)
+        for controller in self._controllers:
+            controller.configure(reconfigured(controller.rules, wanted))
+        self._rules = rules
+
+    def recall_settings(self, changes: Iterable[Mapping[str, Any]]) -> None:
+        """Applies the settings that a user changed in an earlier run; skips those that no longer fit."""
+        for wanted in changes:
+            with suppress(AnabranchError):
+                self._configure(wanted)
+
+    def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
+        """Gives the controllers the decisions on the same slots in an earlier run."""
+        for controller in self._controllers:
+            own = [each for each in decisions if each.get("slots") == [*controller.slots]]
+            controller.history = controller.history.recalling(own)
+
+    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
+        """The plans for a batch, and records of changed settings and of changes that could not be begun."""
+        refused: list[QueryRecord] = []
+        with self._lock:
+            refused += [SettingsChanged(batch, wanted) for wanted in self._changed]
+            self._changed.clear()
             if self._given_up is not None:
                 plans = {wanted.plan for wanted in self._given_up.plans.values()}
                 refused += [
@@ -195,11 +216,8 @@ class QuerySteering:
                 self._under_way.append(change)
                 self._obey(instructions)
                 self._wish = None
-            now = self.plans
-            if (looking := self._looking) is not None:
-                now = tuple(
-                    replace(plan, learns=True) if looking.is_asked(slot) else plan for slot, plan in enumerate(now)
-                )
+            asked = {slot for each in self._controllers if each.wants_profiles for slot in each.slots}
+            now = tuple(replace(plan, learns=slot in asked) for slot, plan in enumerate(self.plans))
         return now, refused
 
     def after(
@@ -211,30 +229,16 @@ class QuerySteering:
         """
         with self._lock:
             # The situation of the batch, before the change under way makes its next move.
-            return self._decided(Batch(facts, reports, self.plans, self._units), is_moving)
+            changing, plans = set(self._changing), self.plans
+            records = self._progress(facts.batch, reports)
+            for controller in self._controllers:
+                seen = _observation(facts, reports, plans, controller.slots)
+                if seen is not None:
+                    is_migrating = is_moving or bool(changing & {*controller.slots})
+                    records += self._decisions(controller, replace(seen, is_migrating=is_migrating))
+            return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _decided(self, batch: Batch, is_moving: bool) -> list[QueryRecord]:
-        """The records of a batch, and of what was decided after it."""
-        changing = set(self._changing)
-        records = self._progress(batch.facts.batch, batch.reports)
-        for slots, loop in self._loops:
-            if (seen := _observation(batch, slots)) is None:
-                continue
-            seen = replace(seen, is_migrating=True) if is_moving or changing & {*slots} else seen
-            if shares(batch.plans[slots[0]].plan):
-                loop.watch(seen)
-                continue
-            records += self._decisions(loop, seen, slots)
-        if self._looking is not None:
-            is_busy = bool(self._under_way) or self._wish is not None
-            self._looking.after(batch, self._plans, is_busy=is_busy)
-            decided, chosen = self._looking.decisions(batch.facts.batch, batch.plans, is_busy=is_busy)
-            records += decided
-            if chosen:
-                self._wish = ChangeRequest(chosen, "mesh")
-        return records
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
         """The scheduled changes by their batch; refuses one that can never be made."""
@@ -259,33 +263,28 @@ class QuerySteering:
             others.append(switch)
         return schedule
 
-    def _looks(self, staging: Staging | None) -> Looking | None:
-        """The looks for routes, if any: of slots that adapt together, or of all slots of a query that has no loop."""
-        if staging is None or len(self._query.graph.names) < 2:
-            return None
-        together = [slots for slots, _ in self._loops] or [self._slots]
-        return Looking(self._query, staging, self._settings, self._criteria, together, self._loops, self.searches)
-
     def _slots_of(self, switch: Switch) -> set[int]:
         return set(self._slots if switch.slots is None else switch.slots)
 
-    def _decisions(self, loop: Loop, seen: Observation, slots: tuple[int, ...]) -> list[QueryRecord]:
-        """The decision of a loop on a batch, if there is one; slots that are to migrate do so with the next batch."""
-        decision = loop.observe(seen)
-        if decision is None:
+    def _decisions(self, controller: Controller, seen: Observation) -> list[QueryRecord]:
+        """The decision on a batch, if there is one; slots that are to migrate do so with the next batch.
+
+        Where each slot adapts by itself, several may change with the same batch.
+        """
+        others = self._wish
+        is_alone = others is None or (others.by == "loop" and not {*others.plans} & {*controller.slots})
+        is_busy = not is_alone or bool({*self._changing} & {*controller.slots})
+        made = controller.after(seen, is_busy=is_busy)
+        if made is None:
             return []
-        is_news = decision.action == "keep" and "changed" in decision.trigger and "inf" not in decision.trigger
-        if is_news and self._looking is not None:
-            self._looking.tell(slots, decision.trigger)
-        if decision.action == "migrate" and self._wish is not None and self._wish.by == "user":
-            reason = f"another change was asked for; otherwise: {decision.reason}"
-            decision = replace(decision, action="keep", reason=reason)
+        decision = made.decision
         if decision.action == "migrate" and decision.strategy is not None:
-            chosen = dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
-            others = self._wish.plans if self._wish is not None else {}
-            by_boxes = decision.takes_steps or (self._wish is not None and self._wish.box_by_box)
-            self._wish = ChangeRequest({**others, **chosen}, "loop", box_by_box=by_boxes)
-        return [DecisionMade(decision, slots)]
+            chosen = dict.fromkeys(controller.slots, SlotPlan(decision.proposed, decision.strategy))
+            before = {} if others is None else others.plans
+            by_boxes = decision.takes_steps or (others is not None and others.box_by_box)
+            author: Author = "loop" if decision.origin != "search" else "mesh"
+            self._wish = ChangeRequest({**before, **chosen}, author, box_by_box=by_boxes)
+        return [made]
 
     def _obey(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -350,27 +349,31 @@ class QuerySteering:
         if wished != "auto":
             check_migration(old, new, graph, wished, self._query.merging)
             return wished
-        known = self._loops[0][1].view if self._loops else self._criteria.given
-        spread = self._criteria.partitioning
-        model = resource_model(graph, known, grouping=self._query.merging, partitioning=spread)
-        return self._criteria.pricing(graph, old, new, model)[0].strategy
+        criteria = self._rules.criteria
+        known = self._controllers[0].view if self._controllers else criteria.given
+        model = resource_model(graph, known, grouping=self._query.merging, partitioning=criteria.partitioning)
+        return criteria.pricing(graph, old, new, model)[0].strategy
 
 
-def _observation(batch: Batch, slots: tuple[int, ...]) -> Observation | None:
-    """A batch as the loop of some slots sees it; None if its plan has no joins to count, or slots differ in it."""
-    facts, plan = batch.facts, batch.plans[slots[0]].plan
-    # Where slots run different plans, their counts tell of none of them.
-    if isinstance(plan, Mesh) or any(batch.plans[slot].plan != plan for slot in slots[1:]):
+def _observation(
+    facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Sequence[SlotPlan], slots: tuple[int, ...]
+) -> Observation | None:
+    """A batch of slots that adapt together; None if they run different plans, whose counts tell of none of them."""
+    plan = plans[slots[0]].plan
+    if any(plans[slot].plan != plan for slot in slots[1:]):
         return None
+    profiles = [found for slot in slots if (found := reports[slot].profiles) is not None]
     return Observation(
         facts.batch,
-        unshared(plan) if shares(plan) else plan,
-        partial(merged_statistics, [batch.reports[slot] for slot in slots]),
+        unshared(plan) if not isinstance(plan, Mesh) and shares(plan) else plan,
+        partial(merged_statistics, [reports[slot] for slot in slots]),
         facts.seconds,
         facts.waiting,
         facts.behind,
         backlog=facts.backlog,
-        price=partial(batch.priced, slots),
+        trigger=facts.trigger,
+        profiles=tuple(pooled(profiles)) if profiles else None,
+        is_shared=shares(plan),
     )
 
 
@@ -379,14 +382,15 @@ def _spread(partitioning: Partitioning) -> Partitioning | None:
     return None if partitioning.is_partition else partitioning
 
 
-def _loops(
-    query: Query, adapt: Settings | None, criteria: Criteria, slots: tuple[int, ...], searches: Searches
-) -> list[tuple[tuple[int, ...], Loop]]:
-    """The loop over all slots, or one loop for each, with the slots that it observes."""
-    if adapt is None or len(query.graph.names) < 2:
-        return []
-    if adapt.scope == "query":
-        return [(slots, Loop(query, adapt, criteria, searches))]
+def _controllers(
+    query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches
+) -> tuple[Controller, ...]:
+    """The controller of all slots, or one for each slot."""
+    if len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None):
+        return ()
+    if rules.adapt is None or rules.adapt.scope == "query":
+        return (Controller(query, rules, slots, searches),)
+    criteria = rules.criteria
     host = None if criteria.host is None else criteria.host.of_one_slot(len(slots))
     alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1), host=host)
-    return [((slot,), Loop(query, adapt, alone, searches)) for slot in slots]
+    return tuple(Controller(query, replace(rules, criteria=alone), (slot,), searches) for slot in slots)

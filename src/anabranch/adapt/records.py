@@ -178,6 +178,20 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class SettingsChanged:
+    """A user changed the policy, the objective or the limits of a running query."""
+
+    kind: ClassVar[str] = "settings"
+    batch: int
+    """The first batch that they apply to."""
+    settings: Mapping[str, Any]
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "batch": self.batch, "settings": dict(self.settings), **_named(self.query)}
+
+
+@dataclass(frozen=True)
 class Warned:
     """Something went wrong that stops no query."""
 
@@ -405,7 +419,7 @@ class GridDecided:
 
 TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided | GridDecided
 """A record about the table of a set of queries."""
-QueryRecord: TypeAlias = PlanTaken | DecisionMade | MigrationBegan | MigrationEnded | Refusal
+QueryRecord: TypeAlias = PlanTaken | DecisionMade | MigrationBegan | MigrationEnded | Refusal | SettingsChanged
 """A record about one query."""
 
 

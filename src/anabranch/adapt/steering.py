@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.keeping_up import KeepingUp
@@ -22,7 +23,6 @@ from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.table import Table, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.plan.mesh import Mesh, Plan
@@ -65,7 +65,8 @@ class Steering:
         names = by_value(queries.graph) if balance.show_keys else by_hash
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
-        self._keeping_up = KeepingUp(rules, sharing.budget)
+        self._joint = sharing.budget
+        self._watch_limits()
 
     @property
     def plans(self) -> SlotPlans:
@@ -130,6 +131,16 @@ class Steering:
             steering.freeze(frozen)
         self.table.freeze(frozen)
 
+    def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
+        """Takes another policy, objective or limits of a query from the next decision on (`adapt.reconfigure`)."""
+        self.of_query(query).reconfigure(wanted)
+        self._watch_limits()
+
+    def _watch_limits(self) -> None:
+        """Holds the run against its limits as they are now."""
+        rules = {name: steering.rules for name, steering in self.queries.items()}
+        self._keeping_up = KeepingUp(rules, self._joint)
+
     @property
     def is_changing(self) -> bool:
         """True while some query has a change of plan asked for or under way."""
@@ -141,10 +152,14 @@ class Steering:
             steering.searches.close()
 
     def recall(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """Gives each query the decisions on its trees in an earlier run, from the history of the checkpoint."""
-        decisions = [each for each in history if each.get("kind") == "decision" and "mesh" not in each]
+        """Gives each query the decisions on its trees and the changed settings of earlier runs of the checkpoint."""
+        records = [*history]
         for name, steering in self.queries.items():
-            steering.recall([each for each in decisions if each.get("query") == (name or None)])
+            own = [each for each in records if each.get("query") == (name or None)]
+            steering.recall([each for each in own if each.get("kind") == "decision" and "mesh" not in each])
+            changes = [each["settings"] for each in own if each.get("kind") == "settings" and "settings" in each]
+            steering.recall_settings(changes)
+        self._watch_limits()
 
     def next(self, batch: int, moment: Moment = AT_START) -> tuple[Orders, list[Record]]:
         """The orders for a batch that begins at a moment, and records of changes that could not be begun."""
@@ -173,7 +188,7 @@ class Steering:
     @property
     def needs_backlog(self) -> bool:
         """Whether anything here asks how many rows wait in the sources."""
-        return self._keeping_up.is_active or any(steering.has_loops for steering in self.queries.values())
+        return self._keeping_up.is_active or any(steering.adapts for steering in self.queries.values())
 
     def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
@@ -183,8 +198,8 @@ class Steering:
             self._sharing.restart()
             return []
         self._sharing.note(facts.seconds, [report.queries for report in reports.values()])
-        loops = {name: loop for name, steering in self.queries.items() if (loop := steering.loop) is not None}
-        decided = self._sharing.decide(facts.batch, self.most_plans.plans, loops)
+        adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
+        decided = self._sharing.decide(facts.batch, self.most_plans.plans, adapting)
         if decided is None:
             return []
         if decided.plans:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
+from anabranch.adapt.advisors.sharing import SharingRules
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.filters import with_placed_filters

@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from anabranch.plan.mesh import RelationRoutes
-from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
+from anabranch.plan.mesh import Mesh, RelationRoutes
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics, merge_routes
+
+BASELINE = 3
+"""Batches that are the baseline of a mesh."""
+MOST_PATIENCE = 96
+"""Batches after which drift is reported again, even if it has often led to no other mesh."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,34 @@ def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) ->
     """Returns the reason why the mesh may no longer fit, or None."""
     limits = limits or DriftLimits()
     return _moved_rows(before.rows, now.rows, limits) or _changed_operator(before, now, limits)
+
+
+@dataclass(frozen=True)
+class RouteTrend:
+    """The routes of a running mesh in its first batches and in the latest; a value that each batch replaces."""
+
+    batches: int = 0
+    first: tuple[RouteStatistics, ...] = ()
+    latest: tuple[RouteStatistics, ...] = ()
+    patience: int = 0
+    """Batches before drift is reported; doubles while drift leads to no other mesh."""
+
+    def after(self, routes: Iterable[RouteStatistics]) -> RouteTrend:
+        """Takes in a batch."""
+        latest = tuple(routes)
+        first = merge_routes([*self.first, *latest]) if self.batches < BASELINE else self.first
+        return replace(self, batches=self.batches + 1, first=first, latest=latest)
+
+    def judged(self) -> RouteTrend:
+        """Begins another baseline, after a drift was reported."""
+        return RouteTrend(patience=min(MOST_PATIENCE, max(2 * self.patience, 2 * BASELINE)))
+
+    def drift(self, mesh: Mesh) -> str | None:
+        """Returns how the latest batch differs from the baseline, or None."""
+        if self.batches <= max(BASELINE, self.patience):
+            return None
+        reasons = (drifted(mesh_use(way, self.first), mesh_use(way, self.latest)) for way in mesh.ways)
+        return next((reason for reason in reasons if reason is not None), None)
 
 
 def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: DriftLimits) -> str | None:

@@ -5,7 +5,7 @@ Each takes effect with the next batch. Invariant: a change that is refused has n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anabranch.adapt.steering import Steering
@@ -50,6 +50,10 @@ class Controls:
     def freeze(self, frozen: bool) -> None:
         """Stops automatic changes, or allows them again."""
         self.steering.freeze(frozen)
+
+    def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
+        """Takes another policy, objective or limits of an adapting query: entries as in a spec."""
+        self.steering.reconfigure(wanted, query)
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
         """Lets queries share a join: those that are named, else all that can."""

@@ -17,12 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
 from anabranch.errors import BatchError, HostError

@@ -1,7 +1,7 @@
 """Learns a mesh from sampled rows, before a query runs.
 
 The operators of the query run on the sample as they would run on live rows. While a query runs, its slots profile their
-own rows, and `adapt.mesh_watch` searches.
+own rows, and `mesh.profiled` searches.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from anabranch.adapt.mesh_watch import learn_mesh
 from anabranch.engine.batch import RelationBatch, deadlines
 from anabranch.engine.engine import Engine
+from anabranch.mesh.profiled import learn_mesh
 from anabranch.mesh.training import LEAST_HOURS
 from anabranch.plan.classifier import HOUR
 from anabranch.plan.physical import PhysicalPlan, mjoin

@@ -1,6 +1,6 @@
 """Profiles the operators of a slot, for the driver's search of a mesh.
 
-A module of its own because every worker loads it; the search (`adapt.mesh_watch`) is loaded by the driver only.
+A module of its own because every worker loads it; the search (`mesh.profiled`) is loaded by the driver only.
 """
 
 from __future__ import annotations

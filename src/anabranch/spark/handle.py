@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from html import escape
@@ -96,6 +96,9 @@ class Runner(Protocol):
 
     def freeze(self, frozen: bool) -> None:
         """Disables or re-enables automatic plan changes."""
+
+    def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
+        """Changes the policy, objective or limits of an adapting query."""
 
     @property
     def is_changing(self) -> bool:
@@ -452,6 +455,26 @@ class QueryHandle:
         """Disables automatic plan changes; decisions are still recorded."""
         with nullcontext() if self._runner.is_calling else self._turn:
             self._runner.freeze(frozen)
+
+    def policy(self, policy: str, *, query: str | None = None, **settings: Any) -> None:
+        """Changes when an adapting query looks for a better plan, as in `writer.adapt`; a restart keeps it.
+
+        >>> handle.policy("periodic", every="10 seconds")  # doctest: +SKIP
+        """
+        self._reconfigure({"adapt": {"policy": policy, **settings}}, query)
+
+    def objective(self, objective: str, *, query: str | None = None) -> None:
+        """Changes what the plans of an adapting query optimize, from its next decision on; a restart keeps it."""
+        self._reconfigure({"objective": objective}, query)
+
+    def limits(self, *, cpu: float | None = None, memory: float | str | None = None, query: str | None = None) -> None:
+        """Changes the limits of a slot for an adapting query, from its next decision on; a restart keeps them."""
+        given = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+        self._reconfigure({"limits": given}, query)
+
+    def _reconfigure(self, wanted: Mapping[str, Any], query: str | None) -> None:
+        with self._in_force() as runner:
+            runner.reconfigure(wanted, query)
 
     @property
     def history(self) -> list[dict[str, Any]]:

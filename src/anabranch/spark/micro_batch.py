@@ -58,7 +58,7 @@ class Pipeline:
     """Returns the time of day in microseconds."""
     announce: Announce
     note: Callable[[list[Record]], None]
-    backlog: Callable[[], float | None]
+    latest: Callable[[], tuple[float | None, float | None]]
     source: FileStreams | SparkRows = field(init=False)
     """The streams whose files readers read, or the reader of the rows that Spark reads."""
     is_first: bool = True
@@ -117,7 +117,9 @@ class MicroBatch:
         self._pipeline.store.collect(kept)
 
     def facts(self, batch: BatchFacts) -> BatchFacts:
-        return replace(batch, cores=self._pipeline.places.cores(self._session), backlog=self._pipeline.backlog())
+        waiting, trigger = self._pipeline.latest()
+        cores = self._pipeline.places.cores(self._session)
+        return replace(batch, cores=cores, backlog=waiting, trigger=trigger)
 
     def _results(self, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> DataFrame:
         """Returns the frame of the results; evaluating it runs all stages of the batch, once."""

@@ -130,7 +130,7 @@ class SparkRunner(Controls):
             _now,
             options.announce,
             self._note,
-            self._backlog,
+            self._latest,
         )
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._running: StreamingQuery | None = None
@@ -272,13 +272,16 @@ class SparkRunner(Controls):
         """Takes Spark's side of the run, which tells what waits in the sources."""
         self._running = running
 
-    def _backlog(self) -> float | None:
-        """Rows that waited in the sources after the batch before, where anybody asks and the sources say."""
+    def _latest(self) -> tuple[float | None, float | None]:
+        """Of the trigger before: rows that waited in the sources then, where these say, and its seconds."""
         if self._running is None or not self.steering.needs_backlog:
-            return None
+            return None, None
         # The attributes of PySpark's value have offsets as texts, its JSON does not.
         latest = self._running.lastProgress
-        return None if latest is None else backlog(json.loads(latest.json)["sources"])
+        if latest is None:
+            return None, None
+        progress = json.loads(latest.json)
+        return backlog(progress["sources"]), progress["durationMs"].get("triggerExecution", 0) / 1000 or None
 
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
+from anabranch.adapt.controller import Controller
 from anabranch.adapt.decision import Decision
-from anabranch.adapt.loop import Loop
-from anabranch.adapt.observation import Observation
-from anabranch.adapt.rules import Pricing
+from anabranch.adapt.history import Observation
+from anabranch.adapt.rules import ChangeRules, Criteria, Pricing
+from anabranch.adapt.searches import Searches
+from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.migrate.strategies.strategy import Price
@@ -95,8 +97,19 @@ def pricing(cpu: float = 0.01, *strategies: str) -> Pricing:
     return price
 
 
+def controller(query: Query, settings: Settings, criteria: Criteria, searches: Searches | None = None) -> Controller:
+    """The controller of a query with one slot that looks for no routes."""
+    return Controller(query, ChangeRules(settings, criteria), (0,), searches or Searches())
+
+
+def observe(adapting: Controller, seen: Observation) -> Decision | None:
+    """The decision on a batch, if there is one."""
+    made = adapting.after(seen)
+    return None if made is None else made.decision
+
+
 def run(
-    loop: Loop, plan: PhysicalPlan, batches: Iterable[FixedStatistics], first: int = 0
+    adapting: Controller, plan: PhysicalPlan, batches: Iterable[FixedStatistics], first: int = 0
 ) -> tuple[PhysicalPlan, list[Decision]]:
     """The plan in the end and the decisions, when every change takes one batch and is obeyed."""
     decisions = []
@@ -104,7 +117,7 @@ def run(
     for batch, statistics in enumerate(batches, first):
         seen = replace(observed(batch, plan, statistics), is_migrating=is_migrating)
         is_migrating = False
-        decision = loop.observe(seen)
+        decision = observe(adapting, seen)
         if decision is not None:
             decisions.append(decision)
             if decision.action == "migrate":

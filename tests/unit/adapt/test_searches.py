@@ -13,22 +13,23 @@ from typing import Any
 
 import pytest
 
-from anabranch.adapt import loop as loops
+from anabranch.adapt.advisors import plan as advisor
+from anabranch.adapt.advisors.weighing import IN_LINE
+from anabranch.adapt.controller import Controller
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, Periodic
 from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.weighing import IN_LINE
 from anabranch.optimize.choice import choose
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.stats.view import FixedStatistics
 from anabranch.testing.scripted import read_rows, read_script
-from tests.unit.adapt.simulated import chain, observed, pricing
+from tests.unit.adapt.simulated import chain, controller, observed, pricing
+from tests.unit.adapt.simulated import observe as take_in
 
 NAMES = "abcdefg"
 LONG = chain(NAMES)
@@ -59,7 +60,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     optimizer = Held()
-    monkeypatch.setattr(loops, "choose", optimizer.choose)
+    monkeypatch.setattr(advisor, "choose", optimizer.choose)
     yield optimizer
     optimizer.free.set()
 
@@ -134,8 +135,8 @@ def test_a_batch_of_a_query_does_not_wait_for_the_optimizer(held: Held) -> None:
 def test_a_batch_waits_where_experiments_ask_for_it() -> None:
     found = []
     for _ in range(2):
-        looping = Loop(LONG, Settings(EVERY_BATCH), Criteria(pricing=pricing()), Searches(waits=True))
-        found.append([looping.observe(observed(n, PLAN, streams(0.01, 0.0001), query=LONG)) for n in range(3)])
+        looping = controller(LONG, Settings(EVERY_BATCH), Criteria(pricing=pricing()), Searches(waits=True))
+        found.append([take_in(looping, observed(n, PLAN, streams(0.01, 0.0001), query=LONG)) for n in range(3)])
     assert found[0] == found[1]
     assert all(decision is not None for decision in found[0])
 
@@ -143,18 +144,18 @@ def test_a_batch_waits_where_experiments_ask_for_it() -> None:
 PLAN = parse("((a b) c d e f g)")
 
 
-def the_loop(searches: Searches, **settings: Any) -> Loop:
-    return Loop(LONG, replace(Settings(EVERY_BATCH), **settings), Criteria(pricing=pricing()), searches)
+def adapting(searches: Searches, **settings: Any) -> Controller:
+    return controller(LONG, replace(Settings(EVERY_BATCH), **settings), Criteria(pricing=pricing()), searches)
 
 
-def observe(looping: Loop, batch: int, seen: FixedStatistics, plan: PhysicalPlan = PLAN) -> Decision | None:
-    return looping.observe(observed(batch, plan, seen, query=LONG))
+def observe(looping: Controller, batch: int, seen: FixedStatistics, plan: PhysicalPlan = PLAN) -> Decision | None:
+    return take_in(looping, observed(batch, plan, seen, query=LONG))
 
 
 def test_what_was_found_is_judged_by_the_statistics_of_the_batch_that_ends(held: Held) -> None:
     """The search began when the streams asked for another plan; by its end they fit the plan in force again."""
     searches = Searches()
-    looping = the_loop(searches, remember=1)
+    looping = adapting(searches, remember=1)
     before, later = streams(0.05, 0.00001), streams(0.00001, 0.05)
     assert observe(looping, 0, before) is None
     assert held.begun.wait(60)
@@ -170,7 +171,7 @@ def test_what_was_found_is_judged_by_the_statistics_of_the_batch_that_ends(held:
 
 def test_a_drift_during_a_search_is_noticed_after_it(held: Held) -> None:
     searches = Searches()
-    looping = the_loop(searches, policy=DataDriven(Interval(batches=1)), remember=1)
+    looping = adapting(searches, policy=DataDriven(Interval(batches=1)), remember=1)
     assert observe(looping, 0, streams(0.05, 0.00001)) is None
     held.free.set()
     all_ended(searches)
@@ -184,10 +185,10 @@ def test_a_drift_during_a_search_is_noticed_after_it(held: Held) -> None:
 
 def test_a_search_for_a_plan_that_was_changed_meanwhile_is_given_up(held: Held) -> None:
     searches = Searches()
-    looping = the_loop(searches, gate=Gate(cool_down=Interval(batches=2)))
+    looping = adapting(searches, gate=Gate(cool_down=Interval(batches=2)))
     assert observe(looping, 0, streams(0.05, 0.00001)) is None
     changing = replace(observed(1, PLAN, streams(0.05, 0.00001), query=LONG), is_migrating=True)
-    assert looping.observe(changing) is None
+    assert take_in(looping, changing) is None
     held.free.set()
     all_ended(searches)
     assert observe(looping, 2, streams(0.05, 0.00001)) is None
@@ -198,10 +199,10 @@ def test_a_search_that_fails_is_tried_again_when_the_policy_says_so(monkeypatch:
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no rows")
 
-    monkeypatch.setattr(loops, "choose", fails)
-    looping = the_loop(Searches(waits=True))
+    monkeypatch.setattr(advisor, "choose", fails)
+    looping = adapting(Searches(waits=True))
     for batch in range(2):
-        with pytest.warns(UserWarning, match="a search for a plan failed"):
+        with pytest.warns(UserWarning, match="a search for plan failed"):
             assert observe(looping, batch, streams(0.05, 0.00001)) is None
-    monkeypatch.setattr(loops, "choose", choose)
+    monkeypatch.setattr(advisor, "choose", choose)
     assert observe(looping, 2, streams(0.05, 0.00001)) is not None

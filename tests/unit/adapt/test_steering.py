@@ -306,7 +306,7 @@ def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
     del host.steering.next
     decision = [record for record in host.history if record["kind"] == "decision"][-1]
     assert decision["action"] == "keep"
-    assert decision["reason"].startswith("another change was asked for; otherwise: saves")
+    assert decision["reason"].startswith("another change is under way; otherwise: saves")
     drifting(host, 1, matching="bc")
     assert host.plan == LEFT
     assert host.history[-2]["by"] == "user"

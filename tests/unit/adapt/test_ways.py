@@ -8,12 +8,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.adapt.advisors.ways import by_boxes, way
 from anabranch.adapt.gate import Gate, has_memory_for, judge
-from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import Interval, MemoryDriven, Periodic
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.ways import by_boxes, way
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.strategies.pricing import prices
@@ -25,7 +24,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
-from tests.unit.adapt.simulated import QUERY, chain, run, truth
+from tests.unit.adapt.simulated import QUERY, chain, controller, run, truth
 
 SIX = chain("abcdef")
 OLD, NEW = parse("(((a b) c) ((d e) f))"), parse("((a (b c)) (d (e f)))")
@@ -128,9 +127,9 @@ def test_a_migration_without_room_is_refused_with_its_reason() -> None:
     settings = Settings(policy=Periodic(Interval(batches=5)))
     step = resource_model(QUERY.graph, drifted, 1.0).price(left)
     free = Criteria(pricing=moves_much, budget=Budget(memory=3 * step.memory + 8_000_000))
-    assert run(Loop(QUERY, settings, free), left, [drifted] * 6)[0] != left
+    assert run(controller(QUERY, settings, free), left, [drifted] * 6)[0] != left
     tight = replace(free, budget=Budget(memory=step.memory + 1_000_000))
-    plan, decisions = run(Loop(QUERY, settings, tight), left, [drifted] * 6)
+    plan, decisions = run(controller(QUERY, settings, tight), left, [drifted] * 6)
     assert plan == left
     assert any("beside the state" in decision.reason for decision in decisions)
 
@@ -141,7 +140,8 @@ def test_the_memory_driven_policy_takes_the_limit_where_no_memory_is_given() -> 
 
     def triggers(budget: Budget, policy: MemoryDriven) -> list[str]:
         criteria = Criteria(pricing=moves_much, budget=budget)
-        return [each.trigger for each in run(Loop(QUERY, Settings(policy=policy), criteria), left, [drifted] * 6)[1]]
+        adapting = controller(QUERY, Settings(policy=policy), criteria)
+        return [each.trigger for each in run(adapting, left, [drifted] * 6)[1]]
 
     assert not triggers(Budget(), MemoryDriven())
     assert not triggers(Budget(memory=10 * size), MemoryDriven())

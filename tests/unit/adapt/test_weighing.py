@@ -6,13 +6,12 @@ import pytest
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
-from tests.unit.adapt.simulated import QUERY, pricing, run, truth
+from tests.unit.adapt.simulated import QUERY, controller, pricing, run, truth
 
 LEFT = parse("((a b) c)")
 FOR_LEFT, FOR_RIGHT = truth(0.0001, 0.01), truth(0.01, 0.0001)
@@ -21,7 +20,7 @@ FOR_LEFT, FOR_RIGHT = truth(0.0001, 0.01), truth(0.01, 0.0001)
 def changes(statistics: list[FixedStatistics], *, foresight: bool, cpu: float = 0.0, horizon: float = 600.0) -> int:
     gate = Gate(cool_down=Interval(batches=1), horizon=horizon)
     settings = Settings(DataDriven(Interval(batches=1)), gate, foresight=foresight)
-    decisions: list[Decision] = run(Loop(QUERY, settings, Criteria(pricing=pricing(cpu))), LEFT, statistics)[1]
+    decisions: list[Decision] = run(controller(QUERY, settings, Criteria(pricing=pricing(cpu))), LEFT, statistics)[1]
     return sum(decision.action == "migrate" for decision in decisions)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt import mesh_watch
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.lang.schema import TIMESTAMP
+from anabranch.mesh import profiled
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
@@ -73,7 +73,7 @@ def untold(batch: dict[str, pa.Table]) -> dict[str, pa.Table]:
 def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
     asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
+    monkeypatch.setattr(profiled, "SEARCH", replace(profiled.SEARCH, asks=asks))
     query, rng = the_query("string" if asks else "bigint"), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
     batches = [untold(batch) for batch in batches] if asks else batches
@@ -167,7 +167,7 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
     def fails(*_: object) -> None:
         raise ZeroDivisionError("no rows")
 
-    monkeypatch.setattr("anabranch.adapt.looking.learn_mesh", fails)
+    monkeypatch.setattr("anabranch.adapt.advisors.routes.learn_mesh", fails)
     query, rng = the_query(), np.random.default_rng(1)
     host = LocalHost(
         query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)

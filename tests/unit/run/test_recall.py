@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Scope, Settings
@@ -25,10 +25,10 @@ def started(folder: Path, plan: PhysicalPlan = LEFT, scope: Scope = "query", slo
     return LocalHost(QUERY, plan, slots=slots, checkpoint=str(folder), rules=ChangeRules(adapt))
 
 
-def the_loop(host: LocalHost) -> Loop:
-    loop = host.steering.of_query(None).loop
-    assert loop is not None
-    return loop
+def known(host: LocalHost) -> Knowledge:
+    controller = host.steering.of_query(None).controller
+    assert controller is not None
+    return controller.history.statistics
 
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
@@ -41,22 +41,22 @@ def test_a_restart_begins_with_the_statistics_of_the_last_decision(tmp_path: Pat
     host = started(tmp_path, RIGHT)
     drifting(host, 16, matching="bc")
     assert host.plan == LEFT
-    known = the_loop(started(tmp_path)).known
-    assert known.to_json() == decisions(tmp_path)[-1]["statistics"]
-    assert set(known.selectivities) == set(the_loop(host).known.selectivities)
+    before = known(started(tmp_path))
+    assert before.to_json() == decisions(tmp_path)[-1]["statistics"]
+    assert set(before.selectivities) == set(known(host).selectivities)
 
 
 def test_a_slot_takes_over_what_it_measured_itself(tmp_path: Path) -> None:
     drifting(started(tmp_path, scope="slot", slots=2), 8, matching="bc")
     again = started(tmp_path, scope="slot", slots=2).steering.of_query(None)
     latest = {record["slots"][0]: record["statistics"] for record in decisions(tmp_path)}
-    assert {slots[0]: loop.known.to_json() for slots, loop in again._loops} == latest
+    assert {each.slots[0]: each.history.known.to_json() for each in again._controllers} == latest
     assert latest[0] != latest[1]
 
 
 def test_a_query_with_another_number_of_slots_measures_anew(tmp_path: Path) -> None:
     drifting(started(tmp_path), 8, matching="bc")
-    assert the_loop(started(tmp_path, slots=2)).known.rates == {}
+    assert known(started(tmp_path, slots=2)).rates == {}
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_record_that_cannot_be_read_is_skipped(damage: dict[str, object], tmp_
     *_, last = decisions(tmp_path)
     history.write_text(f"{json.dumps(last | damage)}\n")
     host = started(tmp_path)
-    assert the_loop(host).known.rates == {}
+    assert known(host).rates == {}
     history.write_text("".join(f"{json.dumps(record)}\n" for record in (last, last | damage)))
     host = started(tmp_path)
-    assert the_loop(host).known.to_json() == last["statistics"]
+    assert known(host).to_json() == last["statistics"]
     drifting(host, 8, matching="bc")
     assert {record["kind"] for record in host.history} <= {"decision", "migration"}

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt.advisors.sharing import SharingRules
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.sharing import SharingRules
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena

@@ -3,17 +3,18 @@
 A change of plan is a bet that the streams stay as they are (`bets`).
 
 Of the plans that pass the gate, the one with the least total is taken; staying is one of them. What would pay later is
-looked at again when the streams have stayed for long enough (`Choice.look_again`). Where the streams change too often
+considered again when the streams have stayed for long enough (`Choice.retry`). Where the streams change too often
 to be followed, the plan is chosen that was best on average over the phases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from anabranch.adapt.bets import Bet, weighed
+from anabranch.adapt.advisors.bets import Bet, weighed
+from anabranch.adapt.advisors.ways import way
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, judge, scarce
@@ -21,7 +22,6 @@ from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
-from anabranch.adapt.ways import way
 from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
@@ -45,7 +45,7 @@ class Choice:
     """The outcome of weighing."""
 
     decision: Decision
-    look_again: float | None = None
+    retry: float | None = None
     """Seconds of a phase after which a plan would pay that does not pay yet."""
 
 
@@ -62,8 +62,8 @@ class Weighing:
     """By the statistics of now."""
     current: PhysicalPlan
     """The plan in force, with its orders."""
-    models: dict[int, tuple[Knowledge, ResourceModel]] = field(default_factory=dict)
-    """The models of phases, by the identity of their statistics; several decisions weigh by the same phases."""
+    trigger: float | None = None
+    """Seconds of a whole trigger; None where it is not known."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """What a plan costs now, by the model and by what was counted."""
@@ -71,6 +71,11 @@ class Weighing:
         if found is None:
             found = self._prices[plan] = self.experience.price(plan, self.model, self.current)
         return found
+
+    @cached_property
+    def _gate(self) -> Gate:
+        """The gate, with what a change must save of a whole trigger."""
+        return self.settings.gate.within(self.trigger, self.model.batch, self.criteria.budget.slots)
 
     @cached_property
     def _prices(self) -> dict[PhysicalPlan, Resources]:
@@ -121,7 +126,7 @@ class Weighing:
 
     @property
     def _easier_gate(self) -> Gate:
-        gate = self.settings.gate
+        gate = self._gate
         return replace(gate, ratio=1 + FREE * (gate.ratio - 1))
 
     def _at_the_gate(self, decision: Decision) -> Decision:
@@ -132,7 +137,7 @@ class Weighing:
         )
         if price is None:
             return replace(decision, reason=f"{wished} cannot serve this change")
-        gate = self._easier_gate if price.strategy == "none" else self.settings.gate
+        gate = self._easier_gate if price.strategy == "none" else self._gate
         verdict = judge(gate, decision.cost, decision.proposed_cost, price, criteria.objective, criteria.budget)
         return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
 
@@ -154,9 +159,9 @@ class Weighing:
         if not self.criteria.budget.allows(decision.cost):
             return Choice(best)
         if not outcome.is_loss:
-            return Choice(best, outcome.look_again)
+            return Choice(best, outcome.retry)
         reason = outcome.reason(self.stability, best.reason)
-        return Choice(replace(best, action="keep", reason=reason), outcome.look_again)
+        return Choice(replace(best, action="keep", reason=reason), outcome.retry)
 
     @property
     def _unnoticed(self) -> float:
@@ -212,12 +217,8 @@ class Weighing:
         return None if before is None else self._model_of(before)
 
     def _model_of(self, known: Knowledge) -> ResourceModel:
-        found = self.models.get(id(known))
-        if found is None:
-            view = Layered((known.view, self.criteria.given))
-            graph, spread = self.query.graph, self.criteria.partitioning
-            found = self.models[id(known)] = known, resource_model(graph, view, known.batch, self.query.merging, spread)
-        return found[1]
+        view = Layered((known.view, self.criteria.given))
+        return resource_model(self.query.graph, view, known.batch, self.query.merging, self.criteria.partitioning)
 
 
 def _amount(price: Price, resource: str) -> float:

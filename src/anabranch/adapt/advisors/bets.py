@@ -52,7 +52,7 @@ class Weighed:
 
     place: int
     is_loss: bool
-    look_again: float | None
+    retry: float | None
     """Seconds of a phase after which another bet would pay."""
     wait: float
     """Seconds that the streams must have stayed for the best bet to pay."""
@@ -79,5 +79,5 @@ def weighed(staying: Bet, bets: Sequence[Bet], stability: Stability, most: float
     # Once phases are known, one that is no longer than others is about to end.
     due = max(min(later, default=inf), 2 * stability.usual)
     lasted = stability.lasted
-    look_again = None if due == inf else EVEN * due if due > lasted else 2 * lasted
-    return Weighed(place, is_loss, look_again, bets[place].pays_after(staying, unnoticed))
+    retry = None if due == inf else EVEN * due if due > lasted else 2 * lasted
+    return Weighed(place, is_loss, retry, bets[place].pays_after(staying, unnoticed))

@@ -1,14 +1,11 @@
 """Decides, while queries of a set run, which joins they share.
 
-Each adapting query has a loop of its own that decides on its plan. Whether a join is shared concerns several queries,
-so it is decided here, for those that adapt as a whole (`scope: query`): at the end of every interval the joint choice
-(`optimize.joint`) is made again with measured statistics and weighed against the plans in force. It passes the gate of
-any other change: a ratio, an amount, and pay-back of the state that has to be moved. While a query shares a join its
-own loop goes on learning, from the statistics of the join, and decides nothing; once it shares no longer, the loop
-decides again.
+Each adapting query has a controller that decides on its plan; whether a join is shared concerns several queries, so it
+is decided here for those that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
+made again with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
+shares a join, its history goes on and its controller decides nothing.
 
-Limit: a decision costs the search of each query's plans, so it is made in line only for queries of few relations; for
-others the plan in force is the only one considered.
+Limit: the plans of a query are searched only if it has few relations; otherwise its plan in force is the only one.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from anabranch.adapt.advisors.weighing import IN_LINE
+from anabranch.adapt.controller import Controller
 from anabranch.adapt.gate import Gate, judge
-from anabranch.adapt.loop import Loop
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import ChangeRules, Criteria
-from anabranch.adapt.weighing import IN_LINE
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError
@@ -80,12 +77,9 @@ class SharingLoop:
     def is_active(self) -> bool:
         return self._sharing.is_automatic and len(self._adapting) > 1
 
-    @property
-    def _gate(self) -> Gate:
-        """The gate of the first adapting query."""
-        adapt = self._rules[min(self._adapting)].adapt
-        assert adapt is not None
-        return adapt.gate
+    def _gates(self, names: Iterable[str]) -> list[Gate]:
+        """The gates of some adapting queries; a joint change has to pass each of them."""
+        return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
 
     def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
         """Takes in a batch of all slots in which no query changed its plan."""
@@ -102,26 +96,31 @@ class SharingLoop:
         """Begins to count anew: plans are changing."""
         self._since = _Counted()
 
-    def decide(self, batch: int, plans: Mapping[str, Plan], loops: Mapping[str, Loop]) -> SharingDecided | None:
-        """The decision that is due after a batch; `loops` are those of the adapting queries."""
-        if not self._gate.cool_down.has_passed(self._since.batches, self._since.seconds):
+    def decide(
+        self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
+    ) -> SharingDecided | None:
+        """The decision that is due after a batch; `adapting` are those of the adapting queries."""
+        since = self._since
+        if not all(gate.cool_down.has_passed(since.batches, since.seconds) for gate in self._gates(self._adapting)):
             return None
-        if any(not loop.has_learned for loop in loops.values()):
+        if any(not each.history.statistics.rates for each in adapting.values()):
             return None
         for (query, relation), (rows, passed) in self._since.tested.items():
             if rows:
                 # A filter that let nothing pass may let something pass tomorrow.
                 self._passing[query, relation] = max(passed, 0.5) / rows
         self.restart()
-        return self._decided(batch, plans, loops)
+        return self._decided(batch, plans, adapting)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _decided(self, batch: int, plans: Mapping[str, Plan], loops: Mapping[str, Loop]) -> SharingDecided | None:
+    def _decided(
+        self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
+    ) -> SharingDecided | None:
         now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        partakers = {member.name: self._partaker(member.name, loops) for member in self._set.members}
+        partakers = {member.name: self._partaker(member.name, adapting) for member in self._set.members}
         core_model = partial(of_common_join, partakers=partakers)
-        several = [self._contender(name, plans[name], partakers[name], loops) for name in partakers]
+        several = [self._contender(name, plans[name], partakers[name], adapting) for name in partakers]
         joint = choose_together(several, core_model, self._sharing.budget)
         try:
             cost, _ = price_together([*partakers.values()], now, core_model)
@@ -137,12 +136,17 @@ class SharingLoop:
             )
         changed = {
             name: joint.plans[name]
-            for name in sorted(loops)
+            for name in sorted(adapting)
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
         price = self._price(changed, now, partakers)
-        verdict = judge(self._gate, cost, joint.cost, price, Objective.parse("cpu"), self._sharing.budget)
-        is_frozen = any(loop.settings.freeze for loop in loops.values())
+        objective = Objective.parse("cpu")
+        verdicts = [
+            judge(gate, cost, joint.cost, price, objective, self._sharing.budget)
+            for gate in self._gates(changed or self._adapting)
+        ]
+        verdict = next((each for each in verdicts if not each.passed), verdicts[0])
+        is_frozen = any(each.is_frozen for each in adapting.values())
         reason = f"frozen; otherwise: {verdict.reason}" if verdict.passed and is_frozen else verdict.reason
         return SharingDecided(
             batch,
@@ -159,30 +163,30 @@ class SharingLoop:
     def _criteria(self, query: str) -> Criteria:
         return self._rules[query].criteria if query in self._rules else Criteria()
 
-    def _partaker(self, query: str, loops: Mapping[str, Loop]) -> Partaker:
+    def _partaker(self, query: str, adapting: Mapping[str, Controller]) -> Partaker:
         member = next(member for member in self._set.members if member.name == query)
-        loop = loops.get(query)
-        view = self._criteria(query).given if loop is None else loop.view
-        batch = 1.0 if loop is None else loop.known.batch
+        own = adapting.get(query)
+        view = self._criteria(query).given if own is None else own.view
+        batch = 1.0 if own is None else own.history.statistics.batch
         model = resource_model(member.query.graph, view, batch, member.query.grouping)
         passing = {relation: share for (name, relation), share in self._passing.items() if name == query}
         return Partaker(member, model, passing)
 
-    def _contender(self, query: str, plan: Plan, partaker: Partaker, loops: Mapping[str, Loop]) -> Contender:
+    def _contender(self, query: str, plan: Plan, partaker: Partaker, adapting: Mapping[str, Controller]) -> Contender:
         graph, criteria = partaker.member.query.graph, self._criteria(query)
         if isinstance(plan, Mesh):
             return Contender(partaker, (mjoin_of(graph),), may_share=False)
-        if query not in loops:
+        if query not in adapting:
             return Contender(partaker, (plan,), may_share=False)
         own = [unshared(plan)]
         if len(graph.names) <= IN_LINE:
             answer = choose(
                 graph,
-                loops[query].view,
+                adapting[query].view,
                 criteria.budget,
                 criteria.objective,
                 criteria.hints,
-                batch=loops[query].known.batch,
+                batch=adapting[query].history.statistics.batch,
                 grouping=partaker.member.query.grouping,
             ).answer
             found = [each.plan for each in answer.considered if each.standing != "refused"][:CANDIDATES]

@@ -1,0 +1,5 @@
+"""Advisors: each proposes one kind of change from the history of a query, with its gain and its price.
+
+`plan` proposes join orders and shapes, `routes` proposes meshes, `sharing` proposes joins that several queries compute
+together. An advisor is asked and never mutates: the controller keeps the history and applies what it takes.
+"""

@@ -1,0 +1,137 @@
+"""Proposes join trees, mixtures and mjoins for a running query.
+
+The optimizer proposes; plans that ran before and those that the optimizer listed are candidates too, priced by the
+statistics of now (query logging, Zhu 2006, 26.1.4). The running plan costs what was counted of it (`experience`), and
+the candidates are weighed by how long the streams may stay as they are (`weighing`). Limit: a plan that shares a join
+or routes rows is decided on by the other advisors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from anabranch.adapt.advisors.advisor import Suggestion, Wanted
+from anabranch.adapt.advisors.weighing import IN_LINE, Weighing
+from anabranch.adapt.decision import Decision, Rival
+from anabranch.adapt.history import MOST_PLANS, History
+from anabranch.adapt.policy import Reason
+from anabranch.adapt.rules import Criteria
+from anabranch.adapt.settings import Settings
+from anabranch.cost.resources import with_default_orders
+from anabranch.optimize.beside import price_of_sides
+from anabranch.optimize.choice import choose
+from anabranch.optimize.problem import resource_model
+from anabranch.optimize.proposals import Proposal
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.stats.view import Layered, StatisticsView
+
+DECIDING = 0.002
+"""Seconds of a core that a decision takes for each relation."""
+MOST_RIVALS = 6
+"""The number of plans that a decision lists beside the one proposed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a search."""
+
+    plan: PhysicalPlan
+    others: tuple[Rival, ...] = ()
+    """The plans that lost, the best first."""
+
+
+@dataclass(frozen=True)
+class PlanAdvisor:
+    """Proposes plans without routes."""
+
+    query: Query
+    settings: Settings
+    criteria: Criteria
+    name: ClassVar[str] = "plan"
+
+    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+        """Returns the reason that no policy knows: a postponed change pays, or rows have become more expensive."""
+        lasted = history.phases.lasted
+        if history.retry is not None:
+            is_due = lasted >= history.retry
+            return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s") if is_due else None
+        if not self.settings.foresight or self.settings.policy.is_strict:
+            return None
+        price = DECIDING * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
+        if not history.trend.has_risen(price):
+            return None
+        return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
+
+    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
+        return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
+
+    def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
+        known = history.statistics
+        view = Layered((known.view, self.criteria.given))
+        return partial(best_plan, self.query, view, self.criteria, known.batch), len(self.query.graph.names) > IN_LINE
+
+    def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
+        assert not isinstance(plan, Mesh)
+        graph, known = self.query.graph, history.statistics
+        view = Layered((known.view, self.criteria.given))
+        model = resource_model(graph, view, known.batch, self.query.merging, self.criteria.partitioning)
+        current = with_default_orders(plan, graph)
+        steps = [each.step for each in history.recent]
+        experience = history.experience.after(current, steps, history.measured_seconds, model, graph)
+        weighing = Weighing(
+            self.query,
+            self.settings,
+            self.criteria.met(self.query, view, model),
+            history.phases,
+            experience,
+            model,
+            current,
+            history.trigger,
+        )
+        decision = Decision(
+            batch=batch,
+            action="keep",
+            policy=self.settings.policy.name,
+            trigger=reason.text,
+            plan=plan,
+            cost=weighing.price(current),
+            proposed=found.plan,
+            proposed_cost=weighing.price(found.plan),
+            origin="optimizer",
+            price=None,
+            reason="the plan in force is the best that is known",
+            statistics=known,
+            rivals=found.others[:MOST_RIVALS],
+        )
+        listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
+        before = history.remembering([found.plan, *listed, current]).plans
+        candidates = {str(each): each for each in (found.plan, *listed)} | dict(before)
+        chosen = weighing.choose(decision, list(candidates.values()))
+        return Suggestion(
+            chosen.decision, chosen.retry, experience=experience, candidates=(found.plan, *listed, current)
+        )
+
+
+def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:
+    """Returns the plan that the optimizer chooses now; the nearest one where no plan keeps the limits."""
+    answer = choose(
+        query.graph,
+        view,
+        criteria.budget,
+        criteria.objective,
+        criteria.hints,
+        batch=batch,
+        grouping=query.merging,
+        partitioning=criteria.partitioning,
+        beside=price_of_sides(query, view, batch),
+        around=criteria.around(query, view),
+    ).answer
+    plan = answer.plan if isinstance(answer, Proposal) else answer.best
+    lost = [each for each in answer.considered if each.plan != plan]
+    best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_PLANS]
+    return Found(plan, tuple(Rival(each.plan, each.cost, each.reason) for each in best))

@@ -1,0 +1,371 @@
+"""Proposes meshes, and the way back to plans without routes.
+
+Slots profile their operators on their youngest rows after one step; the profiles are searched for a mesh
+(`mesh.profiled`). The running plan costs what was counted of it (`cost.counted`). The costs of routes are measured on
+the sample; its lookups and matches convert them into the units of the cost model, and a mesh counts by its saving on
+rows that it was not learnt from, less the standard error. The sample also gives the selectivities of the joins, so
+where a mesh runs, the optimizer is asked for the best plan without routes, too.
+
+A mesh is held against its promise once, after its cool-down: if its rows cost more than under the plan that it
+replaced, that plan comes back. Limit: a plan that merges inputs is not replaced by a mesh, because merging has no
+counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from anabranch.adapt.advisors.advisor import Suggestion, Wanted
+from anabranch.adapt.advisors.ways import way
+from anabranch.adapt.advisors.weighing import IN_LINE
+from anabranch.adapt.cost_trend import USUAL
+from anabranch.adapt.decision import Action, Decision
+from anabranch.adapt.gate import Gate, judge
+from anabranch.adapt.history import Flow, History, Promise
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.policy import Reason
+from anabranch.adapt.rules import Criteria, Staging
+from anabranch.adapt.settings import Settings
+from anabranch.cost.counted import counted_cpu
+from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.cost.units import UnitCosts, unit_costs
+from anabranch.mesh.profiled import learn_mesh
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.choice import choose
+from anabranch.optimize.jtree_finder import Space
+from anabranch.optimize.problem import resource_model
+from anabranch.optimize.proposals import Budget, Proposal
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan, one_route
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
+from anabranch.plan.query import Query
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.view import Layered
+
+PROFILING = 0.05
+"""The share of its time that a query may spend on profiling while its streams stay as they are."""
+AT_ONCE = Price("none", 0.0, 0.0, 0.0)
+"""The price of changing to a mesh, or of beginning with one: it keeps no state but the base rows."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Stands for the outcome of a search where a mesh is left because it costs more than the plan before it."""
+
+    promise: Promise
+    each: float
+    """The counted cost of a row."""
+
+
+@dataclass(frozen=True)
+class RouteAdvisor:
+    """Proposes meshes; where the plan is free, also to leave one, and then a search must be able to pay."""
+
+    query: Query
+    settings: Settings
+    criteria: Criteria
+    staging: Staging
+    is_free: bool = True
+    slots: int = 1
+    name: ClassVar[str] = "routes"
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+        """Returns a reason of its own: the schedule, drift of the routes, or a mesh that breaks its promise."""
+        if isinstance(plan, Mesh):
+            if self._broken(history, plan) is not None:
+                return Reason("routes", "the mesh costs more than it promised")
+            drift = history.routes.drift(plan)
+            if drift is not None and not (self.is_free and history.trend.is_mixed):
+                return Reason("routes", drift)
+            if self.is_free and history.trend.has_risen(self._price(history).cpu):
+                return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
+        return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
+
+    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
+        """Asks for profiles where they can lead to anything: where some mesh could pay for its search."""
+        if not (reason.is_change or reason.cause == "schedule"):
+            return "nothing"
+        if isinstance(plan, Mesh) and self._leaves(history, plan):
+            return "search"
+        if not self.is_free:
+            return "profile"
+        # While windows hold rows from before and after a change, a mesh may look better or worse than it will be.
+        if (isinstance(plan, Mesh) and history.trend.is_mixed) or not self._has_price(history.flow, plan):
+            return "nothing"
+        profiling = self.staging.look * len(self.query.graph.names)
+        if not reason.is_change and (history.profiled + 1) * profiling > PROFILING * history.spent:
+            return "nothing"
+        return "profile" if history.flow is None or self._could_pay(history, history.flow, plan) else "nothing"
+
+    # --- what ---------------------------------------------------------------------------------------------------------
+
+    def search(self, history: History, plan: Plan) -> tuple[Callable[[], LearntMesh | Broken], bool]:
+        broken = self._broken(history, plan)
+        if broken is not None and self._leaves(history, plan):
+            return lambda: broken, False
+        latest = history.recent[-1]
+        assert latest.profiles is not None
+        is_worth = partial(self._is_worth, history, plan) if self.is_free and history.flow is not None else None
+        return partial(learn_mesh, self.query.graph, latest.profiles, latest.batch, plan, is_worth), True
+
+    def propose(
+        self, history: History, batch: int, plan: Plan, reason: Reason, found: LearntMesh | Broken
+    ) -> Suggestion:
+        flow = history.flow
+        assert flow is not None
+        if isinstance(found, Broken):
+            return Suggestion(self._left(batch, plan, reason, flow, found), correction=found.each / found.promise.each)
+        broken = self._broken(history, plan)
+        correction = None if broken is None else broken.each / broken.promise.each
+        decision = self._mesh(history, flow, batch, plan, reason, found)
+        if self.is_free and isinstance(plan, Mesh):
+            decision = self._tree(decision, found, flow, history)
+        if decision.action == "keep" or not isinstance(decision.proposed, Mesh):
+            return Suggestion(decision, learnt=found, correction=correction)
+        rows = max(sum(flow.rates.values()), 1e-9)
+        left = None if isinstance(plan, Mesh) else plan
+        promise = Promise(decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
+        return Suggestion(decision, promise=promise, learnt=found, correction=correction)
+
+    # --- promises -----------------------------------------------------------------------------------------------------
+
+    def _broken(self, history: History, plan: Plan) -> Broken | None:
+        """Returns how far the running mesh is from its promise; None where it keeps it, or it is too early to tell."""
+        promise, flow = history.promise, history.flow
+        if promise is None or flow is None or not history.tests_promise:
+            return None
+        cpu = running_cpu(plan, flow, self.query, self.criteria)
+        each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
+        return Broken(promise, each) if each > USUAL * promise.each else None
+
+    def _leaves(self, history: History, plan: Plan) -> bool:
+        """Whether the mesh costs more than the plan that it replaced."""
+        broken = self._broken(history, plan)
+        return broken is not None and broken.promise.left is not None and broken.each > broken.promise.before
+
+    def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
+        """Decides to go back to the plan before a mesh that cost more than it."""
+        rows, promise = sum(flow.rates.values()), found.promise
+        left = promise.left
+        assert left is not None
+        assert not isinstance(left, Mesh)
+        cost = Resources(found.each * rows, flow.state_bytes, flow.results)
+        price = self._way_back(left, cost, _model(self.query, flow, self.criteria))
+        ratio, promised = found.each / promise.before, promise.each / promise.before
+        return Decision(
+            batch=batch,
+            action="keep" if price is None else "migrate",
+            policy="mesh",
+            trigger=reason.text,
+            plan=plan,
+            cost=cost,
+            proposed=left,
+            proposed_cost=replace(cost, cpu=promise.before * rows),
+            origin="promise",
+            price=price,
+            reason=f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised",
+            statistics=_known(self.query, flow, {}),
+        )
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def _mesh(
+        self, history: History, flow: Flow, batch: int, plan: Plan, reason: Reason, learnt: LearntMesh
+    ) -> Decision:
+        """Decides whether the slots change to a mesh; a mesh of single routes is the mjoin that it amounts to."""
+        units, _ = unit_costs(self.criteria.given)
+        beside = _beside(flow, units)
+        now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
+        is_counted = learnt.profiled is not None and not flow.step.checks
+        counted = running_cpu(plan, flow, self.query, self.criteria) if is_counted else None
+        if counted is not None:
+            now, proposed = counted, beside + _routing(learnt, flow, units) * history.correction
+        best = as_mjoin(learnt.mesh) if self.is_free and not learnt.is_mesh else learnt.mesh
+        decision = Decision(
+            batch=batch,
+            action="keep",
+            policy="mesh",
+            trigger=reason.text,
+            plan=plan,
+            cost=Resources(now, flow.state_bytes, flow.results),
+            proposed=best,
+            proposed_cost=Resources(proposed, flow.state_bytes, flow.results),
+            origin="search",
+            price=AT_ONCE,
+            reason="the routes at work are the best that are known",
+            statistics=Knowledge(rates=flow.rates, batch=flow.batch),
+        )
+        if str(plan) == str(best):
+            return replace(decision, price=None)
+        return self._judged(decision, history, AT_ONCE, replace(self.criteria.budget, slots=self.slots))
+
+    def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
+        """Decides whether slots that run a mesh go back to a plan without routes: the better of both decisions."""
+        criteria, graph = self.criteria, self.query.graph
+        if learnt.profiled is None or criteria.partitioning is not None:
+            return decision
+        pairs = _selectivities(learnt.profiled.fan_outs, flow)
+        # Profiled matches have passed the predicates of their pair, which must not count again.
+        passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
+        known = _known(self.query, flow, pairs | passed)
+        view = Layered((known.view, criteria.given))
+        answer = choose(
+            graph,
+            view,
+            criteria.budget,
+            criteria.objective,
+            criteria.hints,
+            batch=flow.batch,
+            grouping=self.query.merging,
+            around=criteria.around(self.query, view),
+        ).answer
+        if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
+            return decision
+        model = resource_model(graph, view, flow.batch, self.query.merging)
+        cost = history.experience.price(answer.plan, model, answer.plan)
+        joins = max(0.0, cost.cpu - model.base.cpu)
+        cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
+        price = self._way_back(answer.plan, decision.cost, model)
+        if price is None or (decision.action == "migrate" and cost.cpu >= decision.proposed_cost.cpu):
+            return decision
+        tree = replace(decision, proposed=answer.plan, proposed_cost=cost, origin="optimizer", statistics=known)
+        judged = self._judged(replace(tree, action="keep"), history, price, criteria.budget)
+        return judged if judged.action == "migrate" else decision
+
+    def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
+        graph, criteria = self.query.graph, self.criteria
+        base = with_default_orders(mjoin(graph.names), graph)
+        return way(graph, base, plan, model, criteria.pricing, "auto", cost, criteria.budget)
+
+    def _judged(self, decision: Decision, history: History, price: Price, budget: Budget) -> Decision:
+        gate = self._gate(history)
+        verdict = judge(gate, decision.cost, decision.proposed_cost, price, self.criteria.objective, budget)
+        action: Action = "migrate" if verdict.passed else "keep"
+        return replace(decision, action=action, price=price, reason=verdict.reason)
+
+    def _gate(self, history: History) -> Gate:
+        batch = history.flow.batch if history.flow is not None else 0.0
+        return self.settings.gate.within(history.trigger, batch, self.slots)
+
+    # --- whether a search can pay -------------------------------------------------------------------------------------
+
+    def _has_price(self, flow: Flow | None, plan: Plan) -> bool:
+        """Whether the counts of a plan and of sampled rows compare: a tree with separate predicate checks does not."""
+        return flow is None or not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
+
+    def _price(self, history: History) -> Price:
+        """The price of a search; each search in a row that led to no change makes the next one more expensive."""
+        cpu = self.staging.search * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
+        return replace(AT_ONCE, cpu=cpu)
+
+    def _pays(self, history: History, flow: Flow, running: float, least: float) -> bool:
+        """Whether a mesh of the least cost repays its search within as much time as the query has run so far."""
+        gate = self._gate(history)
+        gate = replace(gate, horizon=min(gate.horizon, history.passed))
+        now = Resources(running, flow.state_bytes, flow.results)
+        price, budget = self._price(history), replace(self.criteria.budget, slots=self.slots)
+        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
+
+    def _could_pay(self, history: History, flow: Flow, plan: Plan) -> bool:
+        """Whether any mesh could pay: even if every row met nothing at its first lookup."""
+        running = running_cpu(plan, flow, self.query, self.criteria)
+        if running is None:
+            return not isinstance(plan, Mesh) and not any(pre_groups(plan))
+        units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
+        calls = units.call * relations * relations / flow.batch
+        least = _beside(flow, units) + sum(flow.rates.values()) * (units.link + units.probe) + calls
+        return self._pays(history, flow, running, least)
+
+    def _is_worth(self, history: History, plan: Plan, ideal: LearntMesh) -> bool:
+        """Whether a mesh that takes the least that any could take would pay, by the profiles."""
+        flow = history.flow
+        assert flow is not None
+        running = running_cpu(plan, flow, self.query, self.criteria)
+        if running is None or ideal.profiled is None or flow.step.checks:
+            return True
+        units = unit_costs(self.criteria.given)[0]
+        return self._pays(
+            history, flow, running, _beside(flow, units) + _routing(ideal, flow, units) * history.correction
+        )
+
+
+def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:
+    """Returns the cores that the running plan takes by its counts; None where these say too little."""
+    if not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
+        return None
+    model = _model(query, flow, criteria)
+    ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, query.graph)
+    return counted_cpu(ordered, flow.step, flow.batches, flow.seconds, model, query.graph)
+
+
+def as_mjoin(mesh: Mesh) -> JoinNode:
+    """The mjoin in which rows take the first route of their relation."""
+    names = mesh.relations
+    orders = [tuple(names.index(other) for other in mesh.of(name).routes[0].operators) for name in names]
+    return JoinNode(tuple(Leaf(name) for name in names), tuple(orders) if len(names) > 2 else ())
+
+
+def _beside(flow: Flow, units: UnitCosts) -> float:
+    """Cores for what every plan does: base states and results."""
+    return sum(flow.rates.values()) * (units.insert + units.delete) + flow.results * units.emit
+
+
+def _routing(learnt: LearntMesh, flow: Flow, units: UnitCosts) -> float:
+    """Cores for the routes of a mesh, in the units of the cost model."""
+    profiled, relations = learnt.profiled, len(learnt.mesh.ways)
+    assert profiled is not None
+    match = units.compare + units.match + units.match_relation * (relations + 2) / 2
+    modelled = profiled.lookups * units.probe + profiled.matches * match
+    scale = modelled / profiled.seconds if profiled.seconds > 0 else 1.0
+    rows = sum(
+        flow.rates.get(name, 0.0) * max(0.0, each.certain_seconds - each.overhead)
+        for name, each in learnt.relations.items()
+    )
+    calls = sum(len(route.operators) for way in learnt.mesh.ways for route in way.routes) + relations
+    return rows * scale + sum(flow.rates.values()) * units.link + calls * units.call / flow.batch
+
+
+def _unseen(learnt: LearntMesh, flow: Flow, model: ResourceModel, graph: JoinGraph) -> float:
+    """How many times the model's price plans without routes take, by what sampled rows paid on the best single routes.
+
+    Where rows of one class meet little here and those of another little there, the model multiplies averages that hide
+    both. It does so for every plan without routes, so what it does not see of the mjoin is charged to all of them.
+    """
+    if len(graph.names) > IN_LINE:
+        return 1.0
+    orderer = Space(model).orderer
+    modelled = orderer.price(orderer.mjoin()).cpu - model.base.cpu
+    single = {
+        name: replace(each, seconds=each.single_seconds, certain_gain=0.0, overhead=each.overhead / len(each.shares))
+        for name, each in learnt.relations.items()
+    }
+    paid = _routing(replace(learnt, mesh=one_route(graph), relations=single), flow, model.units)
+    return max(1.0, paid / modelled) if modelled > 0 else 1.0
+
+
+def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float]:
+    """The selectivity of each pair, from the matches of rows of either side in the state of the other."""
+    found: dict[str, list[float]] = {}
+    for pair, matches in fan_outs.items():
+        origin, target = pair.split(" ")
+        if (held := flow.held(target)) > 0:
+            found.setdefault(" ".join(sorted((origin, target))), []).append(max(matches, 0.5 / held) / held)
+    return {pair: min(1.0, sum(values) / len(values)) for pair, values in found.items()}
+
+
+def _known(query: Query, flow: Flow, selectivities: Mapping[str, float]) -> Knowledge:
+    """What a flow tells: rates and rows of tables, both behind the filters."""
+    relations = query.graph.relations
+    tables = {each.name: flow.held(each.name) for each in relations if each.is_table}
+    filters = {each.name: 1.0 for each in relations if each.filter is not None}
+    return Knowledge(flow.rates, selectivities, filters, flow.batch, rows=tables)
+
+
+def _model(query: Query, flow: Flow, criteria: Criteria) -> ResourceModel:
+    view = Layered((_known(query, flow, {}).view, criteria.given))
+    return resource_model(query.graph, view, flow.batch, query.merging, criteria.partitioning)

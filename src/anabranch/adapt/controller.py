@@ -1,0 +1,233 @@
+"""Decides on the plan of slots that adapt together: the history, the reasons to search, and the advisors.
+
+After each batch the controller takes it into the frozen history, finds a reason (`policy`, or an advisor's own), waits
+until the streams have settled, runs the advisor's search and returns its decision. Invariant: one search at a time, and
+none while the plan changes or cools down. Limit: the controller never changes a plan; the steering of the query does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.adapt.advisors.advisor import Advisor, Suggestion
+from anabranch.adapt.advisors.plan import PlanAdvisor
+from anabranch.adapt.advisors.routes import RouteAdvisor
+from anabranch.adapt.decision import Decision
+from anabranch.adapt.history import History, Observation, Promise
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.policy import Reason
+from anabranch.adapt.records import DecisionMade
+from anabranch.adapt.rules import ChangeRules, Criteria
+from anabranch.adapt.searches import Search, Searches
+from anabranch.adapt.settings import Settings
+from anabranch.cost.units import unit_costs
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import Query
+from anabranch.stats.view import Layered, StatisticsView
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A search that was begun, and the situation of that moment."""
+
+    advisor: Advisor
+    reason: Reason
+    plan: Plan
+    batch: int
+    known: Knowledge
+    found: Search[Any]
+
+
+class Controller:
+    """The adaptation of some slots of one query."""
+
+    def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
+        self.slots = slots
+        self._query = query
+        self._rules = rules
+        self._searches = searches
+        settings = self.settings
+        units = unit_costs(rules.criteria.given)[0]
+        self.history = History.empty(
+            query, rules.criteria.partitioning, units, remember=settings.remember, cool_down=settings.gate.cool_down
+        )
+        self._pending: _Pending | None = None
+        self._is_promised = False
+        self.is_frozen = settings.freeze
+        """Whether decisions are recorded and change nothing."""
+        self._asked: tuple[Advisor, Reason] | None = None
+        """The advisor whose profiles are awaited, and why."""
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        return self._rules.adapt or Settings()
+
+    @property
+    def criteria(self) -> Criteria:
+        return self._rules.criteria
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the plan is free; without, only meshes are learnt."""
+        return self._rules.adapt is not None
+
+    @property
+    def view(self) -> StatisticsView:
+        """The measured statistics, over those from before the run."""
+        return Layered((self.history.statistics.view, self.criteria.given))
+
+    @property
+    def rules(self) -> ChangeRules:
+        return self._rules
+
+    def configure(self, rules: ChangeRules) -> None:
+        """Takes other settings, limits or an objective from the next decision on."""
+        self._rules = rules
+
+    def spread(self, partitioning: Partitioning | None) -> None:
+        """Takes another way of spreading rows over slots."""
+        self._rules = replace(self._rules, criteria=replace(self.criteria, partitioning=partitioning))
+        self.history, self._pending = self.history.spread(partitioning), None
+
+    @property
+    def _advisors(self) -> tuple[Advisor, ...]:
+        """The advisors in the order in which they are asked."""
+        advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
+        if (staging := self._rules.staging) is not None:
+            slots = len(self.slots)
+            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts, slots))
+        return tuple(advisors)
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_profiles(self) -> bool:
+        """Whether the slots are to profile their operators after the next step."""
+        return self._asked is not None
+
+    def after(self, seen: Observation, *, is_busy: bool = False) -> DecisionMade | None:
+        """Takes in a batch; returns a decision when one was due and its search has ended.
+
+        While the query `is_busy` with another change, no profiles are asked for, and no change is decided on.
+        """
+        self.history = self._promised(self.history.after(seen), seen.plan)
+        if seen.is_migrating or seen.is_shared:
+            # A search that still runs was begun for another plan.
+            self._pending = self._asked = None
+            return None
+        if self.history.is_cooling:
+            return None
+        if self._pending is None:
+            self._consider(seen, is_busy)
+        pending = self._pending
+        if pending is None or not pending.found.is_done:
+            return None
+        self._pending = None
+        found = pending.found.outcome()
+        if found is None or pending.plan != seen.plan or self.history.flow is None:
+            return None
+        before = self.history
+        self.history = self.history.decided(pending.known)
+        suggestion = pending.advisor.propose(self.history, seen.batch, seen.plan, pending.reason, found)
+        decision = self._final(suggestion.decision, is_busy)
+        self._note(
+            pending.advisor.name, suggestion, is_first=before.baseline is None, is_kept=decision.action == "keep"
+        )
+        if decision.action == "keep" and pending.reason.is_change and not is_busy:
+            self._ask(before, seen, pending.reason, after=pending.advisor)
+        return DecisionMade(decision, self.slots, suggestion.learnt)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _promised(self, history: History, plan: Plan) -> History:
+        """Notes the promise of a mesh that the query began with, once the rates of its streams are known."""
+        expected = self.criteria.expected
+        if expected is None or self._is_promised or not history.recent:
+            return history
+        self._is_promised = True
+        rows = sum(history.statistics.rates.values())
+        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0 or self.settings.scope == "slot":
+            return history
+        return replace(history, promise=Promise(expected.cpu / rows))
+
+    def _consider(self, seen: Observation, is_busy: bool) -> None:
+        """Begins the search that is due after a batch, or asks the slots for profiles."""
+        if self._asked is not None:
+            (advisor, why), self._asked = self._asked, None
+            if seen.profiles is not None:
+                self._begin(advisor, why, seen)
+                return
+        if not self.history.measured_seconds:
+            return
+        if self.history.unsettled and not self.history.is_settled:
+            self.history = self.history.waiting_to_settle()
+            return
+        reason = self._reason(seen)
+        if reason is None:
+            return
+        if reason.cause != "schedule" and not self.history.is_settled:
+            self.history = self.history.waiting_to_settle()
+            return
+        if not self._ask(self.history, seen, reason, is_busy=is_busy) and reason.cause != "schedule":
+            self.history = self.history.decided(self.history.statistics)
+        if reason.cause == "routes":
+            self.history = replace(self.history, routes=self.history.routes.judged())
+
+    def _reason(self, seen: Observation) -> Reason | None:
+        """Returns the first reason to search: an advisor's own, that of the policy, or the schedule of searches."""
+        asked = (each.occasion(self.history, seen.batch, seen.plan) for each in self._advisors)
+        own = [each for each in asked if each is not None]
+        reason = next((each for each in own if each.cause != "schedule"), None)
+        if reason is None and self.adapts:
+            reason = self.settings.policy.suggestion(self.history, self.criteria.budget.total_memory)
+        return reason or next(iter(own), None)
+
+    def _ask(
+        self,
+        history: History,
+        seen: Observation,
+        reason: Reason,
+        *,
+        after: Advisor | None = None,
+        is_busy: bool = False,
+    ) -> bool:
+        """Asks the advisors, or those after one of them, in turn; returns whether one of them acts."""
+        names = [each.name for each in self._advisors]
+        for advisor in self._advisors[names.index(after.name) + 1 if after else 0 :]:
+            match advisor.wants(history, seen.plan, reason):
+                case "search":
+                    self._begin(advisor, reason, seen)
+                    return True
+                case "profile" if not is_busy:
+                    self._asked = advisor, reason
+                    self.history = replace(self.history, profiled=self.history.profiled + 1)
+                    return True
+        return False
+
+    def _begin(self, advisor: Advisor, reason: Reason, seen: Observation) -> None:
+        search, is_long = advisor.search(self.history, seen.plan)
+        found = self._searches.begin(advisor.name, search, is_long=is_long)
+        self._pending = _Pending(advisor, reason, seen.plan, seen.batch, self.history.statistics, found)
+
+    def _final(self, decision: Decision, is_busy: bool) -> Decision:
+        if decision.action == "keep" or not (is_busy or self.is_frozen):
+            return decision
+        why = "frozen" if self.is_frozen else "another change is under way"
+        return replace(decision, action="keep", reason=f"{why}; otherwise: {decision.reason}")
+
+    def _note(self, name: str, suggestion: Suggestion, *, is_first: bool, is_kept: bool) -> None:
+        """Makes the history remember what an advisor suggested; repeated suggestions to stay are a reason to wait."""
+        history = self.history
+        count = history.fruitless.get(name, 0) + 1 if is_kept and suggestion.retry is None and not is_first else 0
+        self.history = replace(
+            history.remembering(suggestion.candidates),
+            experience=suggestion.experience or history.experience,
+            retry=suggestion.retry,
+            promise=None if is_kept else suggestion.promise,
+            correction=max(1.0, suggestion.correction or history.correction),
+            fruitless={**history.fruitless, name: count},
+        )

@@ -1,0 +1,192 @@
+"""Meshes that are learnt while a query runs pass the gate of all plans, and are left if they break their promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.adapt.advisors.advisor import Suggestion
+from anabranch.adapt.advisors.routes import RouteAdvisor, running_cpu
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.history import History, Observation, Promise
+from anabranch.adapt.policy import Reason
+from anabranch.adapt.rules import BESIDE, Criteria
+from anabranch.adapt.settings import Settings
+from anabranch.cost.units import ENGINE
+from anabranch.cql import compile_query
+from anabranch.plan.mesh import Plan, parse_mesh
+from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
+from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
+from anabranch.testing.scripted import read_script
+
+MESH = parse_mesh("mesh(a: b>c, c>b by (k <= 1.5 ? 0 : 1); b: a>c; c: a>b)")
+MJOIN = parse("(a b c | a>b>c, b>a>c, c>a>b)")
+ROUTES = LearntRoutes("two kinds of rows", (0.5, 0.5), (4e-6, 4e-6), 5e-6, 10e-6, 10e-6, certain_gain=1.0)
+LEARNT = LearntMesh(MESH, {"a": ROUTES})
+STEP = StepStatistics({"a": 10_000, "b": 10, "c": 10}, 100, states=(StateStatistics("a", 1_000, 1_000_000),))
+CHANGED = Reason("statistics", "statistics changed by a factor of 2")
+
+
+def the_query(condition: str = "") -> Query:
+    script = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc"))
+    windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
+    return compile_query(f"SELECT a.k AS k FROM {windows} WHERE a.k = b.k AND a.k = c.k {condition}", script.catalog)
+
+
+QUERY = the_query()
+
+
+def advisor(gate: Gate | None = None, query: Query = QUERY, *, is_free: bool = True) -> RouteAdvisor:
+    return RouteAdvisor(query, Settings(gate=gate or Gate()), Criteria(), BESIDE, is_free)
+
+
+def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, query: Query = QUERY) -> History:
+    """Batches of one second each."""
+    now = replace(History.empty(query, None, ENGINE), passed=1_000.0, spent=1_000.0)
+    now = replace(now, trend=replace(now.trend, passed=1_000.0))
+    for number in range(batches):
+        now = now.after(Observation(number, plan, lambda: step, 1.0))
+    return now
+
+
+def proposed(
+    learnt: LearntMesh = LEARNT, step: StepStatistics = STEP, gate: Gate | None = None, plan: Plan = MJOIN
+) -> Suggestion:
+    return advisor(gate, is_free=False).propose(history(step, plan), 7, plan, CHANGED, learnt)
+
+
+def test_a_mesh_that_saves_enough_is_taken_at_once_with_its_promise() -> None:
+    found = proposed()
+    assert found.decision.action == "migrate"
+    assert found.decision.strategy == "none"
+    assert found.decision.cost.cpu - found.decision.proposed_cost.cpu == pytest.approx(0.05)
+    assert found.decision.to_json()["origin"] == "search"
+    assert found.promise is not None
+    assert found.promise.left == MJOIN
+    assert found.promise.each < found.promise.before
+
+
+@pytest.mark.parametrize(
+    ("routes", "rows", "gate", "reason"),
+    [
+        (ROUTES, 500, Gate(), "0.005 are wanted"),
+        (ROUTES, 10_000, Gate(ratio=3.0), "a ratio of 3 is wanted"),
+        (replace(ROUTES, certain_gain=0.0), 10_000, Gate(), "saves no cpu"),
+        (replace(ROUTES, running_seconds=5e-6), 10_000, Gate(), "saves no cpu"),
+    ],
+)
+def test_one_that_does_not_is_not_taken(routes: LearntRoutes, rows: int, gate: Gate, reason: str) -> None:
+    found = proposed(LearntMesh(MESH, {"a": routes}), replace(STEP, rows_in={"a": rows}), gate)
+    assert found.decision.action == "keep"
+    assert reason in found.decision.reason
+    assert found.promise is None
+
+
+def test_a_change_that_saves_too_little_of_a_whole_trigger_is_not_made() -> None:
+    """It saves 50 ms of a batch: much of a trigger of 150 ms, nothing of one of ten seconds."""
+
+    def action(trigger: float) -> str:
+        seen = replace(history().recent[0], trigger=trigger)
+        return (
+            advisor(is_free=False)
+            .propose(replace(history(), recent=(seen,)), 7, MJOIN, CHANGED, LEARNT)
+            .decision.action
+        )
+
+    assert action(0.15) == "migrate"
+    assert action(10.0) == "keep"
+
+
+def test_the_mesh_at_work_is_no_change() -> None:
+    decision = proposed(plan=MESH).decision
+    assert (decision.action, decision.strategy) == ("keep", None)
+
+
+def test_what_every_plan_pays_counts_on_both_sides() -> None:
+    """Many rows of other relations make the same saving a small one."""
+    assert (
+        "ratio of 1.2 is wanted" in proposed(step=replace(STEP, rows_in={"a": 10_000, "b": 5_000_000})).decision.reason
+    )
+
+
+def counted(matches: int) -> StepStatistics:
+    """A mjoin in which a row of `a` meets so many rows at its first lookup."""
+    probe = ProbeStatistics("(a b c)", "a", "b", 10_000, visited=10_000 * matches, matches=10_000 * matches)
+    return replace(STEP, probes=(probe,))
+
+
+def test_predicates_that_profiled_matches_have_passed_do_not_count_again() -> None:
+    """Else a tree looks cheap behind a mesh whose lookups check predicates."""
+    query = the_query("AND a.v > b.v")
+    states = tuple(StateStatistics(name, 1_000, 8_000) for name in "abc")
+    seen = history(replace(counted(50_000), states=states), MESH, query=query)
+    learnt = replace(LEARNT, profiled=Profiled(2, 4, 1e-6, {"a b": 3.0, "b a": 3.0}))
+    decision = advisor(query=query).propose(seen, 7, MESH, CHANGED, learnt).decision
+    assert decision.origin == "optimizer"
+    assert decision.statistics.selectivities == {"a b": pytest.approx(0.003), "a.v > b.v": 1.0}
+
+
+def test_profiles_are_asked_for_only_where_some_mesh_could_pay() -> None:
+    def wants(seconds: float = 1_000.0, fruitless: int = 0, matches: int = 50) -> str:
+        seen = replace(history(counted(matches)), passed=seconds, fruitless={"routes": fruitless})
+        return advisor().wants(seen, MJOIN, CHANGED)
+
+    assert wants() == "profile"
+    assert wants(seconds=0.01) == "nothing"
+    assert wants(fruitless=100_000) == "nothing"
+    assert wants(matches=0) == "nothing"
+
+
+def test_profiling_has_a_budget_while_the_streams_stay_as_they_are() -> None:
+    seen, due = history(counted(50)), Reason("schedule", "batch 15 has passed")
+    assert advisor().wants(seen, MJOIN, due) == "profile"
+    assert advisor().wants(replace(seen, spent=0.1), MJOIN, due) == "nothing"
+    assert advisor().wants(replace(seen, spent=0.1), MJOIN, CHANGED) == "profile"
+
+
+# --- promises ---------------------------------------------------------------------------------------------------------
+
+
+def running(promised: float, before: float) -> History:
+    """A mesh whose rows cost more than promised, or less, after its first batches."""
+    seen = history(counted(50), MESH, batches=8)
+    assert seen.flow is not None
+    cpu = running_cpu(MESH, seen.flow, QUERY, Criteria())
+    assert cpu is not None
+    each = cpu / sum(seen.flow.rates.values())
+    return replace(seen, promise=Promise(promised * each, MJOIN, before * each))
+
+
+def test_a_mesh_that_costs_more_than_the_plan_before_it_is_left_for_that_plan() -> None:
+    seen, routes = running(promised=0.3, before=0.5), advisor()
+    reason = routes.occasion(seen, 30, MESH)
+    assert reason is not None
+    assert routes.wants(seen, MESH, reason) == "search"
+    search, is_long = routes.search(seen, MESH)
+    assert not is_long
+    found = routes.propose(seen, 30, MESH, reason, search())
+    assert (found.decision.action, found.decision.proposed) == ("migrate", MJOIN)
+    assert "costs 2.00 times what it cost before the mesh; 0.60 times was promised" in found.decision.reason
+    assert found.correction == pytest.approx(1 / 0.3)
+
+
+def test_a_mesh_that_keeps_its_promise_stays() -> None:
+    assert advisor().occasion(running(promised=0.9, before=2.0), 30, MESH) is None
+
+
+def test_a_promise_is_tested_once_windows_are_full_and_with_the_first_batches_only() -> None:
+    seen = running(promised=0.3, before=0.5)
+    for batches, tests in ((1, False), (8, True), (15, True), (16, False)):
+        assert replace(seen, trend=replace(seen.trend, batches=batches)).tests_promise is tests
+
+
+@pytest.mark.parametrize(("least", "worth"), [(1e-9, True), (1e-3, False)])
+def test_nothing_is_searched_that_could_not_pass_the_gate(least: float, worth: bool) -> None:
+    routes = LearntRoutes("", (1.0,), (least,), least, least, least)
+    ideal, seen = LearntMesh(MESH, {"a": routes}, profiled=Profiled(2.0, 10.0, 1e-6)), history(counted(50))
+    assert advisor()._is_worth(seen, MJOIN, ideal) is worth
+    # What was not measured cannot be held against it.
+    assert advisor()._is_worth(seen, MJOIN, replace(ideal, profiled=None))
