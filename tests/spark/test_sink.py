@@ -423,7 +423,7 @@ class _Union(AccumulatorParam[set[int]]):
         return value1 | value2
 
 
-@pytest.mark.parametrize("format", ["no.such.format", "avro", "delta"])
+@pytest.mark.parametrize("format", ["no.such.format", "avro"])
 def test_a_format_that_spark_does_not_have_is_refused_at_once(spark: SparkSession, format: str) -> None:
     with pytest.raises(errors.SpecError, match=f"Spark has no sink format '{format}'") as caught:
         make_sink(format, {"path": "p"}, spark=spark, schema=SCHEMA)

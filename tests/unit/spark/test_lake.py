@@ -16,7 +16,7 @@ from pyarrow import fs
 from anabranch.errors import SinkError, SpecError
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.run.sink_settings import IcebergTarget, SinkSettings, check_sink
-from anabranch.spark.sinks import delta as delta_module
+from anabranch.spark import delta as delta_module
 from anabranch.spark.sinks import iceberg as iceberg_module
 from anabranch.spark.sinks.delta import DeltaLakeTable
 from anabranch.spark.sinks.iceberg import IcebergLakeTable

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from anabranch.errors import SinkError, SpecError
+from anabranch.errors import SinkError
 from anabranch.lang.schema import Schema, is_integer, type_name
-from anabranch.run.locations import locate
+from anabranch.spark.delta import delta_uri, open_delta
 from anabranch.spark.sinks.folder import BatchFolder, open_place
 from anabranch.spark.sinks.lake import Committed
 from anabranch.spark.sinks.partitions import Partitions, partition_values
@@ -27,26 +27,9 @@ from anabranch.spark.sinks.sink import Batch
 
 try:
     import deltalake
-    from deltalake.exceptions import TableNotFoundError
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
-    deltalake = None
-
-
-def delta_table(path: str) -> Any:
-    """Returns the Delta table at a location, or None; raises an error if the extra `delta` is missing."""
-    if deltalake is None:
-        raise SpecError("format 'delta' needs the package 'deltalake'", hint="pip install 'anabranch[delta]'")
-    try:
-        return deltalake.DeltaTable(delta_uri(path))
-    except TableNotFoundError:
-        return None
-
-
-def delta_uri(path: str) -> str:
-    """Returns a location as the library opens it."""
-    _, root, uri = locate(path)
-    return root if uri.startswith("file:") else "s3" + uri[3:] if uri.startswith("s3a:") else uri
+    pass  # `open_delta` says so
 
 
 class DeltaLakeTable:
@@ -58,7 +41,7 @@ class DeltaLakeTable:
         names = tuple(field.name for name in partition_by if (field := schema.find(name)) is not None)
         self.partitions = Partitions(names)
         open_place(path)
-        self._table = delta_table(path)
+        self._table = open_delta(path)
         if self._table is not None:
             self._require_layout()
         elif BatchFolder(path, "parquet").has_files():
