@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
-from pyarrow import fs
+from pyarrow import fs, parquet
 
 from anabranch.errors import SinkError, SpecError
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
@@ -22,7 +22,7 @@ from anabranch.spark.sinks.delta import DeltaLakeTable
 from anabranch.spark.sinks.iceberg import IcebergLakeTable
 from anabranch.spark.sinks.lake import LakeSink, LakeTable
 from anabranch.spark.sinks.sink import Batch
-from anabranch.spark.sinks.worker_files import ParquetFiles
+from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 
 deltalake = pytest.importorskip("deltalake", reason="the extra 'delta' is not installed")
 pytest.importorskip("pyiceberg", reason="the extra 'iceberg' is not installed")
@@ -327,6 +327,19 @@ def test_delta_on_s3_survives_refused_requests(bucket: str, scheme: str, storage
     write(sink_of(DeltaLakeTable(path, SCHEMA, ("v",))), 1, rows(3), rows(4))
     stored = deltalake.DeltaTable(bucket + "/table")
     assert sorted(stored.to_pyarrow_table().column("k").to_pylist()) == [1, 2, 3, 4]
+
+
+def test_files_on_s3_survive_refused_requests(bucket: str, storage: tuple[Weak, str]) -> None:
+    weak, _ = storage
+    sink = WorkerFileSink(bucket, ParquetFiles("snappy"))
+    weak.faults, weak.refused = ["503 Slow Down", "429 Too Many Requests", "500 Internal Server Error"], 0
+    for keys in ([1, 2], [3]):
+        with sink.stage(Batch(0, QUERY)).open("00000") as results:
+            results.write(rows(*keys))
+        sink.publish(Batch(0, QUERY))
+    assert weak.refused == 3
+    files, root = fs.FileSystem.from_uri(bucket)
+    assert parquet.read_table(root, filesystem=files).column("k").to_pylist() == [3]
 
 
 def test_iceberg_on_s3(bucket: str, storage: tuple[Weak, str], tmp_path: Path) -> None:
