@@ -29,7 +29,7 @@ from anabranch.spec.model import SinkSpec, Spec, StreamSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from anabranch.spark.sample import StreamSample
+    from anabranch.run.stream_sample import StreamSample
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders.yaml"
 
@@ -145,7 +145,7 @@ def test_a_folder_without_files_is_not_sampled(spark: SparkSession, sampled_spec
 def test_a_sample_of_many_files_is_scaled_to_all_of_them(
     spark: SparkSession, sampled_spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.sample.MOST_FILES", 1)
+    monkeypatch.setattr("anabranch.run.stream_sample.MOST_FILES", 1)
     used = {item.what: item.value for item in prepare(load(sampled_spec), spark).choices()[""].estimates.used}
     assert used["rate of a"] == pytest.approx(500, rel=0.1)
 

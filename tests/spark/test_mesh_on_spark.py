@@ -18,7 +18,8 @@ from anabranch.cql import compile_query
 from anabranch.errors import PlanError
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.mesh import Mesh
-from anabranch.spark.sample import StreamSample, sample_streams
+from anabranch.run.stream_sample import sample_streams
+from anabranch.spark.sample import FrameSample
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -130,12 +131,12 @@ def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answ
 def test_large_streams_are_sampled_by_values_of_the_key_that_they_share(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.sample.MOST_ROWS", 500)
+    monkeypatch.setattr("anabranch.run.stream_sample.MOST_ROWS", 500)
     rng, query = np.random.default_rng(1), compile_query(LACKING.cql, LACKING.catalog())
     tables = {f"s{number}": lacking(number, 0, rng) for number in range(4)}
     for name, rows in tables.items():
         pq.write_table(rows, tmp_path / f"{name}.parquet")
-    frames = {name: StreamSample(spark.read.parquet(str(tmp_path / f"{name}.parquet"))) for name in tables}
+    frames = {name: FrameSample(spark.read.parquet(str(tmp_path / f"{name}.parquet"))) for name in tables}
     (sample,) = sample_streams([query], frames)
     assert sample.kin is not None
     assert sample.kin.share == pytest.approx(500 / TOGETHER)

@@ -14,8 +14,8 @@ from anabranch.planning.choosing import Learn
 from anabranch.planning.explain import Explanation
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.sample import Sample, telling
+from anabranch.run.stream_sample import StreamSample, sample_streams
 from anabranch.spark import session as spark_host
-from anabranch.spark.sample import StreamSample, sample_streams
 from anabranch.spark.tables import TableSource
 from anabranch.stats.mesh.learnt import LearntMesh
 

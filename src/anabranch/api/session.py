@@ -20,10 +20,11 @@ from anabranch.functions import own_function
 from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.window import duration_text
 from anabranch.planning.explain import Explanation
+from anabranch.run.stream_sample import StreamSample
 from anabranch.settings.entries import argument
 from anabranch.spark import session as spark_host
 from anabranch.spark.arrow_schema import from_spark
-from anabranch.spark.sample import StreamSample
+from anabranch.spark.sample import FrameSample
 from anabranch.spark.started import ContinuousQueries
 from anabranch.spark.tables import TableSource
 from anabranch.spark.warming import warm_workers
@@ -145,7 +146,7 @@ class Session:
                 raise CatalogError(
                     f"the sample of stream '{name}' is a streaming DataFrame", hint="read it with spark.read"
                 )
-            sample = partial(StreamSample, sample)
+            sample = partial(FrameSample, sample)
         elif sample is not None and not callable(sample):
             raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
         self.catalog.register(declaration)

@@ -176,11 +176,6 @@ def keeps_null_keys_out(condition: Expr) -> bool:
     return all(isinstance(part, Call) and part.function == "is_not_null" for part in conjuncts(condition))
 
 
-def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
-    """One relation in the wire layout, with whether each row passes its filter."""
-    return _selected(relation, frame, wire_columns(position, relation, layout, frame))
-
-
 def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, Column]:
     """Every wire column of a relation, and whether a row passes its filter."""
     keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}

@@ -312,8 +312,7 @@ def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     from anabranch.spec import launch
 
     # A line, not a spinner: during Spark's start, output goes through a line-buffered pipe.
-    if console.is_terminal:
-        console.print("starting Spark …", style="dim")
+    console.print("starting Spark …", style="dim")
     # Spark logs the stack of a failed query in three languages; our final error explains it.
     spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
     # Imported here because `launch` reports a missing pyspark with its own error.

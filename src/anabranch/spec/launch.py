@@ -18,6 +18,7 @@ from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
 from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.stream_sample import StreamSample, file_sample
 from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
 from anabranch.spark.delta import delta_version, read_delta
@@ -25,7 +26,7 @@ from anabranch.spark.failure import named_source, refuses_schema
 from anabranch.spark.own import travel_by_value
 from anabranch.spark.redis_source import FORMAT as REDIS
 from anabranch.spark.redis_source import RedisStreams
-from anabranch.spark.sample import StreamSample, sample_of_files
+from anabranch.spark.sample import FrameSample, sample_of_files
 from anabranch.spark.session import DataFrame, SparkSession, open_session
 from anabranch.spark.versions import version_of
 from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, Spec, StreamSpec, TableSpec
@@ -136,9 +137,22 @@ def _settings(spec: QuerySpec) -> QuerySettings:
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
-    """Reads the first files of a folder as a batch; None for sources without files."""
-    if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
+    """Returns the first files of a folder; None for sources without files.
+
+    Arrow reads them if the stream has the columns of its files; otherwise Spark reads them.
+    """
+    if stream.format not in FILE_FORMATS or stream.path is None or stream.schema is None:
         return None
+    through_spark = partial(_sample_through_spark, stream, spark)
+    if stream.where is not None or stream.select:
+        return through_spark()
+    return file_sample(stream.path, stream.format, stream.schema, through_spark)
+
+
+def _sample_through_spark(stream: StreamSpec, spark: SparkSession) -> FrameSample | None:
+    assert stream.format is not None
+    assert stream.path is not None
+    assert stream.schema_text is not None
     reader = spark.read.options(**from_environment(stream.options)).schema(stream.schema_text)
     found = sample_of_files(reader, stream.format, stream.path, spark)
     if found is None:

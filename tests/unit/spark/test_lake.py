@@ -229,9 +229,16 @@ def test_a_folder_of_plain_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/folder.db", "password": "hunter2"}
-    with pytest.raises(SinkError, match=r"Iceberg table 'db\.t' cannot be opened") as refused:
+    with pytest.raises(SinkError, match=r"table 'iceberg' at 'db\.t' cannot be opened") as refused:
         IcebergLakeTable(IcebergTarget("db.t", "default", properties), SCHEMA, ())
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(sink_of(delta_at(tmp_path)), 0, rows(1))
+    (tmp_path / "table" / "_delta_log" / f"{0:020d}.json").write_text("{half")
+    with pytest.raises(SinkError, match=r"table 'delta' at '.*' cannot be opened"):
+        delta_at(tmp_path)
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from anabranch.errors import SinkError
 from anabranch.lang.schema import Schema, is_integer, type_name
 from anabranch.spark.delta import delta_uri, open_delta
 from anabranch.spark.sinks.folder import BatchFolder, open_place
-from anabranch.spark.sinks.lake import Committed
+from anabranch.spark.sinks.lake import Committed, named_table
 from anabranch.spark.sinks.partitions import Partitions, partition_values
 from anabranch.spark.sinks.sink import Batch
 
@@ -41,7 +41,8 @@ class DeltaLakeTable:
         names = tuple(field.name for name in partition_by if (field := schema.find(name)) is not None)
         self.partitions = Partitions(names)
         open_place(path)
-        self._table = open_delta(path)
+        with named_table(self.title):
+            self._table = open_delta(path)
         if self._table is not None:
             self._require_layout()
         elif BatchFolder(path, "parquet").has_files():
@@ -61,9 +62,10 @@ class DeltaLakeTable:
     def open(self) -> str:
         if self._table is None:
             columns = pa.schema([pa.field(field.name, field.type) for field in self._schema])
-            self._table = deltalake.DeltaTable.create(
-                delta_uri(self._path), columns, mode="ignore", partition_by=list(self.partitions.columns)
-            )
+            with named_table(self.title):
+                self._table = deltalake.DeltaTable.create(
+                    delta_uri(self._path), columns, mode="ignore", partition_by=list(self.partitions.columns)
+                )
             self._require_layout()
         return self._path
 

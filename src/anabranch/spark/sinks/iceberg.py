@@ -10,18 +10,16 @@ table's properties `commit.retry.*` say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from anabranch.errors import AnabranchError, SinkError, SpecError
+from anabranch.errors import SinkError, SpecError
 from anabranch.lang.schema import Schema
 from anabranch.run.sink_settings import IcebergTarget
-from anabranch.settings.secrets import without_secrets
 from anabranch.spark.sinks.folder import BatchFolder
-from anabranch.spark.sinks.lake import Committed
+from anabranch.spark.sinks.lake import Committed, named_table
 from anabranch.spark.sinks.partitions import Partitions
 from anabranch.spark.sinks.sink import Batch
 
@@ -44,7 +42,7 @@ class IcebergLakeTable:
         self._schema = schema
         names = tuple(field.name for name in partition_by if (field := schema.find(name)) is not None)
         self.partitions = Partitions(names, are_stored=True)
-        with self._named("cannot be opened"):
+        with named_table(self.title):
             self._catalog: Catalog = load_catalog(target.catalog, **target.properties)
             try:
                 self._table: Any = self._catalog.load_table(target.table)
@@ -63,7 +61,7 @@ class IcebergLakeTable:
 
     def open(self) -> str:
         if self._table is None:
-            with self._named("cannot be created"):
+            with named_table(self.title):
                 self._catalog.create_namespace_if_not_exists(self._target.table.rpartition(".")[0])
                 self._table = self._catalog.create_table_if_not_exists(self._target.table, _nullable(self._schema))
                 if self.partitions.columns and not self._table.spec().fields and not self._table.snapshots():
@@ -130,19 +128,6 @@ class IcebergLakeTable:
                 detail=f"the table has {self._table.spec()}; the query has {ours_listed}",
                 hint="partition by the columns of the table, without transforms, or name another table",
             )
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except AnabranchError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"Iceberg table '{self._target.table}' {what}",
-                detail=without_secrets(f"{type(error).__name__}: {error}".partition("\n")[0]),
-                hint="check the properties of the catalog",
-            ) from error
 
 
 def _nullable(schema: Schema) -> pa.Schema:

@@ -11,11 +11,13 @@ between (a compaction), or if the table has batches that the checkpoint lacks, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from anabranch.errors import SinkError
+from anabranch.errors import AnabranchError, SinkError
+from anabranch.settings.secrets import without_secrets
 from anabranch.spark.sinks.folder import BatchFolder, batch_prefix
 from anabranch.spark.sinks.partitions import Partitions
 from anabranch.spark.sinks.sink import Batch, Sink
@@ -59,6 +61,21 @@ class LakeTable(Protocol):
     def commit(self, batch: Batch, folder: BatchFolder, added: Sequence[str], removed: Sequence[str]) -> None:
         """Adds files of the folder and removes files of the table, with the record of the batch, in one transaction."""
         ...
+
+
+@contextmanager
+def named_table(title: str) -> Iterator[None]:
+    """Names the table in errors of a library that opens or creates it."""
+    try:
+        yield
+    except AnabranchError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"table {title} cannot be opened",
+            detail=without_secrets(f"{type(error).__name__}: {error}".partition("\n")[0]),
+            hint="check its location or the properties of its catalog, and the credentials in the environment",
+        ) from error
 
 
 class LakeSink(Sink):
