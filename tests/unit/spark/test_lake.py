@@ -166,7 +166,7 @@ def test_a_commit_that_fails_loses_nothing(make: Make, tmp_path: Path, monkeypat
     assert keys(table) == [1, 2]
 
 
-@pytest.mark.parametrize("columns", [("v",), ("day", "v"), ("k",)])
+@pytest.mark.parametrize("columns", [("v",), ("k", "v", "day"), ("k",)])
 def test_partitions_hold_every_value(make: Make, tmp_path: Path, columns: tuple[str, ...]) -> None:
     table = make(tmp_path, SCHEMA, columns)
     texts = ["a", "b/c=d%20 e", None, "ä:?"]
