@@ -18,13 +18,15 @@ from anabranch.run.locations import locate
 try:
     import deltalake
     from deltalake.exceptions import TableNotFoundError
+
+    is_installed = True
 except ImportError:
-    deltalake = None
+    is_installed = False
 
 
 def open_delta(path: str) -> Any:
     """Returns the Delta table at a location, or None; raises an error if the extra `delta` is missing."""
-    if deltalake is None:
+    if not is_installed:
         raise SpecError("format 'delta' needs the package 'deltalake'", hint="pip install 'anabranch[delta]'")
     try:
         return deltalake.DeltaTable(delta_uri(path))

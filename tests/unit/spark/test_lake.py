@@ -242,8 +242,8 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_module, "deltalake", None)
-    monkeypatch.setattr(iceberg_module, "load_catalog", None)
+    monkeypatch.setattr(delta_module, "is_installed", False)
+    monkeypatch.setattr(iceberg_module, "is_installed", False)
     for make, extra in ((delta_at, "delta"), (iceberg_at, "iceberg")):
         with pytest.raises(SpecError, match=f"format '{extra}' needs the package") as refused:
             make(tmp_path)

@@ -28,15 +28,17 @@ try:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.io.pyarrow import pyarrow_to_schema
     from pyiceberg.transforms import IdentityTransform
+
+    is_installed = True
 except ImportError:
-    load_catalog = None
+    is_installed = False
 
 
 class IcebergLakeTable:
     """A table of an Iceberg catalog; checked when it is made, created when it is opened."""
 
     def __init__(self, target: IcebergTarget, schema: Schema, partition_by: tuple[str, ...]) -> None:
-        if load_catalog is None:
+        if not is_installed:
             raise SpecError("format 'iceberg' needs the package 'pyiceberg'", hint="pip install 'anabranch[iceberg]'")
         self._target = target
         self._schema = schema
