@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,7 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
         )
     for table in spec.tables:
         read_again = partial(read_table, table, spark)
-        version = None
+        version: Callable[[], object] | None = None
         if table.is_delta and table.version == FILES:
             version = partial(delta_version, table.name, table.path or "")
         elif table.version is not None:

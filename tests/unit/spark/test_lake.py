@@ -189,11 +189,11 @@ def test_duckdb_reads_what_delta_holds_and_statistics_prune(tmp_path: Path) -> N
         (10, 11, 2),
         (20, 21, 2),
     ]
-    dataset = stored.to_pyarrow_dataset()
+    dataset, connection = stored.to_pyarrow_dataset(), duckdb.connect()
     assert len(dataset.schema) == len(SCHEMA)
-    assert duckdb.sql("SELECT COUNT(*), SUM(k) FROM dataset WHERE k >= 10").fetchall() == [(4, 62)]
+    assert connection.execute("SELECT COUNT(*), SUM(k) FROM dataset WHERE k >= 10").fetchall() == [(4, 62)]
     instant = "TIMESTAMPTZ '2026-01-05 10:00:00.123456+00'"
-    assert duckdb.sql(f'SELECT COUNT(*) FROM dataset WHERE "at" = {instant}').fetchall() == [(6,)]
+    assert connection.execute(f'SELECT COUNT(*) FROM dataset WHERE "at" = {instant}').fetchall() == [(6,)]
 
 
 def test_a_table_of_another_layout_is_refused(make: Make, tmp_path: Path) -> None:
