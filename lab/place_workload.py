@@ -8,7 +8,7 @@ products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
@@ -132,13 +132,11 @@ def airline_catalog() -> Catalog:
     return catalog
 
 
-def airline_workload(
-    topology: Topology, queries: int, seed: int, inferring: bool = False, flights: int = ACTIVE_FLIGHTS
-) -> Workload:
+def airline_workload(topology: Topology, queries: int, seed: int, flights: int = ACTIVE_FLIGHTS) -> Workload:
     """Gate agents (80 %), terminal displays (15 %) and monitoring (5 %), as in section 4.1.1 of the paper.
 
-    The front end infers that a condition on the flight number holds for check-ins and baggage too. The paper filters
-    flights only, so without `inferring` the inferred conditions are taken off again.
+    The queries are those that the product plans: the binder infers that a condition on the flight number holds for
+    check-ins and baggage too. (The paper filters flights only.)
     """
     random = Random(seed)
     names = [site.name for site in topology.sites]
@@ -153,8 +151,7 @@ def airline_workload(
             text = terminal_query(random.choice(TERMINALS))
         else:
             text = monitoring_query(random)
-        query = compile_query(text, catalog)
-        drawn.append(SinkQuery(f"q{number}", query if inferring else _as_written(query), random.choice(names)))
+        drawn.append(SinkQuery(f"q{number}", compile_query(text, catalog), random.choice(names)))
     schemas = {stream: parse_schema(columns).names for stream, columns in AIRLINE_SCHEMAS.items()}
     return Workload(statistics, schemas, tuple(drawn))
 
@@ -203,11 +200,3 @@ def monitoring_query(random: Random) -> str:
         joins.append(f"{others[0][:2]}.{keys[others[0]]} = 'city {random.randrange(70)}'")
     outputs = ", ".join(f"{stream[:2]}.ts AS {stream}_ts" for stream in sorted(chosen))
     return f"SELECT {outputs} FROM {listed} WHERE {' AND '.join(joins)}"
-
-
-def _as_written(query: Query) -> Query:
-    """The query with only the filters its text has: those of `fl`, or else those of its first relation."""
-    names = query.graph.names
-    filtered = "fl" if "fl" in names else names[0]
-    relations = tuple(r if r.name == filtered else replace(r, filter=None) for r in query.graph.relations)
-    return replace(query, graph=replace(query.graph, relations=relations))

@@ -9,7 +9,7 @@ is the best one at some time. Intervals are in windows, because a window is how 
   fifth and four on a logarithmic scale.
 - *bursts*: they change places for a fifth of an interval, and then back; bursts begin after times that are drawn alike.
 
-Law: the fan-outs of a batch follow from the seed, the kind of change and the interval alone.
+Invariant: the fan-outs of a batch follow from the seed, the kind of change and the interval alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,16 @@
-"""Two selections in series, one of them slow: the example that opens Viglas and Naughton 2002 (Figure 1)."""
+"""Two selections in series, one of them slow: the example that opens Viglas and Naughton 2002 (Figure 1).
+
+The paper's slow selection handles a tenth of the rows that arrive. Here the slow selection is a regular expression, the
+fast one a comparison, and both orders run over the same rows with the engine's own filters. CPU time is measured; the
+rate model predicts the output of each order from the measured cost of each selection alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import process_time
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,50 +20,49 @@ from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.lang.expr import Call, Column, Literal
 from lab.papers.rate_model import selection_rate
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
-from lab.virtual_clock import Floats, served
 
-ARRIVALS = 500.0
 SELECTIVITY = 0.1
-SLOW = 1 / 50
-"""Seconds per row of the first selection; the second needs none."""
 PAPER_RATIO = 10.0
+"""The paper's ratio of the two output rates; also the arrivals over what the slow selection can handle."""
+TEXT = 100
+"""Digits that the slow selection reads in each row."""
+REPEATS = 7
+CLOSE = 0.4
+"""How near measured rates must be to the prediction, which gives each selection a processor of its own. Here one
+processor runs both selections and copies the rows between them."""
+
+Selection: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One order of the two selections: the predicted rate, the moments of the rows put out, and the rows that wait."""
+    """One order of the two selections: the predicted rate, the rows put out, and the seconds that they took."""
 
     predicted: float
-    times: Floats
+    rows: int
     seconds: float
-    backlog: int
 
     @property
     def rate(self) -> float:
         """Rows put out per second."""
-        return self.times.size / self.seconds
+        return self.rows / self.seconds
 
 
 def measure(setting: Setting) -> dict[str, Series]:
     """Both orders over the same rows."""
-    seconds = 20 if setting.quick else 100
-    rng = np.random.default_rng(setting.seed)
-    count = int(ARRIVALS * seconds)
-    arrivals = np.arange(count) / ARRIVALS
-    values = {"first": rng.random(count), "second": rng.random(count)}
-    plans = {"slow first": (("first", SLOW), ("second", 0.0)), "fast first": (("second", 0.0), ("first", SLOW))}
+    count = 10_000 if setting.quick else 100_000
+    rows = _rows(np.random.default_rng(setting.seed), count)
+    slow, fast = _selection("text", _last_digit_is_zero), _selection("value", _is_small)
+    costs = {each: _seconds(rows, each) / count for each in (slow, fast)}
+    arrivals = PAPER_RATIO / costs[slow]
     found = {}
-    for name, selections in plans.items():
-        predicted, times, alive = ARRIVALS, arrivals, np.arange(count)
-        backlog = 0
-        for column, cost in selections:
-            predicted = selection_rate(predicted, cost, SELECTIVITY)
-            done = served(times, cost)
-            # Rows that have reached this selection and not left it when the clock stops.
-            backlog += int(((times <= seconds) & (done > seconds)).sum())
-            passing = _passing(values[column][alive])
-            times, alive = done[passing], alive[passing]
-        found[name] = Series(predicted, times[times <= seconds], seconds, backlog)
+    for name, order in {"slow first": (slow, fast), "fast first": (fast, slow)}.items():
+        predicted = arrivals
+        for selection in order:
+            predicted = selection_rate(predicted, costs[selection], SELECTIVITY)
+        first, second = order
+        seconds = max(_seconds(rows, first, second), count / arrivals)
+        found[name] = Series(predicted, second(first(rows)).num_rows, seconds)
     return found
 
 
@@ -66,33 +72,62 @@ def present(found: Mapping[str, Series]) -> Outcome:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name, one in found.items():
-            axes.plot(one.times, np.arange(1, one.times.size + 1), label=name)
-        axes.set(xlabel="seconds", ylabel="rows put out", title="Two selections in series")
-        axes.legend()
+        axes.bar(list(found), [one.rate for one in found.values()])
+        axes.set(ylabel="rows put out per second", title="Two selections in series")
 
     verdict = Verdict(
-        "ten times the output rate with the fast selection first, and no backlog",
-        f"{ratio:.1f} times ({slow.rate:.2f} against {fast.rate:.2f} rows/s, predicted {slow.predicted:g} and "
-        f"{fast.predicted:g}); after {fast.seconds:g} s {slow.backlog} rows wait with the slow selection first and "
-        f"{fast.backlog} with the fast one first (virtual clock: the slow selection is charged 20 ms a row)",
+        "ten times the output rate with the fast selection first",
+        f"{ratio:.1f} times ({slow.rate:,.0f} against {fast.rate:,.0f} rows/s, predicted {slow.predicted:,.0f} and "
+        f"{fast.predicted:,.0f})",
         {
-            "ten times, within a fifth": abs(ratio / PAPER_RATIO - 1) <= 0.2,
-            "rates within a fifth of the prediction": all(
-                abs(one.rate / one.predicted - 1) <= 0.2 for one in found.values()
+            "ten times, within 40 %": abs(ratio / PAPER_RATIO - 1) <= CLOSE,
+            "rates within 40 % of the prediction": all(
+                abs(one.rate / one.predicted - 1) <= CLOSE for one in found.values()
             ),
-            "no backlog, at most 1 % of all rows": fast.backlog <= 0.01 * ARRIVALS * fast.seconds,
         },
     )
-    rows: list[tuple[Cell, ...]] = [(name, one.predicted, one.rate, one.backlog) for name, one in found.items()]
-    return Outcome(("plan", "predicted rows/s", "measured rows/s", "backlog"), tuple(rows), draw, (verdict,))
+    rows: list[tuple[Cell, ...]] = [(name, one.predicted, one.rate) for name, one in found.items()]
+    return Outcome(("plan", "predicted rows/s", "measured rows/s"), tuple(rows), draw, (verdict,))
 
 
-def _passing(values: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Applies the engine's own filter: value < selectivity."""
-    column = Column("s", "value", pa.float64())
-    predicate = Call("less", (column, Literal(SELECTIVITY, pa.float64())), pa.bool_())
-    return evaluate_mask(predicate, lambda _: pa.array(values), values.size)
+def _rows(rng: np.random.Generator, count: int) -> pa.Table:
+    """Returns rows of which each selection passes a tenth, independently."""
+    digits = rng.integers(ord("0"), ord("9") + 1, (count, TEXT), dtype=np.uint8)
+    texts = pa.array(digits.view(f"S{TEXT}").ravel()).cast(pa.string())
+    return pa.table({"text": texts, "value": rng.random(count)})
+
+
+def _is_small(column: Column) -> Call:
+    return Call("less", (column, Literal(SELECTIVITY, pa.float64())), pa.bool_())
+
+
+def _last_digit_is_zero(column: Column) -> Call:
+    pattern, group = Literal("^[0-9]*([0-9])$", pa.string()), Literal(1, pa.int32())
+    digit = Call("regexp_extract", (column, pattern, group), pa.string())
+    return Call("equal", (digit, Literal("0", pa.string())), pa.bool_())
+
+
+def _selection(name: str, predicate: Callable[[Column], Call]) -> Selection:
+    """Returns the engine's filter by a predicate on a column."""
+
+    def select(rows: pa.Table) -> pa.Table:
+        values = rows[name].combine_chunks()
+        mask = evaluate_mask(predicate(Column("s", name, values.type)), lambda _: values, rows.num_rows)
+        return rows.filter(pa.array(mask))
+
+    return select
+
+
+def _seconds(rows: pa.Table, *selections: Selection) -> float:
+    """Returns the least CPU time of some runs of the selections, one after another."""
+    times = []
+    for _ in range(REPEATS):
+        begun = process_time()
+        passing = rows
+        for selection in selections:
+            passing = selection(passing)
+        times.append(process_time() - begun)
+    return min(times)
 
 
 EXPERIMENTS = (

@@ -1,8 +1,8 @@
 """The frame of the lab: an experiment measures, and judges its measurements by conditions that can fail.
 
-Law: an `Experiment` is two functions. `measure` runs and takes all its randomness from `Setting.seed`; `present` is
-pure and turns measurements into a table, a picture and verdicts. A `Verdict` holds a claim, the measured figures and at
-least one condition, so a claim without a condition cannot be written. Because `present` is pure, a test runs it on
+Invariant: an `Experiment` is two functions. `measure` runs and takes all its randomness from `Setting.seed`; `present`
+is pure and turns measurements into a table, a picture and verdicts. A `Verdict` holds a claim, the measured figures and
+at least one condition, so a claim without a condition cannot be written. Because `present` is pure, a test runs it on
 doctored measurements and shows that every condition of every experiment can fail.
 
 Limit: one seed gives one table, except for columns of wall-clock or processor time.

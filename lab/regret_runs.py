@@ -30,7 +30,7 @@ from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.optimize.deferring import deferring_variants
-from anabranch.optimize.jtree_finder import Space
+from anabranch.optimize.jtree_finder import QUICK, Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.shapes import Shape, in_order
 from anabranch.plan.classing import carrying, widened
@@ -259,7 +259,7 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
             shapes = every_shape(model.estimates.everything)
             priced = [space.orderer.considered(shape, "") for shape in shapes]
         else:
-            priced = list(space.undominated())
+            priced = list(space.undominated(effort=QUICK).plans)
         priced = [each for each in priced if each.cost.memory <= MOST_BYTES]
         later = deferring_variants(priced, model, query.graph)
         for cpu, plan in ((each.cost.cpu, each.plan) for each in (*priced, *later)):

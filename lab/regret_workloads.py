@@ -1,7 +1,7 @@
 """The workloads of the regret suite: streams that stay, change, are skewed, or are real, as batches of Arrow tables.
 
-Law: a workload is a value. Its rows follow from the seed and the number of a batch alone, so every plan and every way
-of choosing sees the same rows in the same batches. A batch has `BATCH` seconds of event time: the streams are fast
+Invariant: a workload is a value. Its rows follow from the seed and the number of a batch alone, so every plan and every
+way of choosing sees the same rows in the same batches. A batch has `BATCH` seconds of event time: the streams are fast
 enough to keep a good part of a core busy, because a query that needs a thousandth of a core has nothing to gain. A
 batch is large enough that its rows cost more than its calls, as those of a query on Spark are.
 

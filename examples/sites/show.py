@@ -119,7 +119,7 @@ def wait_for(what: str, is_true: object, seconds: float = 900.0) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("show"))
-    parser.add_argument("--links", help="for example redis://127.0.0.1:6379")
+    parser.add_argument("--links", help="for example redis://127.0.0.1:6379, or sites")
     folder: Path = parser.parse_args().folder.resolve()
     links = parser.parse_args().links
     shutil.rmtree(folder, ignore_errors=True)

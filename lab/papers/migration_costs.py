@@ -72,29 +72,6 @@ def parallel_track_length(old: PhysicalPlan, window: float) -> float:
     return window if height(old) <= 1 else 2 * window
 
 
-def parallel_track_work(old: PhysicalPlan, new: PhysicalPlan, streams: Streams) -> float:
-    """Seconds of processing by both plans while the parallel track lasts two windows (Eq. 12.5, 12.6)."""
-    return 2 * streams.window * work(old, streams) + sum(_filling(node, streams) for node in nodes(new))
-
-
-def work(plan: PhysicalPlan, streams: Streams) -> float:
-    """Seconds of processing per second of a plan at rest: purging, inserting and joining (in Eq. 12.5)."""
-    total = 0.0
-    for node in nodes(plan):
-        one, other = (streams.rate(side) for side in _sides(node))
-        total += 2 * streams.compare * one * other * streams.window + 2 * streams.insert * (one + other)
-    return total
-
-
-def _filling(node: JoinNode, streams: Streams) -> float:
-    """A join of the new plan over two windows: states fill during the first and are full during the second."""
-    one, other = (streams.rate(side) for side in _sides(node))
-    window = streams.window
-    first = window * streams.insert * (one + other) + streams.compare * one * other * window**2
-    second = window * (2 * streams.compare * one * other * window + 2 * streams.insert * (one + other))
-    return first + second
-
-
 def _sides(node: PhysicalPlan) -> tuple[PhysicalPlan, PhysicalPlan]:
     if not isinstance(node, JoinNode) or len(node.inputs) != 2:
         raise PlanError(f"the model is for binary trees, and '{node}' is none", hint="join two inputs at a time")

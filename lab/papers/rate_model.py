@@ -20,11 +20,6 @@ from anabranch.errors import PlanError
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, nodes
 
 
-def projection_rate(rate: float, cost: float) -> float:
-    """Rows per second behind a projection that takes `cost` seconds a row."""
-    return selection_rate(rate, cost, 1.0)
-
-
 def selection_rate(rate: float, cost: float, selectivity: float) -> float:
     """Rows per second behind a filter, which cannot handle more than 1 / cost."""
     handled = min(rate, 1 / cost) if cost else rate
@@ -34,16 +29,6 @@ def selection_rate(rate: float, cost: float, selectivity: float) -> float:
 def join_rate(left: float, right: float, selectivity: float, left_cost: float, right_cost: float, t: float) -> float:
     """Rows per second that a join of two streams has put out on average by time t (Eq. 2)."""
     return selectivity * left * right * t / max(1.0, left * left_cost + right * right_cost)
-
-
-def hash_arrival(move: float, hashing: float, probe: float) -> float:
-    """Seconds to handle one row in a symmetric hash join; does not grow with time (Table 3)."""
-    return move + hashing + probe
-
-
-def nested_loop_arrival(move: float, compare: float, other_rate: float, t: float) -> float:
-    """Seconds to handle one row in a symmetric nested-loop join: all rows the other side has sent by t (Table 3)."""
-    return move + other_rate * t * compare
 
 
 @dataclass(frozen=True)

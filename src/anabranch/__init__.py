@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from anabranch import errors
     from anabranch.api import ContinuousQuery, Session
     from anabranch.spark.handle import QueryHandle
+    from anabranch.spark.session import local_session
 
     __version__: str
 
-__all__ = ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors"]
+__all__ = ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors", "local_session"]
 
 
 def __getattr__(name: str) -> object:
     match name:
         case "ContinuousQuery" | "QueryHandle" | "Session":
             return getattr(import_module("anabranch.api"), name)
+        case "local_session":
+            return import_module("anabranch.spark.session").local_session
         case "errors":
             return import_module("anabranch.errors")
         case "__version__":

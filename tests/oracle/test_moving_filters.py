@@ -20,7 +20,7 @@ from anabranch.plan.mesh import Mesh
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of, with_inputs
 from anabranch.run.changing import change_set
-from anabranch.run.deferral import follow_late_filters
+from anabranch.run.evolving import follow
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
@@ -59,7 +59,7 @@ def test_filters_that_move_change_no_answer(data: st.DataObject, count: int) -> 
                     name: data.draw(_late(query, texts[names[name]], catalog), name) for name, query in movable.items()
                 }
                 plans = host.steering.most_plans.plans.values()
-                moved = _moved(data, folder, several, late, compiled)
+                moved = _moved(data, folder, several, late, compiled, catalog)
                 if moved is not None:
                     kind = "over queries" if several.stages > 1 else "plain"
                     kind = kind if ALONE in names else f"{kind}, in a set of {len(names)}"
@@ -123,6 +123,7 @@ def _moved(
     now: QuerySet,
     late: Mapping[str, Sequence[str]],
     compiled: Callable[[Mapping[str, Sequence[str]]], QuerySet],
+    catalog: Catalog,
 ) -> QuerySet | None:
     """The queries with other late filters, and the checkpoint with them; None where they stay."""
     try:
@@ -132,16 +133,9 @@ def _moved(
     if wanted.late_filters == now.late_filters:
         return None
 
-    def again(texts: Sequence[str]) -> QuerySet:
-        by_name: dict[str, list[str]] = {}
-        for text in texts:
-            name, _, condition = text.partition(": ") if wanted.is_named else (ALONE, "", text)
-            by_name.setdefault(name, []).append(condition)
-        return compiled(by_name)
-
     try:
         if data.draw(st.booleans(), "by a restart"):
-            assert follow_late_filters(Store(folder), wanted, again)
+            assert follow(Store(folder), wanted, catalog, lambda: partitioning_of(wanted, 1))
             return wanted
         slots = data.draw(st.integers(1, 3), "slots of the move")
         change_set(Store(folder), now, wanted, partitioning_of(wanted, slots))

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
@@ -34,7 +34,7 @@ from anabranch.sites.operators import GROUPS, Program
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, DrawnQuery, arrivals, grouped_queries, join_queries
-from tests.oracle.world import World
+from tests.oracle.world import ServingWorld, World
 
 SITES = ("north", "middle", "south")
 
@@ -66,7 +66,7 @@ def placed(landscape: Landscape, query: SinkQuery, random: Random, reusing: bool
         random.shuffle(pieces)
         one, other, *rest = pieces
         pieces = [JoinAt(one, other, random.randrange(len(SITES))), *rest]
-    return _commit(problem, "drawn", Found(pieces[0], 0.0, 1, 1)).landscape
+    return _commit(problem, "drawn", Found(pieces[0], 0.0, 1, 1), 1).landscape
 
 
 def drawn_queries(data: st.DataObject, rows: Arrivals, streams: int, most: int) -> list[DrawnQuery]:
@@ -274,3 +274,28 @@ def test_a_grouped_query_keeps_its_answer_while_its_operators_move(
         expected = batch_answer(query, rows.tables, watermark=answered)
         event(f"answers: {min(len(expected), 50) // 10 * 10}+")
         assert not describe_difference(expected, rows_as_multiset(given_rows))
+
+
+@given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
+@settings(max_examples=25)
+def test_sites_that_serve_their_links_die_and_nothing_is_lost_or_repeated(data: st.DataObject, crashes: float) -> None:
+    """Rows travel over TCP from the site of their producer, which dies at any moment and comes back at another port."""
+    rows = data.draw(arrivals(2, most_rows=12), "rows")
+    drawn = data.draw(join_queries(2, data.draw(st.integers(2, 3), "relations"), one_column=True), "query")
+    random = Random(data.draw(st.integers(0, 2**32 - 1), "scheduler"))
+    query = SinkQuery("q0", compile_query(drawn.cql, rows.catalog), random.choice(SITES))
+
+    def somewhere() -> Program:
+        return compile_program(placed(network(rows), query, random), rows.catalog)
+
+    with tempfile.TemporaryDirectory() as folder:
+        world = ServingWorld(somewhere(), Path(folder), rows.tables, random, crashes=crashes, deaths=0.1)
+        try:
+            world.run(data.draw(st.integers(0, 30), "steps"))
+            world.change(somewhere())
+            world.run()
+            assert not list(Path(folder).glob("links/*")), "all links are in the stores of their sites"
+            answer = world.answer("q0", query.query.schema.to_arrow())
+        finally:
+            world.close()
+    assert not describe_difference(rows_as_multiset(select(drawn.duckdb, rows.tables)), rows_as_multiset(answer))

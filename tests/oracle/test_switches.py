@@ -9,7 +9,6 @@ host from the same checkpoint, on some other plan.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from unittest import mock
 
 import pyarrow as pa
@@ -21,9 +20,9 @@ from anabranch.cql import compile_query
 from anabranch.errors import ForeignCheckpoint, MigrationError
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, QuerySet, alone
+from anabranch.plan.query_set import ALONE, alone, partitioning_of
 from anabranch.run import commit
-from anabranch.run.deferral import follow_late_filters
+from anabranch.run.evolving import follow
 from anabranch.run.local import LocalHost
 from anabranch.run.store import Store
 from anabranch.testing.duckdb_sql import select
@@ -87,12 +86,10 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
 def _with_other_filters(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals, folder: str, query: Query) -> Query:
     """The query with other late filters, and the checkpoint with it, where rows can be put in order for that."""
 
-    def again(late: Sequence[str]) -> QuerySet:
-        return alone(compile_query(drawn.cql, rows.catalog, late_filters=late))
-
-    wanted = again(data.draw(late_filters(drawn, rows), "other late filters"))
+    other = data.draw(late_filters(drawn, rows), "other late filters")
+    wanted = alone(compile_query(drawn.cql, rows.catalog, late_filters=other))
     try:
-        moved = follow_late_filters(Store(folder), wanted, again)
+        moved = follow(Store(folder), wanted, rows.catalog, lambda: partitioning_of(wanted, 1))
     except ForeignCheckpoint:
         event("no stand-in")
         return query

@@ -9,8 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from anabranch.errors import LinkError
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.run.links.directory import announce, place_of
+from anabranch.run.links.flight import LinkServer
 from anabranch.sites.local import LocalDeployment, LocalOperator
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
 
@@ -122,3 +125,69 @@ class World(LocalDeployment):
         self.phase_seen(operator, phase)
         if self.random.random() < self.crashes:
             raise Crash(phase)
+
+
+class ServingWorld(World):
+    """A world whose sites keep and serve their links over TCP; a site dies now and then and comes back later."""
+
+    def __init__(
+        self,
+        program: Program,
+        folder: Path,
+        rows: Mapping[str, pa.Table],
+        random: Random,
+        *,
+        crashes: float = 0.0,
+        deaths: float = 0.0,
+    ) -> None:
+        self.deaths = deaths
+        self._store = folder / "stores"
+        self._servers: dict[str, LinkServer] = {}
+        self._away: dict[str, int] = {}
+        """Sites that are dead, and the batches until they are back."""
+        self._kept: dict[str, set[str]] = {}
+        """The operators whose links a site keeps."""
+        super().__init__(program, folder, rows, random, place=place_of(str(folder / "addresses")), crashes=crashes)
+
+    def start(self, spec: OperatorSpec) -> None:
+        self._kept.setdefault(spec.site, set()).add(spec.name)
+        if spec.site not in self._away:
+            self._serve(spec.site)
+        super().start(spec)
+
+    def advance(self, name: str) -> bool:
+        self._live_and_die()
+        try:
+            return super().advance(name)
+        except LinkError:
+            # Its batch is repeated, from its folder, until the site that it needs is back.
+            self.start(self.running[name].spec)
+            return True
+
+    def look(self) -> bool:
+        try:
+            return super().look()
+        except LinkError:
+            self._live_and_die()
+            return True
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.shutdown()
+
+    def _live_and_die(self) -> None:
+        for site in list(self._away):
+            self._away[site] -= 1
+            if not self._away[site]:
+                del self._away[site]
+                self._serve(site)
+        if self._servers and self.random.random() < self.deaths:
+            site = self.random.choice(sorted(self._servers))
+            self._servers.pop(site).shutdown()
+            self._away[site] = self.random.randint(1, 4)
+
+    def _serve(self, site: str) -> None:
+        if site not in self._servers:
+            self._servers[site] = LinkServer(str(self._store / site))
+        for operator in self._kept[site]:
+            announce(self.place, operator, self._servers[site].location)

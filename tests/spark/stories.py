@@ -2,9 +2,10 @@
 
 Streams have ties, NULLs in every key column, skew, odd floats, and arrive out of order within their allowed disorder.
 
-Law: one feed is one micro-batch, whether the query runs meanwhile or not. A feed is one Parquet file with the rows of
-all streams, renamed into a folder that the query reads as a single source, one file per micro-batch. With a folder for
-each stream Spark could list one folder before the feed and another one after it, and make two micro-batches of a feed.
+Invariant: one feed is one micro-batch, whether the query runs meanwhile or not. A feed is one Parquet file with the
+rows of all streams, renamed into a folder that the query reads as a single source, one file per micro-batch. With a
+folder for each stream Spark could list one folder before the feed and another one after it, and make two micro-batches
+of a feed.
 
 Limit: all streams have the same columns, and a query has one source. Queries over several sources are tested where
 nothing is fed while they run (test_api.py, test_launch.py).

@@ -193,6 +193,7 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
     [
         (lambda writer: writer.outputMode("update"), "output mode 'update' is not supported"),
         (lambda writer: writer.trigger(), "exactly one of processingTime and availableNow"),
+        (lambda writer: writer.trigger("1 second"), "takes its arguments by name, found '1 second'"),
         (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
         (lambda writer: writer.trigger(once=True), "trigger 'once' is not supported"),
         (lambda writer: writer.trigger(continuous="1 second"), "trigger 'continuous' is not supported"),

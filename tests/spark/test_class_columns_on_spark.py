@@ -58,12 +58,9 @@ def run(query: ContinuousQuery, folder: Path, plan: str, name: str) -> tuple[obj
     return handle.plan, matches, seen[-1]["routes"] if seen else []
 
 
-@pytest.mark.parametrize("reader", ["slots", "spark"])
-def test_a_mesh_by_an_unselected_column_is_learnt_taken_and_pays(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+def test_slots_read_an_unselected_column_and_its_mesh_is_learnt_taken_and_pays(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reader == "spark":
-        monkeypatch.setenv(OFF, "1")
     rng = np.random.default_rng(1)
     batches = [feed(tmp_path, number, rng) for number in range(BATCHES)]
     query = the_query(spark, tmp_path)
@@ -85,13 +82,11 @@ def test_a_mesh_by_an_unselected_column_is_learnt_taken_and_pays(
     assert not difference(tmp_path / "routed", batches)
 
 
-@pytest.mark.parametrize("reader", ["slots", "spark"])
 def test_queries_together_route_by_columns_that_none_of_them_selects(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One learns its mesh from the sample, another joins with one of its own; a restart, and one leaves."""
-    if reader == "spark":
-        monkeypatch.setenv(OFF, "1")
+    monkeypatch.setenv(OFF, "1")
     rng = np.random.default_rng(1)
     batches = [feed(tmp_path, number, rng) for number in range(4)]
     by_number = "mesh(h: a>b, b>a by (number <= 5500.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"

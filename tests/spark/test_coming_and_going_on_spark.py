@@ -92,7 +92,7 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
         assert not describe_difference(counted, rows_as_multiset(parquet.read_table(tmp_path / "counts")))
     finally:
         handle.stop()
-    with pytest.raises(ForeignCheckpoint, match="belongs to another query"):
+    with pytest.raises(ForeignCheckpoint, match="have changed"):
         start(counts=counts_writer, over=over_writer)
 
 

@@ -32,11 +32,17 @@ def test_a_session_shows_its_queries_and_changes_a_plan_from_the_page(spark: Spa
             run = f"/api/runs/{handle.runId}"
             with client.stream("GET", f"{run}/events") as events:
                 news = (json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
-                while not (found := next(news))["points"]:
+                while not (found := next(news))["samples"]:
                     pass
-            assert found["points"][0]["plan"] == "((a b) c)"
+            assert found["figures"]["plan"] == "((a b) c)"
+            assert {each["stream"]: each["lag"] is None for each in found["figures"]["streams"]} == dict.fromkeys(
+                ("s0", "s1", "s2"), False
+            )
+            (started,) = found["records"]
+            assert (started["kind"], started["plan"], started["batch"]) == ("start", "((a b) c)", 0)
+            assert started["reason"]
             assert found["status"] == "running"
-            assert "rows in" in client.get(f"{run}/plan.svg").text
+            assert "rows/s" in client.get(f"{run}/plan.svg").text
             wanted = {"plan": "(a (b c))"}
             assert client.post(f"{run}/migrate", json=wanted).status_code == 401
             answer = client.post(f"{run}/migrate", json=wanted, headers={"Authorization": "Bearer secret"})

@@ -161,9 +161,10 @@ def check(handle: anabranch.QueryHandle, streams: Sequence[str], results: Mappin
     view = advance(View(), handle.recentProgress)
     assert (view.rows_in, view.rows_out) == (total, out)
     seen = WatchedRun(LiveRun(handle))
-    assert [dict(point.rows_in) for point in seen.points] == rows
-    assert sum(point.rows_out for point in seen.points) == out
     by_stream = {name: sum(each[name] for each in rows) for name in streams}
+    seconds = [sample.second for sample in seen.curve.samples if sample.second is not None]
+    assert {name: sum(each.rows_in[name] for each in seconds) for name in streams} == by_stream
+    assert sum(sum(each.rows_out.values()) for each in seconds) == out
     assert seen.totals.rows_in == by_stream
     named = results if len(results) > 1 else {seen.run.title: out}
     assert +seen.totals.rows_out == +Counter(named)

@@ -90,13 +90,12 @@ def check_recovery(
     ("story", "moment", "batch", "plan", "slots"),
     [
         (JOIN, "when one file is published", 2, "((a b) c)", 3),
-        (GROUPS, "in the middle of a step", 1, "(b a)", 2),
-        (JOIN, "committed", 1, "mjoin", 2),
+        (GROUPS, "committed", 1, "(b a)", 2),
         (FILES, "in the middle of a step", 2, "((a b) c)", 3),
         (DELTA, "when all files are published", 2, "((a b) c)", 3),
         (ICEBERG, "when all files are published", 2, "((a b) c)", 3),
     ],
-    ids=["publishing", "stepping", "committed", "reading files", "delta", "iceberg"],
+    ids=["publishing", "committed", "reading files", "delta", "iceberg"],
 )
 def test_a_killed_driver_loses_and_repeats_nothing(
     story: Story, moment: str, batch: int, plan: str, slots: int, spark: SparkSession, tmp_path: Path

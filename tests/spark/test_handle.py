@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import anabranch
 from anabranch import errors
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Dimension, Partitioning
@@ -114,6 +115,7 @@ class FakeRunner:
             late_rows={"s0": 1, "s1": 2},
             ahead_rows={},
             watermark=None,
+            newest={},
             idle_streams=(),
             seconds={"plan": 0.002, "step": 0.09, "commit": 0.003},
             slots=(
@@ -155,6 +157,16 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
     yield started
     for handle in handles:
         handle.stop()
+
+
+def test_completion_offers_what_users_call_and_an_old_name_leads_to_the_new_one() -> None:
+    handle = object.__new__(QueryHandle)
+    assert {"stop", "abortMigration", "awaitMigration"} <= set(dir(handle))
+    assert not {"fail", "follow", "leaving", "raise_original", "expect_end"} & set(dir(handle))
+    with pytest.raises(AttributeError, match="it is now 'abortMigration'"):
+        _ = handle.abort_migration  # type: ignore[attr-defined]
+    assert "local_session" in dir(anabranch)
+    assert callable(anabranch.local_session)
 
 
 def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

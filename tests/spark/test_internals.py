@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,27 +65,6 @@ def test_an_rdd_keeps_the_environment_of_workers_that_it_was_made_with(spark: Sp
     finally:
         context.environment = before
     assert rows.collect() == ["made"]
-
-
-ENDING = """
-from anabranch.spark.internals.driver import has_context, hush_updates, is_stopped, stop_with_jvm
-from anabranch.spark.session import local_session
-
-assert not has_context()
-spark = local_session(1)
-context = spark.sparkContext
-process = context._gateway.proc
-hush_updates(spark)
-assert context._accumulatorServer.handle_error(None, None) is None
-stop_with_jvm(spark)
-assert process.poll() is not None
-"""
-
-
-@pytest.mark.xdist_group("drivers of their own")
-def test_a_session_ends_with_its_jvm() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_frame_is_a_scan_and_its_layers(spark: SparkSession, folder: Path) -> None:

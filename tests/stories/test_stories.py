@@ -13,6 +13,7 @@ import pytest
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
 from anabranch.plan.physical import PhysicalPlan, linear_tree, mjoin
+from anabranch.plan.query_set import Plans, alone
 from anabranch.run.local import LocalHost
 from anabranch.testing.contracts import all_shapes
 from anabranch.testing.scripted import answer_lines, read_script
@@ -46,10 +47,11 @@ def test_story_while_the_plan_changes(path: Path, strategy: str) -> None:
 def _tell(path: Path, shape: Shape, slots: int, before_batch: Callable[[LocalHost], None]) -> None:
     script = read_script(path.read_text())
     query = compile_query(script.query, script.catalog)
-    plan = shape(query.graph.names)
+    several = alone(query)
+    plan = Plans({each.name: shape(each.query.graph.names) for each in several.members})
     clock = [0]
-    timeouts = {relation.stream: script.idle_timeout for relation in query.graph.relations}
-    host = LocalHost(query, plan, slots=slots, idle_timeouts=timeouts, now=lambda: clock[0])
+    timeouts = dict.fromkeys(several.streams, script.idle_timeout)
+    host = LocalHost(several, plan, slots=slots, idle_timeouts=timeouts, now=lambda: clock[0])
     for number, batch in enumerate(script.batches):
         clock[0] = batch.now
         before = dict(host.late)

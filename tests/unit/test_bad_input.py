@@ -59,7 +59,7 @@ def test_a_wrong_query_is_refused_with_its_place(text: str, kind: type[CqlError]
         (PlanOptions("((a b) c)"), "joins 'c', which the query does not have"),
         (PlanOptions("a"), "leaves out 'b'"),
         (PlanOptions("mjion"), "did you mean 'mjoin'?"),
-        (AUTO.with_hints(None, (), ("(a z)",)), "'z'"),
+        (AUTO.with_hints(forbid=("(a z)",)), "'z'"),
     ],
 )
 def test_a_wrong_plan_is_refused(wishes: PlanOptions, says: str) -> None:

@@ -1,4 +1,4 @@
-"""The records of a query's history: decisions, migrations, refusals and warnings.
+"""The records of a query's history: first plans, decisions, migrations, refusals and warnings.
 
 A closed family of frozen values. `to_json` gives the form that users read: in the history file beside a checkpoint, in
 `handle.history`, in the progress of a batch and in the calls of `onChange` listeners.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from anabranch.adapt.decision import Decision
+from anabranch.adapt.decision import Decision, Rival, plain_number
 from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
@@ -20,6 +20,34 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]
 """Who asked for a change of plan."""
+
+
+@dataclass(frozen=True)
+class PlanTaken:
+    """The plan that a query starts with, and why."""
+
+    kind: ClassVar[str] = "start"
+    batch: int
+    """The first batch of the plan."""
+    plan: Plan
+    cost: Resources
+    """As estimated."""
+    reason: str
+    rivals: tuple[Rival, ...] = ()
+    """The best of the plans that were not taken."""
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        cost = {name: plain_number(getattr(self.cost, name)) for name in ("cpu", "memory", "rate")}
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "plan": str(self.plan),
+            "cost": cost,
+            "reason": self.reason,
+            "considered": [rival.to_json() for rival in self.rivals],
+            **_named(self.query),
+        }
 
 
 @dataclass(frozen=True)
@@ -377,7 +405,7 @@ class GridDecided:
 
 TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided | GridDecided
 """A record about the table of a set of queries."""
-QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
+QueryRecord: TypeAlias = PlanTaken | DecisionMade | MigrationBegan | MigrationEnded | Refusal
 """A record about one query."""
 
 

@@ -7,6 +7,7 @@ stream again does not change queries that are already compiled.
 Invariant: settings are frozen values (`settings`). Writers build them, and a `run` uses them for one query or several.
 """
 
+from anabranch.api.frame import Frame
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.session import Session
 from anabranch.api.together import Together
@@ -14,4 +15,12 @@ from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.started import ContinuousQueries
 
-__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session", "Together"]
+__all__ = [
+    "ContinuousQueries",
+    "ContinuousQuery",
+    "ContinuousQueryWriter",
+    "Frame",
+    "QueryHandle",
+    "Session",
+    "Together",
+]

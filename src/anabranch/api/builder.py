@@ -13,6 +13,7 @@ from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.errors import SpecError
 from anabranch.plan.execution import execution_model
+from anabranch.run.evolving import Evolve
 from anabranch.run.triggers import AvailableNow, Every
 from anabranch.settings.entries import argument
 from anabranch.spark.runner import Listener
@@ -26,6 +27,9 @@ class RunBuilder(ABC):
 
     def __init__(self) -> None:
         self._run = RunSettings()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in {"run_settings", "query_settings"}]
 
     @property
     def run_settings(self) -> RunSettings:
@@ -68,7 +72,7 @@ class RunBuilder(ABC):
 
     def trigger(
         self,
-        *,
+        *given: object,
         processingTime: str | None = None,
         availableNow: bool | None = None,
         once: bool | None = None,
@@ -79,6 +83,11 @@ class RunBuilder(ABC):
 
         Spark's `once`, `continuous` and `realTime` are not supported; the error names the alternative.
         """
+        if given:
+            raise SpecError(
+                f"a trigger takes its arguments by name, found {given[0]!r}",
+                hint=f"write trigger(processingTime={given[0]!r}) or trigger(availableNow=True)",
+            )
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
             raise SpecError("trigger 'once' is not supported", hint=hint)
@@ -137,6 +146,15 @@ class RunBuilder(ABC):
         run. In the last one, rows wait for the slowest stream of all queries of the run.
         """
         self._run = replace(self._run, execution=execution_model(model))
+        return self
+
+    def evolve(self, consent: str) -> Self:
+        """Sets what happens if the checkpoint was written by another version of the query.
+
+        `ask` (the default) ends with an error that shows the difference and from which event time on results would be
+        complete. `allow` takes the rows of the checkpoint over. `refuse` ends with an error.
+        """
+        self._run = replace(self._run, evolve=Evolve(argument("'evolve'", consent).choice(tuple(Evolve))))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:

@@ -35,6 +35,13 @@ class ContinuousQuery:
         """The columns of the results, as a Spark schema."""
         return to_spark(self.compiled.query.schema)
 
+    def printSchema(self, level: int | None = None) -> None:
+        """Prints the columns of the results as a tree, as a DataFrame does."""
+        print(self.schema.treeString(level or 2**31 - 1))  # noqa: T201
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "compiled"]
+
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in self.schema.fields)
         return f"ContinuousQuery[{columns}]"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
@@ -48,10 +48,12 @@ from anabranch.planning.choosing import (
     on_spark,
     refuse_capacities,
     shared_traffic,
+    taken,
 )
 from anabranch.planning.explain import explain_joint, explain_queries, shared_lines
+from anabranch.run.changing import SetChange
 from anabranch.run.counting import cells_of_sample
-from anabranch.run.deferral import follow_late_filters
+from anabranch.run.evolving import Evolve, follow
 from anabranch.run.keys import scheduled
 from anabranch.run.round import EventTimeRules
 from anabranch.run.sample import Sample, sampled_classes
@@ -93,6 +95,8 @@ class Run:
         self._given = sorted(members)
         self._members = _with_inputs(members)
         self._streams = _streams(self._members)
+        self.change: SetChange | None = None
+        """How the start took over a checkpoint of other queries, if it did."""
         self._refuse_refresh()
 
     def on_change(self, listener: Listener) -> Run:
@@ -172,20 +176,17 @@ class Run:
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
         work = self.work(Plans({}))
-        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
+        self.change = follow(
+            Store(checkpoint),
+            self._queries,
+            self._session.catalog,
+            lambda: work.first_table(None),
+            Evolve.REFUSE if self.has_spark_elsewhere else self._settings.evolve,
+        )
         running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
         handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
         self._session.streams.add(handle)
         return handle
-
-    def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
-        """Returns the queries with other late filters, as texts after their names (`QuerySet.late_filters`)."""
-        queries = {}
-        for name, member in self.given.items():
-            label = f"{name}: " if name else ""
-            own = [each.removeprefix(label) for each in late_filters if each.startswith(label)]
-            queries[name] = member.compiled.stages.with_late_filters(own).query
-        return set_of(queries, [name for name, member in self.given.items() if member.is_silent])
 
     @property
     def spark(self) -> spark_host.SparkSession:
@@ -275,6 +276,11 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
+            taken=tuple(
+                taken(choices[name], plan, name or None)
+                for name, plan in plans.plans.items()
+                if name not in running.plans
+            ),
         )
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:

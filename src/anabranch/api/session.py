@@ -9,6 +9,7 @@ from copy import copy
 from functools import partial
 
 from anabranch.api.compiled import CompiledQuery, RegisteredStream
+from anabranch.api.frame import Frame
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
@@ -224,8 +225,7 @@ class Session:
     def without_queries(self) -> Session:
         """Returns a session with the same streams, tables and functions, but without named queries."""
         other = copy(self)
-        other.catalog = self.catalog.copy()
-        other.catalog.streams = {name: each for name, each in self.catalog.streams.items() if each.query is None}
+        other.catalog = self.catalog.without_queries()
         other._streams, other._tables = dict(self._streams), dict(self._tables)
         return other
 
@@ -317,6 +317,20 @@ class Session:
         # A copy of the catalog: later registrations do not affect a compiled query.
         stages = Explanation(text, self.catalog.copy(), allow_unbounded=allow_unbounded, late_filters=late_filters)
         return ContinuousQuery(self, CompiledQuery(stages, self.registered, dict(self._tables)))
+
+    def frame(self, frame: spark_host.DataFrame) -> Frame:
+        """Returns a DataFrame as the input of a query that is built by methods.
+
+        A streaming DataFrame needs `withWatermark`, which names its event time. A batch DataFrame is a table.
+
+        Examples
+        --------
+        >>> i, c = session.frame(impressions).alias("i"), session.frame(clicks).alias("c")  # doctest: +SKIP
+        >>> i.join(c, "c.id = i.id AND c.ts BETWEEN i.ts AND i.ts + INTERVAL 20 SECONDS", "left")  # doctest: +SKIP
+        """
+        if not isinstance(frame, spark_host.DataFrame):
+            raise CatalogError("a frame is made of a DataFrame", detail=f"found {frame!r}", hint="use spark.readStream")
+        return Frame(self, {"": frame})
 
     def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
         """Serves a web page with the queries of this session, and `/metrics` for Prometheus.

@@ -18,6 +18,7 @@ from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetWishes
 from anabranch.run.clock import IDLE_TIMEOUT
+from anabranch.run.evolving import Evolve
 from anabranch.run.triggers import AS_FAST_AS_POSSIBLE, Trigger
 from anabranch.spark import session as spark_host
 from anabranch.spark.runner import Listener
@@ -34,6 +35,7 @@ NAMES = {
     "moves": "a schedule of moves",
     "late": "a sink for late rows",
     "together": "a setting of queries that run together",
+    "evolve": "a setting for changed queries",
 }
 """The names of a run's settings in error messages."""
 
@@ -72,6 +74,8 @@ class RunSettings:
     """None to drop and count late rows."""
     together: SetWishes = TOGETHER
     """Shared joins and joint limits; no effect on a single query."""
+    evolve: Evolve = Evolve.ASK
+    """What happens if the queries of the checkpoint have changed."""
 
     @property
     def balancing(self) -> Balance:

@@ -76,9 +76,15 @@ class ContinuousQueryWriter(RunBuilder):
         """Sets the plan: any argument or result of `ContinuousQuery.plan`; a restart may use another plan."""
         return self._set(wishes=replace(self._settings.wishes, plan=str(choice)))
 
-    def limits(self, *, cpu: float | None = None, memory: float | str | None = None) -> ContinuousQueryWriter:
-        """Limits the cores and bytes (a number, or a text such as `500 MB`) per slot; plans beyond them never run."""
-        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory))
+    def limits(
+        self, *, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+    ) -> ContinuousQueryWriter:
+        """Limits what a slot may need; plans beyond the limits never run.
+
+        `cpu` is in cores, `memory` in bytes (a number, or a text such as `500 MB`). `latency` is the predicted time
+        from the arrival of a row to its results, such as `5 seconds`.
+        """
+        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory, latency))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
         """Sets the optimization objective: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
@@ -87,7 +93,6 @@ class ContinuousQueryWriter(RunBuilder):
     def hints(
         self,
         *,
-        force: str | None = None,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
@@ -96,8 +101,6 @@ class ContinuousQueryWriter(RunBuilder):
 
         Parameters
         ----------
-        force
-            A family (`mjoin`, `tree`, `jtree`) or a plan text.
         keep
             Joins that must be materialized, such as `o p`.
         forbid
@@ -105,7 +108,7 @@ class ContinuousQueryWriter(RunBuilder):
         optimizer
             The only optimizer to use, such as `local-rate`.
         """
-        return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid, optimizer))
+        return self._set(wishes=self._settings.wishes.with_hints(keep=keep, forbid=forbid, optimizer=optimizer))
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
         """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""

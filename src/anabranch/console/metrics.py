@@ -83,7 +83,7 @@ class _Collector:
         for name, (words, of_batch) in GAUGES.items():
             gauge = GaugeMetricFamily(name, words, labels=["run"])
             for run in self._runs:
-                found = of_batch(run.points[-1]) if run.points else None
+                found = of_batch(run.point) if run.point else None
                 if found is not None:
                     gauge.add_metric([run.run.title], found)
             yield gauge
@@ -103,7 +103,7 @@ class _Collector:
             for operator, count in run.totals.probes.items():
                 looked.add_metric([run.run.title, *operator], count)
                 kept.add_metric([run.run.title, *operator], run.totals.kept[operator])
-            for state in run.latest["adaptive"]["statistics"]["states"] if run.latest else ():
+            for state in run.recent[-1][1]["adaptive"]["statistics"]["states"] if run.recent else ():
                 states.add_metric([run.run.title, state["state"]], state["rows"])
         yield from (looked, kept, states)
 
@@ -112,7 +112,7 @@ class _Collector:
         held = GaugeMetricFamily("anabranch_slot_state_bytes", "Bytes of a slot's states.", labels=labels)
         groups = GaugeMetricFamily("anabranch_slot_groups", "Partition groups of a slot.", labels=labels)
         for run in self._runs:
-            for slot in run.points[-1].slots if run.points else ():
+            for slot in run.point.slots if run.point else ():
                 held.add_metric([run.run.title, str(slot.slot)], slot.bytes)
                 groups.add_metric([run.run.title, str(slot.slot)], slot.groups)
         yield from (held, groups)

@@ -27,17 +27,6 @@ class SlotPoint:
     """The number of partition groups of the slot."""
     was_hot: bool
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "slot": self.slot,
-            "cpu": self.cpu,
-            "in": self.rows_in,
-            "out": self.rows_out,
-            "bytes": self.bytes,
-            "groups": self.groups,
-            "hot": self.was_hot,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPoint:
@@ -59,6 +48,8 @@ class BatchPoint:
     state_bytes: int
     watermark: float | None
     """An event time, in seconds since the Unix epoch."""
+    newest: Mapping[str, float]
+    """The largest event time of each stream, in seconds since the Unix epoch."""
     backlog: float | None
     """The backlog that the sources report, in their own units; None if no source reports one."""
     skew: float
@@ -71,9 +62,19 @@ class BatchPoint:
     """The plan and the results of each query, for queries that run together."""
 
     @property
+    def end(self) -> float:
+        """When the trigger ended, in seconds since the Unix epoch."""
+        return self.at + self.trigger
+
+    @property
     def lag(self) -> float | None:
         """Seconds from the watermark to the start of the trigger."""
         return None if self.watermark is None else self.at - self.watermark
+
+    @property
+    def rows_by_query(self) -> Mapping[str, int]:
+        """Results by query; a query that runs alone has no name."""
+        return {name: each["out"] for name, each in self.queries.items()} or {"": self.rows_out}
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> BatchPoint | None:
@@ -106,6 +107,7 @@ class BatchPoint:
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             watermark=None if micros is None else micros / 1e6,
+            newest={stream: newest / 1e6 for stream, newest in ours["newest"].items()},
             backlog=backlog(progress.get("sources", ())),
             skew=ours["skew"],
             plan=ours["plan"],
@@ -117,27 +119,6 @@ class BatchPoint:
                 for name, each in ours.get("queries", {}).items()
             },
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "batch": self.batch,
-            "at": self.at,
-            "trigger": self.trigger,
-            "own": round(self.own, 6),
-            "in": dict(self.rows_in),
-            "out": self.rows_out,
-            "late": dict(self.late),
-            "stateRows": self.state_rows,
-            "stateBytes": self.state_bytes,
-            "watermark": self.watermark,
-            "backlog": self.backlog,
-            "skew": self.skew,
-            "plan": self.plan,
-            "migrating": list(self.migrating),
-            "idle": list(self.idle),
-            "slots": [slot.to_json() for slot in self.slots],
-            "queries": {name: dict(each) for name, each in self.queries.items()},
-        }
 
 
 def _own_seconds(ours: Mapping[str, Any]) -> float:

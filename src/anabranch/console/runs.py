@@ -25,7 +25,7 @@ class Control(Protocol):
         query: str | None = None,
     ) -> None: ...
 
-    def abort_migration(self, query: str | None = None) -> None: ...
+    def abortMigration(self, query: str | None = None) -> None: ...
 
     def freeze(self, frozen: bool = True) -> None: ...
 
@@ -60,6 +60,9 @@ class Handle(Control, Protocol):
 
     def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]: ...
 
+    @property
+    def status(self) -> Mapping[str, Any]: ...
+
     def exception(self) -> BaseException | None: ...
 
 
@@ -85,6 +88,9 @@ class Run(Protocol):
 
     def status(self) -> str:
         """Returns `running`, `ended`, or `failed: ` followed by the reason."""
+
+    def is_idle(self) -> bool:
+        """Returns whether the sources have no new rows and no batch runs."""
 
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
         """Returns the progress of the triggers after a batch, oldest first."""
@@ -122,6 +128,9 @@ class LiveRun:
         error = self._handle.exception()
         return "ended" if error is None else f"failed: {error}"
 
+    def is_idle(self) -> bool:
+        return not self._handle.status["isDataAvailable"]
+
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
         return self._handle.progressAfter(batch)
 
@@ -146,6 +155,9 @@ class StoredRun:
         return (
             "stored: no batch was committed" if manifest is None else f"stored: committed up to batch {manifest.batch}"
         )
+
+    def is_idle(self) -> bool:
+        return False
 
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
         return ()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from threading import Thread
 
 from anabranch.console.runs import Run
-from anabranch.console.watching import Watch
+from anabranch.console.watching import Watch, wall_clock
 from anabranch.errors import HostError
 
 LOOPBACK = "127.0.0.1"
@@ -31,6 +31,7 @@ class Console:
         host: str = LOOPBACK,
         port: int | None = None,
         token: str | None = None,
+        now: Callable[[], float] = wall_clock,
     ) -> None:
         try:
             import uvicorn
@@ -46,7 +47,7 @@ class Console:
             raise HostError("the token of the console is empty", hint="give a token, or none for a read-only console")
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._watch = Watch(runs)
+        self._watch = Watch(runs, now)
         app = make_app(self._watch, token, _names(host))
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1

@@ -3,7 +3,7 @@
 Polling is shared, so the load on a query does not depend on the number of viewers. The thread polls every two seconds,
 requests only new batches from Spark, and notifies viewers if there are any.
 
-Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
+Limit: the latest thousand samples and two thousand records of each run; the history file has all records.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
+from time import time_ns
 from typing import Any, NamedTuple
 
+from anabranch.console.figures import MINUTE, Curve
 from anabranch.console.points import BatchPoint
 from anabranch.console.runs import Run
 
 POLL_SECONDS = 2.0
-MOST_POINTS = 1000
+MOST_SAMPLES = 1000
 MOST_RECORDS = 2000
 _log = logging.getLogger(__name__)
+
+
+def wall_clock() -> float:
+    """Returns the time of day, in seconds since the Unix epoch, by which Spark stamps triggers."""
+    return time_ns() / 1e9
 
 
 @dataclass
@@ -55,49 +62,82 @@ class News(NamedTuple):
 
 
 class WatchedRun:
-    """One run with the batches and records seen so far."""
+    """One run with the batches and records seen so far; `now` is the wall clock, in seconds since the Unix epoch."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, now: Callable[[], float] = wall_clock) -> None:
         self.run = run
-        self.points: deque[BatchPoint] = deque(maxlen=MOST_POINTS)
-        self.records: deque[Mapping[str, Any]] = deque(maxlen=MOST_RECORDS)
+        self.curve = Curve(MOST_SAMPLES)
+        self.point: BatchPoint | None = None
+        """The latest batch."""
+        self.recent: deque[tuple[float, Mapping[str, Any]]] = deque()
+        """The progress of the batches of the last minute, each with the end of its trigger."""
         self.totals = Totals()
-        self.latest: Mapping[str, Any] | None = None
-        """The progress of the latest batch."""
         self.status = run.status()
+        self.quiet = ""
+        """`idle` or `busy` if no batch has ended for a minute, else nothing."""
+        self._now = now
+        self._starts: dict[str, Mapping[str, Any]] = {}
+        """Why the first plan of each query was taken, in the latest run of the checkpoint."""
+        self._records: deque[Mapping[str, Any]] = deque(maxlen=MOST_RECORDS)
         self.version = 0
         self._lock = Lock()
         self._texts: dict[int, str] = {}
         self._waiting: list[Callable[[], object]] = []
-        for record in run.records():
-            self.records.append(record)
+        self._keep(run.records())
         self.look()
 
     @property
     def batch(self) -> int:
-        return self.points[-1].batch if self.points else -1
+        return -1 if self.point is None else self.point.batch
+
+    @property
+    def records(self) -> list[Mapping[str, Any]]:
+        """The records in the order of batches; that of a first plan is never dropped."""
+        return sorted([*self._starts.values(), *self._records], key=lambda record: record["batch"])
 
     def look(self) -> None:
         """Reads new batches and records."""
         status = self.run.status()
         found = [(each, point) for each in self.run.progress_after(self.batch) if (point := BatchPoint.of(each))]
-        if not found and status == self.status:
+        quiet = self._quiet(status, found[-1][1] if found else self.point)
+        if not found and (status, quiet) == (self.status, self.quiet):
             return
         with self._lock:
-            self.status = status
+            self.status, self.quiet = status, quiet
             for progress, point in found:
                 self._count(progress, point)
-                self.points.append(point)
-                self.latest = progress
+                self.point = point
+                self.recent.append((point.end, progress))
                 # For a run seen from its start, the history already contains these records.
                 if records := progress["adaptive"]["records"]:
-                    known = {json.dumps(record, sort_keys=True) for record in list(self.records)[-50:]}
-                    self.records += [each for each in records if json.dumps(each, sort_keys=True) not in known]
+                    known = {json.dumps(record, sort_keys=True) for record in self.records[-50:]}
+                    self._keep(each for each in records if json.dumps(each, sort_keys=True) not in known)
+            self.curve.add(point for _, point in found)
+            while self.point is not None and self.recent[0][0] < self.point.end - MINUTE:
+                self.recent.popleft()
             self.version += 1
             self._texts.clear()
             waiting = list(self._waiting)
         for wake in waiting:
             wake()
+
+    def _quiet(self, status: str, latest: BatchPoint | None) -> str:
+        if status != "running" or latest is None or self._now() - latest.end < MINUTE:
+            return ""
+        return "idle" if self.run.is_idle() else "busy"
+
+    def _keep(self, records: Iterable[Mapping[str, Any]]) -> None:
+        for record in records:
+            if record["kind"] == "start":
+                self._starts[record.get("query", "")] = record
+            else:
+                self._records.append(record)
+
+    def minute(self) -> tuple[list[Mapping[str, Any]], float]:
+        """Returns the progress of the batches of the last minute, and the length of that minute in seconds."""
+        with self._lock:
+            minute = self.curve.minute
+            return [progress for _, progress in self.recent], 0.0 if minute is None else minute.seconds
 
     def on_news(self, wake: Callable[[], object]) -> Callable[[], None]:
         """Calls a function on every update until the returned function is called."""
@@ -117,9 +157,7 @@ class WatchedRun:
         totals.own_seconds += point.own
         totals.rows_in.update(point.rows_in)
         totals.late.update(point.late)
-        totals.rows_out.update(
-            {name: each["out"] for name, each in point.queries.items()} or {self.run.title: point.rows_out}
-        )
+        totals.rows_out.update({name or self.run.title: rows for name, rows in point.rows_by_query.items()})
         for slot in point.slots:
             totals.slot_cpu[slot.slot] += slot.cpu  # type: ignore[assignment]
         for probe in ours["statistics"]["probes"]:
@@ -133,15 +171,17 @@ class WatchedRun:
             totals.moves += record["kind"] == "move"
 
     def news(self, batch: int) -> News:
-        """Returns the status, records and points after a batch, as JSON; cached for viewers at the same batch."""
+        """Returns the status, the figures and what is new after a batch, as JSON; cached for viewers at one batch."""
         with self._lock:
             if batch not in self._texts:
-                points = [point.to_json() for point in self.points if point.batch > batch]
+                minute, totals = self.curve.minute, self.totals
                 value = {
                     "id": self.run.id,
                     "status": self.status,
-                    "points": points,
-                    "records": list(self.records) if batch < 0 else [r for r in self.records if r["batch"] >= batch],
+                    "quiet": self.quiet,
+                    "figures": None if minute is None else minute.to_json(totals.late, totals.rows_out),
+                    "samples": [sample.to_json() for sample in self.curve.samples if sample.batch > batch],
+                    "records": [record for record in self.records if record["batch"] >= batch],
                 }
                 self._texts[batch] = json.dumps(value)
             return News(self.version, self.batch, self._texts[batch])
@@ -150,8 +190,9 @@ class WatchedRun:
 class Watch:
     """All runs of a console; `close` ends its thread."""
 
-    def __init__(self, runs: Callable[[], Iterable[Run]]) -> None:
+    def __init__(self, runs: Callable[[], Iterable[Run]], now: Callable[[], float] = wall_clock) -> None:
         self._runs = runs
+        self._now = now
         self._watched: dict[str, WatchedRun] = {}
         self._is_over = Event()
         self.look()
@@ -172,7 +213,7 @@ class Watch:
                 if run.id in self._watched:
                     self._watched[run.id].look()
                 else:
-                    self._watched[run.id] = WatchedRun(run)
+                    self._watched[run.id] = WatchedRun(run, self._now)
             except Exception as error:  # Spark may be stopping, or have stopped
                 _log.debug("the console cannot read run %s: %s", run.id, error)
 

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from anabranch.console.metrics import metrics_text
-from anabranch.console.pictures import live_picture, plan_picture
+from anabranch.console.pictures import in_page_colours, live_picture, plan_picture
 from anabranch.console.runs import Control, StoredRun
 from anabranch.console.watching import Watch, WatchedRun
 from anabranch.errors import AnabranchError
@@ -130,12 +130,14 @@ class _Pages:
             raise _Refused(404, "a stored run has no picture: the checkpoint has the text of its plans only")
         plan = request.query_params.get("plan")
         if plan is not None:
-            return _svg(await asyncio.to_thread(plan_picture, queries, name, plan))
-        if run.latest is None:
+            return _svg(in_page_colours(await asyncio.to_thread(plan_picture, queries, name, plan)))
+        recent, seconds = run.minute()
+        if not recent:
             raise _Refused(404, "no batch has run yet")
         key = run.run.id, name, run.batch
         if key not in self._pictures:
-            self._pictures = {key: await asyncio.to_thread(live_picture, queries, name, run.latest)}
+            drawn = await asyncio.to_thread(live_picture, queries, name, recent, seconds)
+            self._pictures = {key: in_page_colours(drawn)}
         return _svg(self._pictures[key])
 
     async def act(self, request: Request) -> Response:
@@ -191,7 +193,7 @@ def _migrate(control: Control, wanted: Mapping[str, Any]) -> None:
 
 ACTIONS: Mapping[str, Callable[[Control, Mapping[str, Any]], None]] = {
     "migrate": _migrate,
-    "abort": lambda control, wanted: control.abort_migration(wanted.get("query") or None),
+    "abort": lambda control, wanted: control.abortMigration(wanted.get("query") or None),
     "freeze": lambda control, wanted: control.freeze(True),
     "thaw": lambda control, wanted: control.freeze(False),
     "rebalance": lambda control, wanted: control.rebalance(),
@@ -216,6 +218,7 @@ def _run_json(run: WatchedRun) -> dict[str, Any]:
         "text": run.run.text,
         "queries": [] if queries is None else list(queries.names),
         "hasPicture": queries is not None,
+        "canChange": run.run.control is not None,
         "facts": stored.facts() if isinstance(stored, StoredRun) else {},
     }
 

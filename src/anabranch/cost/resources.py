@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any, TypeAlias
 
 from anabranch.cost.estimates import EVER, Estimates, ThetaEstimate
@@ -87,6 +87,8 @@ class ResourceModel:
     """How rows are spread over slots; None if every row has one slot."""
     beside: Resources = NOTHING
     """The resources of the query outside its plan: its outer joins."""
+    age: float = inf
+    """Seconds since an empty start: no row has left a window of at least this length."""
 
     def copies(self, mask: int) -> float:
         """Returns the number of slots that hold a combination of the set."""
@@ -193,12 +195,12 @@ class ResourceModel:
         """
         if mask.bit_count() == 1:
             window = self.estimates.windows[mask.bit_length() - 1]
-            return self.births(mask) * (window + self.batch)
+            return self.rows(mask) if window >= self.age else self.births(mask) * (window + self.batch)
         if not self.units.lingers:
             return self.rows(mask)
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
         # Combinations of tables never expire.
-        return self.rows(mask) if shortest >= EVER else self.births(mask) * (shortest + self.batch / 2)
+        return self.rows(mask) if shortest >= min(EVER, self.age) else self.births(mask) * (shortest + self.batch / 2)
 
     def share(self, mask: int) -> float:
         """Returns the fraction of the combinations of a set that remains in states after its inputs were merged."""

@@ -7,6 +7,7 @@ reads only columns of GROUPED. Nothing is optimised here; `rewrite` does that.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,15 +16,18 @@ from anabranch.cql.ast import (
     CastTo,
     ColumnName,
     Constant,
+    Exists,
     Expression,
     FromItem,
     FunctionCall,
+    InQuery,
     Operation,
     SelectItem,
     Star,
     Statement,
     walk,
 )
+from anabranch.cql.compiling import results_behind
 from anabranch.cql.cursor import Cursor
 from anabranch.cql.expressions import expression
 from anabranch.cql.from_clause import Rows, bind_rows
@@ -31,21 +35,39 @@ from anabranch.cql.lexer import Kind
 from anabranch.cql.parser import parse
 from anabranch.cql.scope import Scope, aggregate_column
 from anabranch.cql.windows import (
+    bind_window,
     common_slide,
     event_time_of,
     lag_of,
     refuse_sides,
     refuse_small_slide,
     refuse_steps,
+    step_of,
+    window_call,
+    window_clause,
     with_window_calls,
+    without_window_calls,
 )
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.lang.catalog import Catalog
-from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns, transform
 from anabranch.lang.schema import Schema, type_name
-from anabranch.lang.window import ALWAYS
-from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source
+from anabranch.lang.window import ALWAYS, FOREVER, Window
+from anabranch.plan.intervals import unbounded_by, with_implied_windows
+from anabranch.plan.logical import (
+    Aggregate,
+    Filter,
+    LogicalPlan,
+    Output,
+    Project,
+    Source,
+    Subquery,
+    render,
+    result_schema,
+    sources_of,
+    with_sources,
+)
 
 _BindItem: TypeAlias = Callable[[Expression], Expr]
 
@@ -67,20 +89,24 @@ def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
 
 def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     text = written.text
+    if (call := window_call(written)) is not None and _reads_streams(written, catalog) > 1:
+        return _joined_first(written, call, catalog, allow_unbounded=allow_unbounded)
     statement = with_window_calls(written)
 
     def bind_inner(inner: Statement) -> LogicalPlan:
         return _bind(inner, catalog, allow_unbounded=allow_unbounded)
 
     rows = bind_rows(statement, catalog, bind_inner)
-    plan, sources = rows.plan, rows.visible
+    sources = rows.visible
     items = tuple(item for item, source in rows.items if not source.is_table)
-    _require_event_times(written, rows)
+    plan = _with_event_times(written, rows, catalog)
+    if not _is_grouped(statement) and statement.distinct is None:
+        plan = with_implied_windows(plan)
     refuse_sides(statement, items, plan)
     if statement.distinct is not None:
         statement = _distinct(statement, items)
     if not allow_unbounded:
-        _refuse_unbounded(statement, rows)
+        _refuse_unbounded(statement, rows, plan)
     slide = common_slide(statement, items)
     if _is_grouped(statement):
         if not allow_unbounded:
@@ -117,40 +143,72 @@ def _distinct(statement: Statement, items: tuple[FromItem, ...]) -> Statement:
     return replace(statement, group_by=keys, distinct=None)
 
 
-def _require_event_times(statement: Statement, rows: Rows) -> None:
-    """Raises unless the column of `window()` is the event time of its stream."""
+def _reads_streams(statement: Statement, catalog: Catalog) -> int:
+    """Returns how many streams FROM and the subqueries of WHERE read."""
+    sources = list(statement.sources)
+    for node in () if statement.where is None else walk(statement.where):
+        if isinstance(node, Exists | InQuery):
+            sources += node.query.sources
+    return sum(item.subquery is not None or catalog.table(item.stream.name) is None for item in sources)
+
+
+def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> LogicalPlan:
+    """Returns the plan of FROM; raises unless the column of `window()` is the event time of its stream.
+
+    Results of a query have the event time that the column names, if it is in every result.
+    """
+    plan = rows.plan
     for item, source in rows.items:
         named = event_time_of(statement, item)
-        if named is not None and not source.event_time:
-            raise BindError(
-                f"'{source.relation}' has no event time column",
-                text=statement.text,
-                span=named.span,
-                detail="the event time of a result is that of its newest row, or the end of its window for groups",
-                hint=f"write the window behind '{source.relation}' in FROM, as in [TUMBLE 10 MINUTES]",
-            )
-        if named is not None and named.name.lower() != source.event_time.lower():
+        if named is None:
+            continue
+        if source.is_result:
+            column = source.schema.find(named.name)
+            if column is None or results_behind(source, column.name, catalog) is None:
+                raise BindError(
+                    f"'{named.name}' is not an event time of '{source.relation}'",
+                    text=statement.text,
+                    span=named.span,
+                    detail="results have the event time of a stream that is in every result, or the end of a window",
+                    hint=f"select that column in '{source.relation}', or write [TUMBLE 10 MINUTES] behind it in FROM",
+                )
+            plan = _timed(plan, source.relation, column.name)
+        elif named.name.lower() != source.event_time.lower():
             raise BindError(
                 f"'{named.name}' is not the event time of '{source.relation}'",
                 text=statement.text,
                 span=named.span,
                 hint=f"write window({source.event_time}, …): windows count by the event time",
             )
+    return plan
 
 
-def _refuse_unbounded(statement: Statement, rows: Rows) -> None:
+def _timed(plan: LogicalPlan, relation: str, event_time: str) -> LogicalPlan:
+    """Returns the plan with the event time of one relation in that column."""
+    return with_sources(
+        plan, lambda source: replace(source, event_time=event_time) if source.relation == relation else source
+    )
+
+
+def _refuse_unbounded(statement: Statement, rows: Rows, plan: LogicalPlan) -> None:
     streams = [(item, source) for item, source in rows.items if not source.is_table]
-    if len(streams) < 2 and not _is_grouped(statement):
-        return
+    known = sources_of(plan)
     for item, source in streams:
-        if not source.window.is_bounded and (len(streams) > 1 or source.window.slide is not None):
-            raise UnboundedJoin(
-                f"the window of relation '{source.relation}' is unbounded",
-                text=statement.text,
-                span=item.window.span if item.window else item.span,
-                detail="all its rows would be kept for ever",
-                hint="write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query",
-            )
+        window = known[source.relation].window
+        if window.is_bounded or (len(streams) == 1 and (window.slide is None or not _is_grouped(statement))):
+            continue
+        hint = "write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query"
+        other = None if _is_grouped(statement) else unbounded_by(plan, source.relation)
+        if other is not None and source.event_time and other.event_time:
+            older, newer = f"{source.relation}.{source.event_time}", f"{other.relation}.{other.event_time}"
+            hint = f"add a condition such as {newer} <= {older} + INTERVAL 10 MINUTES, {hint}"
+        raise UnboundedJoin(
+            f"the window of relation '{source.relation}' is unbounded",
+            text=statement.text,
+            span=item.window.span if item.window else item.span,
+            detail="all its rows would be kept for ever",
+            hint=hint,
+        )
 
 
 # --- SELECT ----------------------------------------------------------------------------------------------------------
@@ -230,6 +288,98 @@ def _default_name(node: Expression, position: int) -> str:
             return name
         case _:
             return f"column{position + 1}"
+
+
+# --- join, then aggregate --------------------------------------------------------------------------------------------
+
+
+def _joined_first(written: Statement, call: FunctionCall, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
+    """Binds `GROUP BY window(a.ts, …)` over several streams: groups of the results of the join, by that event time."""
+    column, clause = window_clause(written, call)
+    statement = without_window_calls(written)
+    rows = bind_rows(statement, catalog, lambda inner: _bind(inner, catalog, allow_unbounded=allow_unbounded))
+    time = Scope(written.text, "GROUP BY", rows.visible).expression(column)
+    plan = with_implied_windows(rows.plan)
+    items = tuple(item for item, source in rows.items if not source.is_table)
+    refuse_sides(statement, items, plan)
+    refuse_steps(statement, items)
+    if not allow_unbounded:
+        _refuse_unbounded(replace(statement, group_by=(), items=(), having=None), rows, plan)
+        refuse_small_slide(statement, (replace(items[0], window=clause),))
+    window = bind_window(written.text, clause, Schema(()))
+    # For WINDOW_START(), the windows are those of the groups.
+    sources = tuple(source if source.is_table else replace(source, window=window) for source in rows.visible)
+    step = step_of(clause)
+    assert step is not None
+    groups = _grouped(statement, sources, plan, step.micros, 1)
+    source = _results(written, plan, groups, time, window)
+    if not isinstance(time, Column) or results_behind(source, source.event_time, catalog) is None:
+        raise BindError(
+            f"'{column}' is not the event time of a stream that is in every result",
+            text=written.text,
+            span=column.span,
+            detail="a group is complete when the watermark has passed the end of its window",
+            hint="name the event time of a stream that no outer join may leave NULL",
+        )
+    return _over(groups, source)
+
+
+def _results(statement: Statement, plan: LogicalPlan, groups: LogicalPlan, time: Expr, window: Window) -> Source:
+    """Returns the results of a join as a source, with the columns that the groups read and their event time."""
+    grouped = _aggregate_of(groups)
+    read = [*grouped.key_expressions, *(e for each in grouped.aggregates for e in each.arguments), time]
+    wanted = dict.fromkeys(each for expression in read for each in columns(expression))
+    outputs: list[Output] = []
+    for each in wanted:
+        name = f"{each.relation}_{each.name}"
+        while any(name.lower() == other.name.lower() for other in outputs):
+            name += "_"
+        outputs.append(Output(name, each))
+    inner = Project(plan, tuple(outputs))
+    named = next(iter(columns(time)))
+    spans = [statement.sources[-1].span, *(each.condition.span for each in statement.sources if each.condition)]
+    spans += [] if statement.where is None else [statement.where.span]
+    source = statement.text[statement.sources[0].span.start : max(span.end for span in spans)]
+    text = f"SELECT {', '.join(map(str, wanted))} FROM {source}"
+    # Queries that run together identify a relation by its name.
+    digest = hashlib.sha256(f"{named}\n{render(inner)}".encode()).hexdigest()[:8]
+    name = f"joined_{digest}"
+    schema, event_time = result_schema(outputs), next(each.name for each in outputs if each.expression == named)
+    return Source(name, name, schema, event_time, window, FOREVER, is_result=True, subquery=Subquery(text, inner))
+
+
+def _over(groups: LogicalPlan, source: Source) -> LogicalPlan:
+    """Returns the groups over the results of a join instead of the join itself."""
+
+    assert source.subquery is not None
+    assert isinstance(source.subquery.plan, Project)
+    named = dict(zip((each.expression for each in source.subquery.plan.outputs), source.columns, strict=True))
+
+    def read(expression: Expr) -> Expr:
+        return named.get(expression, expression)
+
+    grouped = _aggregate_of(groups)
+    aggregates = tuple(
+        replace(
+            each,
+            argument=None if each.argument is None else transform(each.argument, read),
+            others=tuple(transform(other, read) for other in each.others),
+        )
+        for each in grouped.aggregates
+    )
+    keys = tuple(transform(each, read) for each in grouped.key_expressions)
+    over = replace(grouped, input=source, key_expressions=keys, aggregates=aggregates)
+    assert isinstance(groups, Project)
+    below = groups.input
+    return replace(groups, input=replace(below, input=over) if isinstance(below, Filter) else over)
+
+
+def _aggregate_of(groups: LogicalPlan) -> Aggregate:
+    """Returns the aggregate of a grouped query."""
+    assert isinstance(groups, Project)
+    found = groups.input.input if isinstance(groups.input, Filter) else groups.input
+    assert isinstance(found, Aggregate)
+    return found
 
 
 # --- GROUP BY --------------------------------------------------------------------------------------------------------

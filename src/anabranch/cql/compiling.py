@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.window import FOREVER
-from anabranch.plan.join_graph import Relation
-from anabranch.plan.logical import LogicalPlan, Source, result_schema, with_sources
+from anabranch.plan.logical import LogicalPlan, Source, result_schema, sources_of, with_sources
 from anabranch.plan.normal_form import normal_form
 from anabranch.plan.query import Query, derived_name
 from anabranch.plan.renaming import renamed
@@ -23,7 +22,7 @@ from anabranch.rewrite.pipeline import rewrite
 def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: Sequence[str] = ()) -> Query:
     """Rewrites a bound plan and returns its normal form, with the queries whose results it reads."""
     found: dict[str, Query] = {}
-    known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan)}
+    known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan).values()}
 
     def compiled(source: Source) -> Source:
         if source.subquery is None:
@@ -31,31 +30,37 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
             if source.is_result and declared is not None:
                 assert isinstance(declared.query, Query)
                 found[declared.name] = declared.query
+                return replace(source, behind=_behind(declared.query, source))
             return source
         inner = compile_plan(source.subquery.text, source.subquery.plan, catalog)
         inner = _apart(inner, source.relation, known, catalog)
         name = derived_name(inner)
         found[name] = inner
-        return replace(source, stream=name, subquery=None)
+        return replace(source, stream=name, subquery=None, behind=_behind(inner, source))
 
     query = normal_form(text, rewrite(with_sources(plan, compiled)), late_filters)
     return replace(query, inputs=tuple(sorted(found.items(), key=lambda item: item[0])))
 
 
+def results_behind(source: Source, column: str, catalog: Catalog) -> int | None:
+    """Returns how far below its watermark a query has results by that event time; None if it is no event time."""
+    if source.subquery is not None:
+        return compile_plan(source.subquery.text, source.subquery.plan, catalog).behind(column)
+    declared = catalog.find(source.stream)
+    assert declared is not None
+    assert isinstance(declared.query, Query)
+    return declared.query.behind(column)
+
+
+def _behind(query: Query, source: Source) -> int:
+    found = query.behind(source.event_time)
+    assert found is not None, "the binder checked it"
+    return found
+
+
 def declared_results(name: str, query: Query) -> StreamDeclaration:
     """Returns the results of a query as a stream that other queries may read."""
     return StreamDeclaration(name, result_schema(query.outputs), "", FOREVER, query)
-
-
-def sources_of(plan: LogicalPlan) -> list[Source]:
-    found: list[Source] = []
-
-    def note(source: Source) -> Source:
-        found.append(source)
-        return source
-
-    with_sources(plan, note)
-    return found
 
 
 def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog: Catalog) -> Query:
@@ -68,15 +73,10 @@ def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog
             streams[name] = name = derived_name(below)
         inputs[name] = below
     names = {}
-    relations = [replace(each, stream=streams.get(each.stream, each.stream)) for each in inner.graph.relations]
-    for relation in relations:
-        name = relation.name
-        while known.setdefault(name, _source(relation)) != _source(relation):
+    for relation in inner.whole.relations:
+        name, source = relation.name, (streams.get(relation.stream, relation.stream), relation.is_result)
+        while known.setdefault(name, source) != source:
             name = f"{alias}_{name}"
         names[relation.name] = name
-    graph = replace(inner.graph, relations=tuple(relations))
-    return renamed(replace(inner, graph=graph, inputs=tuple(sorted(inputs.items(), key=lambda item: item[0]))), names)
-
-
-def _source(relation: Relation) -> tuple[str, bool]:
-    return relation.stream, relation.is_result
+    ordered = tuple(sorted(inputs.items(), key=lambda item: item[0]))
+    return renamed(replace(inner, inputs=ordered), names, streams)

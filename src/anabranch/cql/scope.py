@@ -28,10 +28,13 @@ from anabranch.functions import (
     kind_of,
     type_named,
 )
-from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction, columns
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Column, Expr, Literal, LiteralValue, OwnFunction, columns
 from anabranch.lang.schema import INTERVAL, TIMESTAMP, type_name
 from anabranch.lang.window import CountWindow, Hop
 from anabranch.plan.logical import BOUNDARY, Source
+
+WINDOW = pa.struct([pa.field("start", TIMESTAMP), pa.field("end", TIMESTAMP)])
+"""The type of a window as a value, as in Spark."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,9 @@ class Scope:
             return self._aggregate(node)
         if name in {"window_end", "window_start"}:
             return self._window_edge(node, name.upper())
+        if name == "window" and not node.arguments and self.aggregates is not None:
+            edges = self._window_edge(node, "WINDOW_START"), self._window_edge(node, "WINDOW_END")
+            return Call("window", edges, WINDOW)
         if name in {"istream", "rstream", "dstream"}:
             raise Unsupported(
                 f"{name.upper()} in the select list is not supported",

@@ -198,15 +198,28 @@ def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
 
 def with_window_calls(statement: Statement) -> Statement:
     """Moves `window(ts, size[, slide])` from GROUP BY to the stream with that event time."""
+    call = window_call(statement)
+    return statement if call is None else without_window_calls(_with_window(statement, call))
+
+
+def window_call(statement: Statement) -> FunctionCall | None:
+    """Returns the call of `window()` in GROUP BY, if there is one."""
     for node in statement.group_by:
         if isinstance(node, FunctionCall) and node.name.name.lower() == "session_window" and node.own is None:
             raise Unsupported(NO_SESSIONS, text=statement.text, span=node.span, hint=INSTEAD_OF_SESSIONS)
-    calls = [node for node in statement.group_by if _is_window(node)]
-    if not calls:
-        return statement
-    for call in calls:
-        assert isinstance(call, FunctionCall)
-        statement = _with_window(statement, call)
+    calls = [node for node in statement.group_by if isinstance(node, FunctionCall) and _is_window(node)]
+    if len(calls) > 1:
+        raise Unsupported(
+            "GROUP BY takes one window()",
+            text=statement.text,
+            span=calls[1].span,
+            hint="keep the window of the event time by which results are counted",
+        )
+    return calls[0] if calls else None
+
+
+def without_window_calls(statement: Statement) -> Statement:
+    """Removes `window()` from GROUP BY, and replaces it and its fields elsewhere by functions of a grouped query."""
     items = tuple(
         replace(item, expression=_named(item.expression)) if isinstance(item, SelectItem) else item
         for item in statement.items
@@ -221,15 +234,7 @@ def _is_window(node: Expression) -> bool:
 
 
 def _with_window(statement: Statement, call: FunctionCall) -> Statement:
-    column, *lengths = call.arguments or (None,)
-    if not isinstance(column, ColumnName) or not 1 <= len(lengths) <= 2:
-        raise BindError(
-            "WINDOW takes the event time of a stream, a size and a slide",
-            text=statement.text,
-            span=call.span,
-            hint="write window(ts, '10 minutes') or window(ts, '10 minutes', '5 minutes')",
-        )
-    size, slide = _length(statement, lengths[0]), _length(statement, lengths[-1])
+    column, clause = window_clause(statement, call)
     position = _position(statement, call, column)
     item = statement.sources[position]
     if item.window is not None:
@@ -239,11 +244,25 @@ def _with_window(statement: Statement, call: FunctionCall) -> Statement:
             span=item.window.span,
             hint="write the window in one place",
         )
-    is_tumbling = size.micros == slide.micros
-    clause = WindowClause(size, False, None if is_tumbling else slide, call.span, "tumble" if is_tumbling else "hop")
     sources = list(statement.sources)
     sources[position] = replace(item, window=clause)
     return replace(statement, sources=tuple(sources))
+
+
+def window_clause(statement: Statement, call: FunctionCall) -> tuple[ColumnName, WindowClause]:
+    """Returns the event time that `window()` names, and its window as a clause."""
+    column, *lengths = call.arguments or (None,)
+    if not isinstance(column, ColumnName) or not 1 <= len(lengths) <= 2:
+        raise BindError(
+            "WINDOW takes the event time of a stream, a size and a slide",
+            text=statement.text,
+            span=call.span,
+            hint="write window(ts, '10 minutes') or window(ts, '10 minutes', '5 minutes')",
+        )
+    size, slide = _length(statement, lengths[0]), _length(statement, lengths[-1])
+    is_tumbling = size.micros == slide.micros
+    kind = "tumble" if is_tumbling else "hop"
+    return column, WindowClause(size, False, None if is_tumbling else slide, call.span, kind)
 
 
 def _length(statement: Statement, node: Expression) -> Duration:
@@ -279,13 +298,17 @@ def event_time_of(statement: Statement, item: FromItem) -> Identifier | None:
 
 
 def _named(node: Expression) -> Expression:
-    """Replaces `window.start` and `window.end` by the functions of a grouped query."""
+    """Replaces `window.start`, `window.end` and the window itself by functions of a grouped query."""
     match node:
         case ColumnName(relation=Identifier(name=relation)) if relation.lower() == "window":
             if node.name.name.lower() in {"start", "end"}:
                 called = Identifier(f"window_{node.name.name.lower()}", node.span)
                 return FunctionCall(called, (), False, node.span)
             return node
+        case FunctionCall() if _is_window(node):
+            return replace(node, arguments=())
+        case ColumnName(relation=None) if node.name.name.lower() == "window":
+            return FunctionCall(node.name, (), False, node.span)
         case Operation() | FunctionCall():
             return replace(node, arguments=tuple(map(_named, node.arguments)))
         case _:

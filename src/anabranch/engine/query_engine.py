@@ -4,9 +4,10 @@ The engine of a slot has one query engine per query of its set. It appends new r
 through every query engine that reads the relation (`take`), and links them once. A query engine reports which indexes
 of the base states its track uses; the engine keeps the union.
 
-Residual predicates (`Terms`): a query may restrict a shared relation more than all queries do, by a shorter window or
-its own filter. The query engine applies the restriction to new rows before they probe, to the inputs of input
-operators, and to finished combinations. In between, the plan may see rows that the query alone would not have kept.
+Residual predicates (`ResidualPredicates`): a query may restrict a shared relation more than all queries do, by a
+shorter window or its own filter. The query engine applies the restriction to new rows before they probe, to the inputs
+of input operators, and to finished combinations. In between, the plan may see rows that the query alone would not have
+kept.
 
 Invariant: the results are those that the query would have alone. After a refused or failed change of plan the old plan
 keeps running.
@@ -42,7 +43,7 @@ from anabranch.errors import MigrationError
 from anabranch.lang.expr import Column
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared, kept, pre_groups, shared_parts
-from anabranch.plan.query_set import Member, Terms
+from anabranch.plan.query_set import Member, ResidualPredicates
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics
 
@@ -287,7 +288,7 @@ class QueryEngine:
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
         if len(found):
-            yield known, self._project(found, known)
+            yield known, self._project(found)
 
     def group(self, found: Combinations) -> None:
         """Adds finished combinations to the pending groups."""
@@ -395,14 +396,14 @@ class QueryEngine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _project(self, found: Combinations, known: Int64Array) -> pa.RecordBatch:
+    def _project(self, found: Combinations) -> pa.RecordBatch:
         started = perf_counter()
         read = self._reader(found)
         arrays = [evaluate(output.expression, read, len(found)) for output in self.query.outputs]
         schema = self.query.schema.to_arrow()
         if self._feeds:
             # By position, because a column of the query may have any name.
-            arrays.append(pa.array(known))
+            arrays.append(pa.array(found.newest))
             schema = schema.append(pa.field(EVENT_TIME, pa.int64(), nullable=False))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         self.meter.rows_out += len(found)
@@ -412,7 +413,7 @@ class QueryEngine:
     def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
         return found.read or partial(read_column, self.bases, found=found)
 
-    def _tested(self, terms: Terms, found: Combinations) -> Combinations:
+    def _tested(self, terms: ResidualPredicates, found: Combinations) -> Combinations:
         """Returns new rows that pass the query's own filter; counts show how much of a shared join is used."""
         kept = passing(terms, found, self.bases)
         if terms.filter is not None:

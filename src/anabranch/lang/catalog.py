@@ -80,6 +80,11 @@ class Catalog:
         """Returns a copy that later registrations do not change."""
         return Catalog(dict(self.streams), dict(self.functions), dict(self.tables))
 
+    def without_queries(self) -> Catalog:
+        """Returns a copy without the results of queries."""
+        streams = {name: each for name, each in self.streams.items() if each.query is None}
+        return Catalog(streams, dict(self.functions), dict(self.tables))
+
     def find(self, name: str) -> StreamDeclaration | None:
         return self.streams.get(name.lower())
 

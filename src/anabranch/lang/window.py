@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-MICROSECOND = 1
 UNITS: dict[str, int] = {
     "microsecond": 1,
     "millisecond": 1_000,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from anabranch.mesh.existence_probes import ask_first, askable, preferred, price
-from anabranch.mesh.learn import CURRENT, SearchSetting
+from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only, told_apart
 from anabranch.mesh.training import Condensed, TrainingSet, training_set
@@ -49,15 +49,6 @@ class QueryMesh:
         single = sum(shares[name] * proposal.single_cost for name, proposal in self.proposals.items())
         cost = sum(shares[name] * proposal.cost for name, proposal in self.proposals.items())
         return single / cost - 1 if cost > 0 else 0.0
-
-    def improvement(self) -> float:
-        """Returns the gain over the running mesh, or over the single best routes if none runs."""
-        now = 0.0
-        for proposal in self.proposals.values():
-            running = [seen.cost for seen in proposal.considered if seen.name == CURRENT]
-            now += running[0] if running else proposal.single_cost
-        cost = sum(proposal.cost for proposal in self.proposals.values())
-        return now / cost - 1 if cost > 0 else 0.0
 
 
 def find_query_mesh(

@@ -131,7 +131,10 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
     )
     answer = settle(problem, found, is_complete=is_complete)
     if isinstance(answer, Infeasible) and answer.bound == "hints":
-        return settle(problem, [*found, _obeying(problem)], is_complete=is_complete)
+        answer = settle(problem, [*found, _obeying(problem)], is_complete=is_complete)
+    if isinstance(answer, Infeasible) and answer.bound != "memory" and problem.graph.thetas:
+        # A predicate that is checked later may save CPU, and where it is checked is not searched exhaustively.
+        return replace(answer, is_proven=False)
     return answer
 
 

@@ -129,6 +129,8 @@ def _budget_text(budget: Budget) -> str:
         parts.append(f"{budget.cpu:g} cores")
     if budget.memory != float("inf"):
         parts.append(size_text(budget.memory))
+    if budget.latency != float("inf"):
+        parts.append(f"{budget.latency:g} s of latency")
     limits = " and ".join(parts) or "none"
     return f"{limits} in each of {budget.slots} slots" if budget.slots > 1 and parts else limits
 

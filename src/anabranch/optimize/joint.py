@@ -29,7 +29,7 @@ from itertools import combinations
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.cost.shares import Partaker, base_cost, join_cost, query_cost
 from anabranch.errors import BundleError
-from anabranch.optimize.jtree_finder import LARGEST, Space
+from anabranch.optimize.jtree_finder import LARGEST, QUICK, Space
 from anabranch.optimize.proposals import UNLIMITED, Budget, pareto
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import (
@@ -355,7 +355,7 @@ def _plans_of_join(graph: JoinGraph, model: ResourceModel) -> list[PhysicalPlan]
     """Returns the plans to try for a shared join: the undominated ones, cheapest first."""
     if len(graph.names) > LARGEST:
         return [with_default_orders(mjoin(graph.names), graph)]
-    found = pareto(Space(model).undominated(forbidden=frozenset(), needed=frozenset(), widest=LARGEST))
+    found = pareto(Space(model).undominated(effort=QUICK).plans)
     return [candidate.plan for candidate in found[:MOST_CORE_PLANS]]
 
 

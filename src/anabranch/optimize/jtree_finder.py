@@ -1,9 +1,10 @@
 """JTree-Finder: finds a plan within the budget if there is one (Zhu, Raghavan and Rundensteiner 2010).
 
-The search space is every mjoin, every tree and every mixture, with every probe order; plans that defer a predicate or
-merge rows are not included. `undominated` returns the Pareto set in CPU and memory of that space. The search itself is
-in `jtrees`. Up to `INTERPRETED` relations it runs as plain Python, so that a small query needs no compilation or
-loading; up to `LARGEST` relations it runs compiled. Time grows exponentially with the number of relations.
+The search space is every mjoin, every tree and every mixture, with every probe order and the indexes that it needs;
+plans that defer a predicate or merge rows are not included. `undominated` returns the Pareto set in CPU and memory of
+that space, and whether the search ended within its effort. The search itself is in `jtrees` and `probe_orders`. Up to
+`INTERPRETED` relations it runs as plain Python, so that a small query needs no compilation or loading; up to `LARGEST`
+relations it runs compiled. Time grows exponentially with the number of relations.
 """
 
 from __future__ import annotations
@@ -11,22 +12,51 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.errors import PlanError
-from anabranch.optimize import jtrees
+from anabranch.optimize import jtrees, probe_orders
+from anabranch.optimize.dominance import Limits
 from anabranch.optimize.lookups import thetas_of, units_of
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import NOTHING_FITS, UNLIMITED, Budget, Candidate, distinct, pareto
-from anabranch.optimize.shapes import Blocks, Orderer, Ordering, Shape, in_order
+from anabranch.optimize.shapes import Blocks, Orderer, Ordering, Shape
 from anabranch.optimize.state_removal import remove_states
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 INTERPRETED = 8
 LARGEST = 12
 ORIGIN = "jtree-finder"
+
+
+class Effort(NamedTuple):
+    """How far a search of probe orders goes beyond the cheapest orders of each join."""
+
+    interpreted: int
+    """The maximum number of lookups to compare as plain Python."""
+    compiled: int
+    is_whole: bool
+    """Whether plans are searched that need more CPU than the mjoin with its cheapest orders, and less memory."""
+
+
+QUICK = Effort(1 << 13, 1 << 18, is_whole=False)
+"""Takes some milliseconds."""
+WITHIN = Effort(1 << 13, 1 << 18, is_whole=True)
+"""Takes some milliseconds, for a budget that excludes most plans."""
+THOROUGH = Effort(1 << 19, 1 << 25, is_whole=True)
+"""Takes less than a second."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """Undominated plans by rising CPU, and whether none is missing: the search ended within its budget."""
+
+    plans: tuple[Candidate, ...]
+    is_complete: bool
 
 
 @dataclass(frozen=True)
@@ -55,8 +85,9 @@ class Space:
         """Returns the best probe orders of a join, with their cost."""
         size, model = len(blocks), self.model
         onward, choice, union = self._floats(1 << size), self._integers(1 << size), self._integers(1 << size)
-        masks = self._as_integers(blocks)
-        cpu = self._code.order_probes(self._sets, self._lookups, masks, size, onward, choice, union)
+        masks, marks = self._as_integers(blocks), self._integers(0)
+        self._code.number_unions(self._sets, masks, size, union)
+        cpu = self._code.order_probes(self._sets, self._lookups, masks, size, onward, choice, union, marks, 0)
         cpu += size * size * model.call
         counts, found = self._integers(size), self._integers(size * size)
         self._code.count_indexes(self._lookups, size, choice, union, counts, found)
@@ -73,13 +104,14 @@ class Space:
         forbidden: frozenset[int] = frozenset(),
         needed: frozenset[int] = frozenset(),
         widest: int = LARGEST,
-    ) -> tuple[Candidate, ...]:
-        """Returns all undominated plans within the budget, by rising CPU; empty if there is none.
+        effort: Effort = THOROUGH,
+    ) -> Front:
+        """Returns the undominated plans within the budget.
 
         A plan joins no forbidden set of relations, every needed set, and at most `widest` inputs at once.
         """
         if self.size == 1:
-            return ()
+            return Front((), is_complete=True)
 
         def fits(shape: Shape) -> bool:
             is_narrow = all(len(blocks) <= widest for blocks in shape.values())
@@ -87,15 +119,16 @@ class Space:
 
         known = [self.orderer.considered(shape, ORIGIN) for shape in self._seeds if fits(shape)]
         if self.size == 2:
-            return tuple(candidate for candidate in known if budget.allows(candidate.cost))
-        fronts = self._search(pareto(known), budget, forbidden, needed, widest)
+            return Front(tuple(candidate for candidate in known if budget.allows(candidate.cost)), is_complete=True)
+        fronts = self._search(pareto(known), budget, forbidden, needed, widest, effort)
         everything, base = self.model.estimates.everything, self.model.base
         start = int(fronts.first[everything])
-        for entry in range(start, start + int(fronts.counts[everything])):
-            cost = Resources(base.cpu + float(fronts.cpu[entry]), base.memory + float(fronts.memory[entry]), base.rate)
-            shape = self._shape(fronts, everything, entry)
-            known.append(Candidate(self.orderer.plan(shape), cost, ORIGIN))
-        return tuple(candidate for candidate in pareto(distinct(known)) if budget.allows(candidate.cost))
+        cpu, memory = fronts.plans.cpu, fronts.plans.memory
+        for row in range(start, start + int(fronts.counts[everything])):
+            cost = Resources(base.cpu + float(cpu[row]), base.memory + float(memory[row]), base.rate)
+            known.append(Candidate(self._plan(fronts, everything, row), cost, ORIGIN))
+        plans = tuple(candidate for candidate in pareto(distinct(known)) if budget.allows(candidate.cost))
+        return Front(plans, bool(fronts.is_complete))
 
     @cached_property
     def tree(self) -> Shape:
@@ -114,11 +147,13 @@ class Space:
         forbidden: frozenset[int],
         needed: frozenset[int],
         widest: int,
+        effort: Effort,
     ) -> jtrees.Fronts:
         base, masks = self.model.base, range(1 << self.size)
         # A plan that joins a needed set never joins a part of it with something else.
         allowed = [mask not in forbidden and all(mask & want in (0, mask, want) for want in needed) for mask in masks]
-        limits = jtrees.Limits(
+        reach = inf if effort.is_whole else self.orderer.price(self.orderer.mjoin()).cpu - base.cpu
+        limits = Limits(
             cpu=budget.total_cpu - base.cpu,
             memory=budget.total_memory - base.memory,
             seed_cpu=self._as_floats([candidate.cost.cpu - base.cpu for candidate in known]),
@@ -126,24 +161,28 @@ class Space:
             allowed=self._as_booleans(allowed),
             needed=self._as_integers(sorted(needed)),
             widest=widest,
+            reach=reach,
+            budget=effort.compiled if self._is_compiled else effort.interpreted,
         )
         joined = (mask for mask in masks if mask.bit_count() > 1)
         order = self._as_integers(sorted(joined, key=lambda mask: (mask.bit_count(), mask)))
         found: jtrees.Fronts = self._code.search(self._sets, self._lookups, limits, units_of(self.model), order)
         return found
 
-    def _shape(self, fronts: jtrees.Fronts, whole: int, entry: int) -> Shape:
-        place = entry * self.size
-        inputs = [
-            (int(fronts.blocks[at]), int(fronts.entries[at]))
-            for at in range(place, place + self.size)
-            if fronts.blocks[at]
-        ]
-        shape: dict[int, Blocks] = {whole: in_order(block for block, _ in inputs)}
-        for block, below in inputs:
-            if block.bit_count() > 1:
-                shape.update(self._shape(fronts, block, below))
-        return shape
+    def _plan(self, fronts: jtrees.Fronts, whole: int, row: int) -> PhysicalPlan:
+        """Returns the plan of a set in one row of the table."""
+        if whole.bit_count() == 1:
+            return Leaf(self.model.estimates.names[whole.bit_length() - 1])
+        joins, width = fronts.joins, self.size
+        first = int(fronts.plans.joins[row]) * width
+        blocks = [int(block) for block in joins.blocks[first : first + width] if block]
+        below = fronts.plans.entries[row * width : row * width + len(blocks)]
+        inputs = tuple(self._plan(fronts, block, int(each)) for block, each in zip(blocks, below, strict=True))
+        if len(blocks) == 2:
+            return JoinNode(inputs)
+        starts = [(first + part) * width for part in range(len(blocks))]
+        orders = (joins.orders[start : start + len(blocks) - 1] for start in starts)
+        return JoinNode(inputs, tuple(tuple(int(block) for block in order) for order in orders))
 
     # --- numbers, as lists or as arrays -------------------------------------------------------------------------------
 
@@ -154,7 +193,7 @@ class Space:
     @cached_property
     def _code(self) -> Any:
         if not self._is_compiled:
-            return jtrees
+            return _Interpreted
         # Imported here because loading numba takes longer than the whole search for a small query.
         from anabranch.optimize import compiled
 
@@ -176,7 +215,7 @@ class Space:
         return np.array([*values], np.bool_) if self._is_compiled else [*values]
 
     @cached_property
-    def _sets(self) -> jtrees.Sets:
+    def _sets(self) -> probe_orders.Sets:
         model, units = self.model, self.model.units
         masks = range(1, 1 << self.size)
         counts = [mask.bit_count() for mask in masks]
@@ -187,7 +226,7 @@ class Space:
         results = [
             born * (units.match + units.match_relation * count) for born, count in zip(births, counts, strict=True)
         ]
-        return jtrees.Sets(
+        return probe_orders.Sets(
             relations=self._as_integers([0, *counts]),
             ternary=self._as_integers([0, *(int(f"{mask:b}", 3) for mask in masks)]),
             rows=self._as_floats([1.0, *rows]),
@@ -204,12 +243,22 @@ class Space:
         )
 
     @cached_property
-    def _lookups(self) -> jtrees.Lookups:
+    def _lookups(self) -> probe_orders.Lookups:
         thetas = thetas_of(self.model)
         if not self._is_compiled:
             thetas = type(thetas)(*(column.tolist() for column in thetas))
-        found: jtrees.Lookups = self._code.price_lookups(self._sets, thetas, units_of(self.model))
+        found: probe_orders.Lookups = self._code.price_lookups(self._sets, thetas, units_of(self.model))
         return found
+
+
+class _Interpreted:
+    """The entry points of the search as plain Python; `compiled` has the same names."""
+
+    price_lookups = staticmethod(probe_orders.price_lookups)
+    number_unions = staticmethod(probe_orders.number_unions)
+    order_probes = staticmethod(probe_orders.order_probes)
+    count_indexes = staticmethod(probe_orders.count_indexes)
+    search = staticmethod(jtrees.search)
 
 
 def find_jtrees(
@@ -220,7 +269,7 @@ def find_jtrees(
     needed: frozenset[int] = frozenset(),
 ) -> tuple[Candidate, ...]:
     """Returns all undominated plans of a query within the budget, by rising CPU; see `Space.undominated`."""
-    return Space(model).undominated(budget, forbidden=forbidden, needed=needed)
+    return Space(model).undominated(budget, forbidden=forbidden, needed=needed).plans
 
 
 def _order(start: int, size: int, choice: Sequence[int]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.cost.progress import at, progress
+from anabranch.cost.progress import at
 from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.jtree_finder import LARGEST
 from anabranch.optimize.problem import Problem
@@ -45,9 +45,7 @@ def local_time(problem: Problem) -> Proposal | Infeasible:
     longest = max(problem.model.estimates.windows)
     if problem.objective.kind != "first":
         return _built(problem, longest, "local-time")
-    mjoin = problem.orderer.plan(problem.orderer.mjoin())
-    unhurried = progress(mjoin, problem.model, cores=float("inf"))
-    return _built(problem, unhurried.time_to(problem.objective.amount), "local-time")
+    return _built(problem, problem.horizon, "local-time")
 
 
 def _built(problem: Problem, seconds: float, origin: str) -> Proposal | Infeasible:

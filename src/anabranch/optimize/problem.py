@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from anabranch.cost.estimates import from_statistics, traffic
-from anabranch.cost.progress import Progress, progress
+from anabranch.cost.progress import Progress, progress, stream_time_to
 from anabranch.cost.resources import NOTHING, ResourceModel, Resources
 from anabranch.cost.units import unit_costs
 from anabranch.optimize.hints import Hints, Objective
@@ -113,8 +113,18 @@ class Problem:
         text = str(plan)
         if text not in self._progress:
             cores = min(self.budget.total_cpu, float(self.budget.slots))
-            self._progress[text] = progress(plan, self.model, cores)
+            self._progress[text] = progress(plan, self.model, cores, self.horizon)
         return self._progress[text]
+
+    @cached_property
+    def horizon(self) -> float:
+        """The seconds of the streams up to which the objective compares plans."""
+        match self.objective.kind:
+            case "rate":
+                return self.objective.amount
+            case "first":
+                return stream_time_to(self.model, self.objective.amount)
+        return self.model.estimates.longest_window
 
     @cached_property
     def _progress(self) -> dict[str, Progress]:

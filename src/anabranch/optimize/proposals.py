@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from anabranch.cost.resources import NOTHING, Resources
@@ -20,7 +20,7 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 """Whether a plan was chosen, was beaten by another, exceeds the budget, or violates a hint."""
-Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together", "hints"]
+Bound: TypeAlias = Literal["cpu", "memory", "latency", "cpu and memory together", "hints"]
 """The limit that no plan keeps; "hints" if the hints reject every plan that an optimizer found."""
 
 
@@ -39,18 +39,42 @@ class Budget:
     """The host's resources in each slot."""
     room: float = field(default=1.0, repr=False)
     """Maximum bytes of memory per byte of state."""
+    latency: float = math.inf
+    """Maximum seconds from the arrival of a row to its results, as `latency_of` predicts them."""
+    batch: float = field(default=1.0, repr=False)
+    """Seconds between batches."""
 
     def __post_init__(self) -> None:
-        for name, value, example in (("cpu", self.cpu, "0.8"), ("memory", self.memory, "500000000")):
+        limits = (
+            ("cpu", self.cpu, "0.8"),
+            ("memory", self.memory, "500000000"),
+            ("latency", self.latency, "5 seconds"),
+        )
+        for name, value, example in limits:
             if not value > 0:
                 raise SpecError(f"'limits.{name}' is {value:g}", hint=f"write a number above 0, such as {example}")
         if self.slots < 1:
             raise SpecError(f"'slots' is {self.slots}", hint="at least one slot is needed")
 
     @property
+    def slot_cpu(self) -> float:
+        """The cores that a slot may use, by the limits of CPU and of latency; 0 or less if no plan is fast enough."""
+        if self.latency == math.inf:
+            return self.cpu
+        return min(self.cpu, 1.0, self.latency / self.batch - 1)
+
+    def latency_of(self, cost: Resources) -> float:
+        """Returns the seconds from the arrival of a row to its results, at most; infinite if a slot falls behind.
+
+        The row waits up to one interval for its batch. Then a slot, which has one core, processes the batch.
+        """
+        busy = self.of_slot(cost).cpu
+        return self.batch * (1 + busy) if busy <= 1 else math.inf
+
+    @property
     def total_cpu(self) -> float:
         """The cores that a plan may use in all slots together; 0 or less if the host leaves none."""
-        return (self.cpu - self.taken.cpu) * self.slots
+        return (self.slot_cpu - self.taken.cpu) * self.slots
 
     @property
     def total_memory(self) -> float:
@@ -59,7 +83,7 @@ class Budget:
 
     @property
     def is_limited(self) -> bool:
-        return min(self.cpu, self.memory) < math.inf
+        return min(self.cpu, self.memory, self.latency) < math.inf
 
     def allows(self, cost: Resources) -> bool:
         """True if the whole plan fits the slots together."""
@@ -72,8 +96,8 @@ class Budget:
 
     def shares(self, cost: Resources) -> tuple[float, float]:
         """Returns the fractions of the CPU and memory limits that plan and host use; no limit is one core per slot."""
-        slot = self.of_slot(cost)
-        return slot.cpu / (self.cpu if self.cpu < math.inf else 1.0), slot.memory / self.memory
+        slot, cpu = self.of_slot(cost), self.slot_cpu if self.slot_cpu < math.inf else 1.0
+        return slot.cpu / cpu if cpu > 0 else math.inf, slot.memory / self.memory
 
     def use(self, cost: Resources) -> float:
         """Returns the larger of the two fractions."""
@@ -144,6 +168,9 @@ def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
 def over_budget(cost: Resources, budget: Budget) -> str:
     """Describes the limits that a plan exceeds; empty if the plan fits."""
     parts = []
+    if budget.slot_cpu < budget.cpu and cost.cpu > budget.total_cpu:
+        parts.append(f"{_latency_text(budget.latency_of(cost))} latency is over {budget.latency:g} s")
+        budget = replace(budget, latency=math.inf)
     slot, taken = budget.of_slot(cost), budget.taken
     if taken == NOTHING:
         if cost.cpu > budget.total_cpu:
@@ -159,6 +186,10 @@ def over_budget(cost: Resources, budget: Budget) -> str:
         needs = f"{size_text(slot.memory)} of {size_text(budget.memory)}"
         parts.append(f"a slot needs {needs}, {size_text(own)} of them for the state")
     return ", ".join(parts)
+
+
+def _latency_text(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < math.inf else "unbounded"
 
 
 def pareto(plans: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -60,7 +60,7 @@ def infeasible(candidates: list[Candidate], budget: Budget) -> Infeasible:
     if (least := min(candidates, key=lambda c: c.cost.memory)).cost.memory > budget.total_memory:
         bound, best = "memory", least
     elif (least := min(candidates, key=lambda c: c.cost.cpu)).cost.cpu > budget.total_cpu:
-        bound, best = "cpu", least
+        bound, best = "latency" if budget.slot_cpu < budget.cpu else "cpu", least
     else:
         bound, best = "cpu and memory together", min(candidates, key=lambda c: budget.use(c.cost))
     return Infeasible(bound, best.plan, best.cost, tuple(candidates))

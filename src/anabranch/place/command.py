@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from anabranch.errors import SpecError
+from anabranch.place.bounds import Bounds, bounds
 from anabranch.place.check import complaints
 from anabranch.place.guidelines import recommended
 from anabranch.place.landscape import SinkQuery
-from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
+from anabranch.place.run import (
+    COMPARED,
+    DEFAULT,
+    HIERARCHICAL,
+    PLANNERS,
+    Options,
+    Run,
+    deploy,
+    hierarchies,
+    planner_named,
+)
 from anabranch.place.spec import load_network, load_queries
 from anabranch.place.topology import Topology
 from anabranch.settings.commands import add_command, writing
@@ -37,14 +48,14 @@ def add_arguments(commands: Commands) -> None:
         """
         anabranch place examples/network.yaml examples/airline-queries.yaml
         anabranch place network.yaml queries.yaml --compare             all planners side by side
-        anabranch place network.yaml queries.yaml --max-cs auto         clusters by the planner's guideline
+        anabranch place network.yaml queries.yaml --planner top-down --max-cs auto    clusters by its guideline
         anabranch place network.yaml queries.yaml --planner npc --picture network.svg --json deployments.json
         """,
     )
     parser.add_argument("network", type=Path, help="sites, links and streams (YAML)")
     parser.add_argument("queries", type=Path, help="queries with their sinks (YAML)")
     parser.add_argument(
-        "--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides (default: top-down)"
+        "--planner", default=DEFAULT, choices=sorted(PLANNERS), help=f"which planner decides (default: {DEFAULT})"
     )
     add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
@@ -92,7 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
     options = options_of(arguments, topology, queries)
     planner = planner_named(arguments.planner, topology, options)
     chosen = deploy(planner, network.landscape, queries)
-    console.print(_deployments(chosen))
+    known = hierarchies(topology, options) if arguments.planner in HIERARCHICAL else ()
+    limits = {
+        decision.deployment.query: bounds(decision.deployment, len(query.query.graph.names), len(topology.sites), known)
+        for query, decision in zip(queries, chosen.decisions, strict=True)
+    }
+    console.print(_deployments(chosen), _searches(chosen, limits))
     if arguments.compare:
         others = [name for name in COMPARED if name != arguments.planner]
         runs = [chosen]
@@ -123,8 +139,8 @@ def _deployments(chosen: Run) -> Table:
     table = Table(title=f"{chosen.planner}: cost in bytes a second times link cost")
     for column in ("query", "sink", "plan", "joins at", "uses", "relaxes"):
         table.add_column(column, overflow="fold")
-    table.add_column("cost", justify="right")
-    table.add_column("plans considered", justify="right")
+    for column in ("cost", "by reuse", "by new joins"):
+        table.add_column(column, justify="right")
     for decision in chosen.decisions:
         one = decision.deployment
         table.add_row(
@@ -134,14 +150,35 @@ def _deployments(chosen: Run) -> Table:
             ", ".join(operator.site for operator in one.operators) or "-",
             ", ".join(one.reused) or "-",
             ", ".join(relaxed.operator for relaxed in one.relaxed) or "-",
-            f"{one.cost:,.0f}",
-            f"{one.considered:,}",
+            *(_number(cost) for cost in (one.cost, one.cost_by_reuse, one.cost_by_new)),
         )
     table.add_section()
-    table.add_row(
-        "all", "", "", f"{chosen.joins} joins", "", "", f"{chosen.landscape.cost:,.0f}", f"{chosen.considered:,}"
-    )
+    table.add_row("all", "", "", f"{chosen.joins} joins", "", "", f"{chosen.landscape.cost:,.0f}")
     return table
+
+
+def _searches(chosen: Run, limits: Mapping[str, Bounds]) -> Table:
+    table = Table(title="search of each query, with the paper's bounds")
+    table.add_column("query", overflow="fold")
+    columns = ["plans considered", "all plans (Lemma 1)"]
+    if any(one.most_plans is not None for one in limits.values()):
+        columns.append("at most (Theorems 2, 4)")
+    if any(one.most_loss is not None for one in limits.values()):
+        columns.append("cost above optimum, at most (Theorem 3)")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for decision in chosen.decisions:
+        one = decision.deployment
+        limit = limits[one.query]
+        numbers = (one.considered, limit.all_plans, limit.most_plans, limit.most_loss)
+        table.add_row(one.query, *(_number(number) for number in numbers[: len(columns)]))
+    table.add_section()
+    table.add_row("all", f"{chosen.considered:,}")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _comparison(runs: list[Run]) -> Table:

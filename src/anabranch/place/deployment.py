@@ -60,8 +60,14 @@ class Deployment:
     reused: tuple[str, ...]
     relaxed: tuple[Relaxation, ...]
     cost: float
+    cost_by_reuse: float | None
+    """The cost of the best plan found that uses running operators; None if none was found."""
+    cost_by_new: float | None
+    """The cost of the best plan found with new operators only; None if none was searched or found."""
     considered: int
     evaluated: int
+    searches: int
+    """The searches that `considered` and `evaluated` add up: with and without reuse, by hierarchy, within limits."""
     reason: str
 
     def to_json(self) -> str:

@@ -6,12 +6,16 @@ where it alone does not fit. Several choices together may overload a site or a l
 planner chooses again with one of the causes banned, cheapest alternatives first. With a planner that sees every plan,
 this branch-and-bound finds the optimum within the limits. Other planners may run out of choices; then all sites are
 searched, so that a query is refused only if that search also finds nothing.
+
+A planner that sees the network through a hierarchy misjudges the price of reuse: widened flows and new flows have
+different errors. So a query whose plan reuses operators is also planned with new operators only, and the plan that
+costs less at real sites is taken; on a tie, reuse, because it needs fewer operators.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeAlias
@@ -21,7 +25,7 @@ import numpy as np
 from anabranch.errors import NoFeasiblePlan
 from anabranch.lang.sizes import counted
 from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
-from anabranch.place.landscape import Input, Landscape, Operator, SinkQuery
+from anabranch.place.landscape import SLACK, Input, Landscape, Operator, SinkQuery
 from anabranch.place.problem import Bans, Problem
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Take, search, split_of
 
@@ -54,14 +58,37 @@ Choose: TypeAlias = Callable[[Problem], Found | None]
 
 
 def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
-    """Commits the cheapest choice within all limits; the given landscape does not change."""
+    """Commits the cheaper of two choices within all limits, with and without reuse; the landscape does not change."""
     obstacles: dict[str, None] = {}
     decision = _within_limits(problem, planner, choose, obstacles)
     if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
         decision = _within_limits(problem, planner, everything, obstacles)
     if decision is None:
         raise _infeasible(problem, tuple(obstacles))
-    return decision
+    if not decision.deployment.reused:
+        return decision
+    return cheapest([decision, _within_limits(problem.without_reuse(), planner, choose, {})])
+
+
+def cheapest(placements: Sequence[Placement | None]) -> Placement:
+    """Returns the cheapest of several placements of a query; on a tie the first. The counts are those of all."""
+    found = [one for one in placements if one is not None]
+    best = found[0]
+    for other in found[1:]:
+        if other.deployment.cost < best.deployment.cost * (1 - SLACK):
+            best = other
+    several = [one.deployment for one in found]
+    by_reuse = [one.cost_by_reuse for one in several if one.cost_by_reuse is not None]
+    by_new = [one.cost_by_new for one in several if one.cost_by_new is not None]
+    deployment = replace(
+        best.deployment,
+        cost_by_reuse=min(by_reuse, default=None),
+        cost_by_new=min(by_new, default=None),
+        considered=sum(one.considered for one in several),
+        evaluated=sum(one.evaluated for one in several),
+        searches=sum(one.searches for one in several),
+    )
+    return replace(best, deployment=deployment)
 
 
 def everything(problem: Problem) -> Found | None:
@@ -78,12 +105,13 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
         return None
     queue = [(first.cost, next(order), problem, first)]
     seen = {problem.bans}
-    considered = evaluated = 0
+    considered = evaluated = searches = 0
     while queue:
         _, _, tried, found = heapq.heappop(queue)
         considered += found.considered
         evaluated += found.evaluated
-        decision = _commit(tried, planner, replace(found, considered=considered, evaluated=evaluated))
+        searches += 1
+        decision = _commit(tried, planner, replace(found, considered=considered, evaluated=evaluated), searches)
         after = decision.landscape
         if after.overloaded_sites:
             site = after.overloaded_sites[0]
@@ -208,7 +236,7 @@ def plan_text(problem: Problem, plan: Placed) -> str:
             return f"({plan_text(problem, left)} {plan_text(problem, right)})"
 
 
-def _commit(problem: Problem, planner: str, found: Found) -> Placement:
+def _commit(problem: Problem, planner: str, found: Found, searches: int) -> Placement:
     """Returns the landscape with the plan's operators, and the deployment that describes the change."""
     before = problem.landscape
     query = problem.query
@@ -265,8 +293,11 @@ def _commit(problem: Problem, planner: str, found: Found) -> Placement:
             Relaxation(name, str(before.operators[name].view), str(after.operators[name].view)) for name in widened
         ),
         cost=cost,
+        cost_by_reuse=cost if reused else None,
+        cost_by_new=None if reused else cost,
         considered=found.considered,
         evaluated=found.evaluated,
+        searches=searches,
         reason=_reason(found, reused, widened, len(started)),
     )
     return Placement(deployment, after, found.plan)

@@ -6,7 +6,7 @@ A site or a reuse is excluded if a single join or flow does not fit there, or if
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,6 +54,11 @@ class Problem:
     @cached_property
     def producers(self) -> tuple[Producer, ...]:
         return tuple(one for one in self.offered if (one.operator, one.mask) not in self.bans.uses)
+
+    def without_reuse(self) -> Problem:
+        """Returns the problem in which base sources are the only running operators that may be used."""
+        operators = self.landscape.operators
+        return replace(self, offered=tuple(one for one in self.offered if operators[one.operator].is_base))
 
     @cached_property
     def _is_limited(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import process_time
 
 from anabranch.errors import SpecError
@@ -15,7 +15,7 @@ from anabranch.place.integer_program import IntegerProgram
 from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
-from anabranch.place.planner import Placement, Planner
+from anabranch.place.planner import Placement, Planner, cheapest
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
 
@@ -50,6 +50,8 @@ PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
     "relaxation": lambda topology, options: Relaxation(embed(topology, options.seed, iterations=options.iterations)),
     "integer-program": lambda topology, options: IntegerProgram(),
 }
+DEFAULT = "junction"
+"""The planner of `anabranch place` and `anabranch deploy`: nearest to the optimum, and needs no hierarchy."""
 COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
 """The planners that `--compare` runs; the integer program is for a handful of sites."""
 
@@ -62,12 +64,7 @@ class Cheapest:
     planners: tuple[Planner, ...]
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
-        found = [planner.plan(landscape, query) for planner in self.planners]
-        best = min(found, key=lambda one: one.deployment.cost)
-        considered, evaluated = (
-            sum(getattr(one.deployment, count) for one in found) for count in ("considered", "evaluated")
-        )
-        return replace(best, deployment=replace(best.deployment, considered=considered, evaluated=evaluated))
+        return cheapest([planner.plan(landscape, query) for planner in self.planners])
 
 
 @dataclass(frozen=True)

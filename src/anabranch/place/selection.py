@@ -243,6 +243,9 @@ def _union(one: Selection, other: Selection) -> Selection:
 
 @lru_cache(maxsize=1 << 16)
 def _passing(selection: Selection, stream: str, statistics: Statistics) -> float:
+    measured = statistics.shares.get((stream, str(selection)))
+    if measured is not None:
+        return measured
     alternatives = selection.alternatives
     if len(alternatives) == 1:
         return _share(next(iter(alternatives)), stream, statistics)

@@ -59,6 +59,10 @@ class Statistics:
 
     Our joins emit each combination once. For experiments; a network file cannot set it.
     """
+    shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Measured selectivities of filters, by stream and text; they replace given ones."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Measured over modelled rows of joins, by the signature of their view."""
 
     def __post_init__(self) -> None:
         if not (self.batch > 0 and math.isfinite(self.batch)):
@@ -98,6 +102,8 @@ class Statistics:
 
     def filter_selectivity(self, stream: str, column: str | None, operator: str, text: str) -> float:
         """Returns the selectivity of one comparison on a stream."""
+        if (stream, text) in self.shares:
+            return self.shares[stream, text]
         if text in self.selectivities:
             return self.selectivities[text]
         if column is not None and operator == "equal":

@@ -237,13 +237,6 @@ class Topology:
         kept = tuple(link for link in self.links if link.ends != changed.ends)
         return replace(self, links=(*kept, changed), _rows={})
 
-    def without_link(self, left: str, right: str) -> Topology:
-        """Removes a link."""
-        kept = tuple(link for link in self.links if link.ends != frozenset((left, right)))
-        if len(kept) == len(self.links):
-            raise TopologyError(f"no link '{left}'-'{right}' in the network")
-        return replace(self, links=kept, _rows={})
-
 
 def load(path: Path) -> Topology:
     """Reads a network from YAML, or from GraphML by the file suffix."""

@@ -124,7 +124,8 @@ class View:
             meetings = math.prod(seconds) / statistics.slide
         else:
             meetings = sum(math.prod(seconds[:i] + seconds[i + 1 :]) for i in range(len(seconds)))
-        return math.prod(rates) * meetings * self.passing(self.predicates, statistics)
+        measured = statistics.factors.get(self.signature, 1.0)
+        return math.prod(rates) * meetings * self.passing(self.predicates, statistics) * measured
 
     def passing(self, predicates: Iterable[Predicate], statistics: Statistics) -> float:
         """Returns the selectivity of some predicates over the view's slots."""

@@ -12,7 +12,7 @@ from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
 
-PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
+PLAN_WORDS = ("auto", "mjoin", "tree", "jtree", "mesh")
 """Keywords that may be given instead of a plan."""
 
 

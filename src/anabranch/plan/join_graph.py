@@ -56,6 +56,8 @@ class Relation:
 
     Its rows imply no watermark, so its disorder is unbounded: only the watermark of that query counts.
     """
+    behind: int = 0
+    """For results of a query: how far below the watermark of that query the event times of future results can be."""
     condition: Expr | None = None
     """For a relation with a count window, which has no filter: the condition for rows to be part of results.
 

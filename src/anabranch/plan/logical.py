@@ -38,6 +38,10 @@ class Source:
     """Whether the stream contains the results of another query."""
     subquery: Subquery | None = None
     """That query, if it is a subquery in FROM and has not been compiled yet."""
+    behind: int = 0
+    """For results: how far below the watermark of their query the event times of future results can be."""
+    is_implied: bool = False
+    """Whether the window follows from conditions over event times, and was not written."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -212,6 +216,25 @@ def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
             return (one, other)
         case Filter(input=one) | Project(input=one) | Prune(input=one) | Aggregate(input=one):
             return (one,)
+
+
+def sources_of(plan: LogicalPlan) -> dict[str, Source]:
+    """Returns the sources below a plan by relation, left to right."""
+    if isinstance(plan, Source):
+        return {plan.relation: plan}
+    return {name: source for child in inputs(plan) for name, source in sources_of(child).items()}
+
+
+def core_relations(plan: LogicalPlan) -> frozenset[str] | None:
+    """Returns the relations inside all outer joins; None if a full join is among these."""
+    while True:
+        match plan:
+            case OuterJoin(kind=SideKind.FULL):
+                return None
+            case OuterJoin(input=below) | Filter(input=below):
+                plan = below
+            case _:
+                return frozenset(relation_names(plan))
 
 
 def relation_names(plan: LogicalPlan) -> tuple[str, ...]:

@@ -293,6 +293,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         disorder=source.disorder,
         is_table=source.is_table,
         is_result=source.is_result,
+        behind=source.behind,
         filter=None if is_counted else condition,
         condition=condition if is_counted else None,
         source=Schema(()) if source.is_table or source.is_result else source.schema,

@@ -12,27 +12,31 @@ Invariant: in every result, a row of `b` is at most `between(a, b)` microseconds
 result is valid for at most `until_end(a)` after it. So a row can be dropped once all future rows are further away than
 that, even if its window has not ended.
 
-Limit: the bounds are closed, so `<` counts as `<=`. Event times of results of other queries and of derived rows are in
-no column that a predicate could compare. Rows of tables have no event time.
+Limit: event times of derived rows, and of results whose reader names no column, are in no column that a predicate could
+compare. Rows of tables have no event time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from anabranch.lang.expr import Column, Expr, relations
+from anabranch.lang.expr import Call, Column, Expr
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.lang.window import FOREVER
-from anabranch.plan.bands import Bounds, bounds
+from anabranch.plan.bands import bounds
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.logical import SideKind
 
 if TYPE_CHECKING:
     from anabranch.plan.query import Query
+
+Distance: TypeAlias = tuple[str, str, int]
+"""Two relations, and how much newer than the row of the first that of the second can be, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +82,11 @@ def pairwise_windows(graph: JoinGraph) -> PairwiseWindows:
     """Returns the bounds set by the windows, bands and equalities over event times of a graph."""
     windows = {relation.name: relation.window.reach for relation in graph.streamed}
     steady = frozenset(each.name for each in graph.streamed if each.window.span is not None and not each.is_derived)
-    given: dict[tuple[str, str], int] = {}
-    for older, newer, distance in _constraints(graph):
-        given[older, newer] = min(distance, given.get((older, newer), FOREVER))
+    given = list(_constraints(graph))
     if not given:
         return PairwiseWindows(windows, steady)
-    found = {(one, other): windows[one] for one, other in permutations(windows, 2)} | dict.fromkeys(
-        ((name, name) for name in windows), 0
-    )
-    found |= {pair: min(distance, found[pair]) for pair, distance in given.items()}
-    for by in windows:
-        for one in windows:
-            for other in windows:
-                found[one, other] = min(found[one, other], found[one, by] + found[by, other], FOREVER)
+    by_windows = [(one, other, windows[one]) for one, other in permutations(windows, 2)]
+    found = shortest(windows, [*by_windows, *given])
     if any(found[name, name] < 0 for name in windows):
         # The constraints contradict each other, so there are no results and no early expiry is computed.
         return PairwiseWindows(windows, steady)
@@ -130,28 +126,52 @@ def leaving_early(query: Query) -> tuple[str, ...]:
 
 def compares_event_times(graph: JoinGraph, theta: Theta) -> bool:
     """True if a theta only bounds the distance of two event times."""
-    return _time_band(graph, theta) is not None
+    return len(theta.relations) == 2 and any(distances(theta.predicate, partial(_timed, graph)))
 
 
 def _constraints(graph: JoinGraph) -> Iterator[tuple[str, str, int]]:
     """Yields pairs of relations, and how much newer the row of the second can be than that of the first."""
     for theta in graph.thetas:
-        if (band := _time_band(graph, theta)) is None:
-            continue
-        (left,), (right,) = relations(band.left), relations(band.right)
-        if band.high is not None:
-            yield right, left, math.floor(band.high)
-        if band.low is not None:
-            yield left, right, math.floor(-band.low)
+        yield from distances(theta.predicate, partial(_timed, graph))
     for key in graph.keys:
         timed = [name for name, expression in key.members if _timed(graph, expression) is not None]
         yield from ((one, other, 0) for one, other in permutations(timed, 2))
 
 
-def _time_band(graph: JoinGraph, theta: Theta) -> Bounds | None:
-    band = bounds(theta.predicate) if len(theta.relations) == 2 else None
-    is_timed = band is not None and None not in (_timed(graph, band.left), _timed(graph, band.right))
-    return band if is_timed else None
+def distances(predicate: Expr, timed: Callable[[Expr], str | None]) -> Iterator[Distance]:
+    """Yields the bounds that one comparison sets on the distance of two event times; `timed` names their relations."""
+    match predicate:
+        case Call(function="equal", arguments=(left, right)):
+            one, other = timed(left), timed(right)
+            if one is not None and other is not None and one != other:
+                yield from ((one, other, 0), (other, one, 0))
+            return
+    band = bounds(predicate)
+    if band is None:
+        return
+    one, other = timed(band.left), timed(band.right)
+    if one is None or other is None:
+        return
+    # Event times are whole microseconds.
+    strict = 1 if isinstance(predicate, Call) and predicate.function in {"less", "greater"} else 0
+    if band.high is not None:
+        yield other, one, math.floor(band.high) - strict
+    if band.low is not None:
+        yield one, other, math.floor(-band.low) - strict
+
+
+def shortest(names: Collection[str], given: Iterable[Distance]) -> dict[tuple[str, str], int]:
+    """Returns the tightest bounds that follow from the given ones, for every pair; `FOREVER` where there is none."""
+    found = {(one, other): 0 if one == other else FOREVER for one in names for other in names}
+    for older, newer, distance in given:
+        found[older, newer] = min(distance, found[older, newer])
+    for by in names:
+        for one in names:
+            for other in names:
+                # Two bounds are added only if both exist: a negative one would make a bound of none.
+                if FOREVER not in (found[one, by], found[by, other]):
+                    found[one, other] = min(found[one, other], found[one, by] + found[by, other])
+    return found
 
 
 def _timed(graph: JoinGraph, expression: Expr) -> str | None:
@@ -160,5 +180,5 @@ def _timed(graph: JoinGraph, expression: Expr) -> str | None:
     if not isinstance(expression, Column) or expression.type != TIMESTAMP:
         return None
     relation = graph.relation(expression.relation)
-    has_times = not (relation.is_table or relation.is_result or relation.is_derived)
+    has_times = not (relation.is_table or relation.is_derived)
     return relation.name if has_times and expression.name == relation.event_time else None

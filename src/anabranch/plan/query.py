@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from anabranch.lang.expr import GROUPED, AggregateCall, Expr, columns, own_functions
+from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, columns, own_functions
 from anabranch.lang.schema import Schema
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
-from anabranch.plan.logical import Output, SideKind
+from anabranch.plan.logical import BOUNDARY, Output, SideKind
 from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 
@@ -100,6 +100,32 @@ class Query:
         """Whether combinations wait at a side until the watermark proves that they have no match."""
         return any(not side.is_known_at_once for side in self.sides)
 
+    def behind(self, column: str = "") -> int | None:
+        """Returns how far below its watermark the event times of future results can be; `FOREVER` if unbounded.
+
+        A result has the event time in a column if the column is that of a relation which is in every result; None for
+        any other column. Without a column it has that of its newest row, or the end of its window.
+        """
+        if self.grouping is not None:
+            is_end = any(each.name == column and each.expression == BOUNDARY for each in self.outputs)
+            return 0 if not column or is_end else None
+        if not column:
+            # A combination waits at a side until its deadline, at most the shortest range after its newest row.
+            wait = min(relation.window.reach for relation in self.graph.streamed)
+            full = [relation.window.reach for side in self.sides if side.kind is SideKind.FULL for relation in side.own]
+            return max([wait, *full]) if self.waits else 0
+        found = next((each.expression for each in self.outputs if each.name == column), None)
+        names = [relation.name for relation in self.graph.streamed if relation.name not in self.may_be_absent]
+        if not isinstance(found, Column) or found.relation not in names:
+            return None
+        relation = self.graph.relation(found.relation)
+        if found.name != relation.event_time:
+            return None
+        if self.waits:
+            return relation.window.reach
+        others = (self.pairwise.between(relation.name, name) for name in names if name != relation.name)
+        return max((0, *others))
+
     @property
     def merging(self) -> Grouping | None:
         """The grouping by which a plan may merge rows before they join; None if merging is not allowed.
@@ -179,12 +205,17 @@ def derived_name(query: Query) -> str:
     return f"derived_{query.fingerprint[:8]}"
 
 
+def is_subquery(name: str) -> bool:
+    """Returns True for the name under which a subquery in FROM runs."""
+    return _DERIVED.fullmatch(name) is not None
+
+
 def titled(name: str) -> str:
     """Returns how errors name a query.
 
     >>> titled("alerts"), titled(""), titled("derived_e4c15823")
     ("query 'alerts'", 'the query', 'the subquery in FROM')
     """
-    if _DERIVED.fullmatch(name):
+    if is_subquery(name):
         return "the subquery in FROM"
     return f"query '{name}'" if name else "the query"

@@ -5,8 +5,8 @@ text and the fingerprint of the query.
 
 A relation that several queries name is shared; it must be of one stream. It carries the columns that any of them needs,
 keeps rows for the longest of their windows, and filters by the conjuncts that all their filters have. The remaining
-window and filter of a query are its `Terms`, which it applies to its own combinations. Keys over the same expressions
-share one code. A relation with a different name is a separate relation, and its rows are sent separately.
+window and filter of a query are its `ResidualPredicates`, which it applies to its own combinations. Keys over the same
+expressions share one code. A relation with a different name is a separate relation, and its rows are sent separately.
 
 Invariant: each query returns the same results as it would alone. Grouped queries and those with outer joins follow the
 watermark of their own streams.
@@ -22,7 +22,7 @@ from functools import cached_property
 from anabranch.errors import BundleError
 from anabranch.lang.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
 from anabranch.lang.schema import Field, Schema
-from anabranch.lang.window import Window
+from anabranch.lang.window import FOREVER, Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
@@ -36,7 +36,7 @@ MOST_RELATIONS = 128
 
 
 @dataclass(frozen=True)
-class Terms:
+class ResidualPredicates:
     """A query's residual window and filter on a shared relation; `range` is that of the query's own window."""
 
     relation: str
@@ -54,7 +54,7 @@ class Member:
 
     name: str
     query: Query
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[ResidualPredicates, ...] = ()
     """For relations on which the query has a shorter window or a stricter filter than the set."""
     feeds: bool = False
     """Whether other queries of the set read its results; each result then carries its event time as the last column."""
@@ -256,18 +256,18 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if query.waits and name in read:
-            raise BundleError(
-                f"{titled(name)} has outer joins, and other queries read it",
-                detail="results that meet nothing are known late, and would be late for its readers",
-                hint="make the outer join in the query that reads it",
-            )
         if query.whole.counted:
             raise BundleError(
                 f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
+    for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
+        raise BundleError(
+            f"{titled(relation.stream)} has results that may be any time older than its watermark",
+            detail="a query that reads them would wait for ever",
+            hint="bound its windows, or add a condition over event times",
+        )
     relations = _shared_relations({name: query.whole for name, query in named.items()})
     if len(relations) > MOST_RELATIONS:
         raise BundleError(
@@ -390,7 +390,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
                 )
             continue
         if rest or is_shorter:
-            terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
+            terms.append(ResidualPredicates(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, whole, own.name)
     names = {old.name: new.name for old, new in zip(query.whole.keys, whole.keys, strict=True)}

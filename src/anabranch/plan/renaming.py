@@ -8,10 +8,11 @@ from dataclasses import replace
 from anabranch.lang.expr import Column, Expr, transform
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.sides import Side
 
 
-def renamed(query: Query, names: Mapping[str, str]) -> Query:
-    """Returns the query with new names for some relations; its results are the same."""
+def renamed(query: Query, names: Mapping[str, str], streams: Mapping[str, str]) -> Query:
+    """Returns the query with new names for some relations and for some queries that it reads."""
 
     def in_column(expr: Expr) -> Expr:
         return replace(expr, relation=names.get(expr.relation, expr.relation)) if isinstance(expr, Column) else expr
@@ -19,11 +20,15 @@ def renamed(query: Query, names: Mapping[str, str]) -> Query:
     def changed(expr: Expr) -> Expr:
         return transform(expr, in_column)
 
+    def optional(expr: Expr | None) -> Expr | None:
+        return None if expr is None else changed(expr)
+
     def of(name: str) -> str:
         return names.get(name, name)
 
     def relation(each: Relation) -> Relation:
-        return replace(each, name=of(each.name), filter=None if each.filter is None else changed(each.filter))
+        stream = streams.get(each.stream, each.stream) if each.is_result else each.stream
+        return replace(each, name=of(each.name), stream=stream, filter=optional(each.filter))
 
     def key(each: KeyClass) -> KeyClass:
         return replace(each, members=tuple((of(name), changed(member)) for name, member in each.members))
@@ -47,19 +52,31 @@ def renamed(query: Query, names: Mapping[str, str]) -> Query:
 
     def grouping(each: Grouping) -> Grouping:
         aggregates = tuple(
-            call if call.argument is None else replace(call, argument=changed(call.argument))
+            replace(call, argument=optional(call.argument), others=tuple(map(changed, call.others)))
             for call in each.aggregates
         )
         return replace(each, keys=tuple(map(changed, each.keys)), aggregates=aggregates)
 
-    graph = JoinGraph(
-        tuple(map(relation, query.graph.relations)),
-        tuple(map(key, query.graph.keys)),
-        tuple(map(theta, query.graph.thetas)),
-    )
+    def graph(each: JoinGraph) -> JoinGraph:
+        return JoinGraph(
+            tuple(map(relation, each.relations)), tuple(map(key, each.keys)), tuple(map(theta, each.thetas))
+        )
+
+    def side(each: Side) -> Side:
+        return replace(
+            each,
+            before=tuple(map(of, each.before)),
+            names=tuple(map(of, each.names)),
+            graph=graph(each.graph),
+            ready=optional(each.ready),
+            residual=optional(each.residual),
+        )
+
     return replace(
         query,
-        graph=graph,
+        graph=graph(query.graph),
         outputs=tuple(replace(output, expression=changed(output.expression)) for output in query.outputs),
         grouping=None if query.grouping is None else grouping(query.grouping),
+        sides=tuple(map(side, query.sides)),
+        condition=optional(query.condition),
     )

@@ -7,7 +7,8 @@ filters have. The remaining predicates of a user are its *rest*:
 
 - key equalities and thetas among the relations of the join, which the user checks on every combination that it takes
   from the join, so that its states above hold what they would hold without sharing;
-- windows and filters (`Terms`), which the user applies to its finished combinations, as it does with base states.
+- windows and filters (`ResidualPredicates`), which the user applies to its finished combinations, as it does with base
+  states.
 
 Invariant: a shared join finds every combination that one of its users needs, and after its rest a user has exactly the
 combinations that it would have found alone. The users of a join are determined by the plans, so a query starts or stops
@@ -30,7 +31,7 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import JoinNode, Shared, shared_parts
 from anabranch.plan.query import Query, titled
-from anabranch.plan.query_set import Member, QuerySet, Terms, common_conjuncts, longest_window
+from anabranch.plan.query_set import Member, QuerySet, ResidualPredicates, common_conjuncts, longest_window
 from anabranch.plan.text import parse
 
 SHARING = "moving-state"
@@ -53,7 +54,7 @@ class Rest:
     equalities: tuple[Equality, ...] = ()
     thetas: tuple[int, ...] = ()
     """Positions in the user's join graph."""
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[ResidualPredicates, ...] = ()
     shift: int | None = None
     """If all of the user's windows are shorter than those of the join by the same amount: that amount in microseconds.
     """
@@ -140,7 +141,7 @@ def _common_key(key: KeyClass, users: Sequence[Member], inside: frozenset[str]) 
     return replace(key, members=members) if len(members) > 1 else None
 
 
-def _common_terms(relation: str, users: Sequence[Member], graph: JoinGraph) -> Terms | None:
+def _common_terms(relation: str, users: Sequence[Member], graph: JoinGraph) -> ResidualPredicates | None:
     """Returns the window and filter that all users have on a relation beyond those of the set, or None."""
     several = [_terms_of(user, relation) for user in users]
     demands = [terms for terms in several if terms is not None]
@@ -152,7 +153,7 @@ def _common_terms(relation: str, users: Sequence[Member], graph: JoinGraph) -> T
     if not is_shorter and condition is None:
         return None
     window = window if is_shorter else graph.relation(relation).window
-    return Terms(relation, window.reach, is_shorter, condition, window)
+    return ResidualPredicates(relation, window.reach, is_shorter, condition, window)
 
 
 def _rest(user: Member, common: Member, inside: frozenset[str]) -> Rest:
@@ -175,7 +176,7 @@ def _rest(user: Member, common: Member, inside: frozenset[str]) -> Rest:
     return Rest(tuple(equalities), thetas, left, _shift(left, common))
 
 
-def _shift(rest: Sequence[Terms], common: Member) -> int | None:
+def _shift(rest: Sequence[ResidualPredicates], common: Member) -> int | None:
     """Returns how much shorter all windows of a user are than those of the join; None if the amounts differ.
 
     The deadline of a combination is the least of event time + range, so it moves by the same amount.
@@ -196,7 +197,7 @@ def _shift(rest: Sequence[Terms], common: Member) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _beyond(own: Terms, common: Terms | None) -> Terms | None:
+def _beyond(own: ResidualPredicates, common: ResidualPredicates | None) -> ResidualPredicates | None:
     """Returns the terms of a user beyond those that the join applies."""
     is_shorter = own.is_shorter
     if common is not None and common.is_shorter:
@@ -251,7 +252,7 @@ def _reader(common: CommonJoin, key: str) -> str:
     return next(name for name in common.shared.relations if name in common.readers[key])
 
 
-def _terms_of(member: Member, relation: str) -> Terms | None:
+def _terms_of(member: Member, relation: str) -> ResidualPredicates | None:
     return next((terms for terms in member.terms if terms.relation == relation), None)
 
 

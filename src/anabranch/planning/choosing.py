@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
+from anabranch.adapt.decision import Rival
 from anabranch.adapt.gate import Gate, Verdict, judge
+from anabranch.adapt.records import PlanTaken
 from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
@@ -55,6 +57,8 @@ Learn: TypeAlias = Callable[[Mapping[str, float], PhysicalPlan], LearntMesh]
 DEFAULT_GATE = Gate()
 MOST_PLANS = 40
 """The maximum number of plans per query that the joint choice of a set considers."""
+MOST_RIVALS = 8
+"""The number of plans that the record of a first plan lists beside it."""
 DEFAULT_BATCH = 1.0
 """Seconds between batches if the trigger has no interval."""
 
@@ -70,8 +74,9 @@ class PlanOptions:
     """Maximum cores per slot."""
     memory: float = math.inf
     """Maximum bytes per slot."""
+    latency: float = math.inf
+    """Maximum seconds from the arrival of a row to its results."""
     objective: Objective = field(default_factory=Objective)
-    force: str | None = None
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     optimizer: str | None = None
@@ -80,33 +85,36 @@ class PlanOptions:
     @property
     def has_hints(self) -> bool:
         """Whether a shape, probe orders or an optimizer is required; then the plan cannot share joins or be a mesh."""
-        return self.force is not None or self.optimizer is not None or bool(self.keep or self.forbid)
+        return self.optimizer is not None or bool(self.keep or self.forbid)
 
     def with_stats(self, entries: Mapping[str, object]) -> PlanOptions:
         """Returns the options with statistics in the form of a spec's `stats:` block."""
         return replace(self, given=given_statistics(Entry("stats", entries)))
 
-    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> PlanOptions:
+    def with_limits(
+        self, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+    ) -> PlanOptions:
         """Sets the limits of a slot; None leaves a limit unchanged."""
-        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
+        seconds = self.latency if latency is None else latency_limit(Entry("limits.latency", latency))
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), latency=seconds)
 
     def with_objective(self, text: str) -> PlanOptions:
         return replace(self, objective=Objective.parse(text))
 
     def with_hints(
         self,
-        force: str | None = None,
+        *,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
         optimizer: str | None = None,
     ) -> PlanOptions:
-        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
+        return replace(self, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
 
     def need_statistics(self, query: Query) -> bool:
         """True if statistics can affect the choice: there are several plans or limits."""
         # Two relations have only one join, but in a grouped query either may be merged first.
         is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
-        return is_open or min(self.cpu, self.memory) < math.inf
+        return is_open or min(self.cpu, self.memory, self.latency) < math.inf
 
 
 def _cpu(limit: float | None, now: float) -> float:
@@ -138,6 +146,11 @@ def memory_limit(entry: Entry) -> float:
     return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
 
 
+def latency_limit(entry: Entry) -> float:
+    """Reads the maximum seconds from the arrival of a row to its results."""
+    return entry.seconds("write a duration above 0, such as 5 seconds")
+
+
 def decide(
     query: Query,
     wishes: PlanOptions = AUTO,
@@ -156,7 +169,7 @@ def decide(
     """
     wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
-    budget = Budget(wishes.cpu, wishes.memory, slots)
+    budget = Budget(wishes.cpu, wishes.memory, slots, latency=wishes.latency, batch=batch)
     written = _written_with_sharing(wishes)
     if written is not None:
         wishes = replace(wishes, plan=str(unshared(written)))
@@ -277,7 +290,8 @@ def allocate(
     `choose_at` chooses the plans for a number of slots; `fill` assigns the groups of a grid to slots, for the bytes per
     second of each relation.
     """
-    if min(*(min(each.cpu, each.memory) for each in wishes.values()), together.cpu, together.memory) == math.inf:
+    own = (limit for each in wishes.values() for limit in (each.cpu, each.memory, each.latency))
+    if min(*own, together.cpu, together.memory) == math.inf:
         raise SpecError(
             "the fewest slots that keep the limits are asked for, and there are no limits",
             hint="write what a slot may use: limits: {cpu: 0.8, memory: 500 MB}",
@@ -297,7 +311,7 @@ def allocate(
         needs = [(proposal(choice).cost, choice.budget) for choice in choices.values()]
         needs += [] if joint is None else [(joint.cost, joint.budget)]
         objections = (
-            over_limits(cost, table, limits.cpu, limits.memory, taken=limits.taken, room=limits.room)
+            over_limits(cost, table, limits.slot_cpu, limits.memory, taken=limits.taken, room=limits.room)
             for cost, limits in needs
         )
         return next(filter(None, objections), None)
@@ -429,9 +443,23 @@ def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
 
 def headline(choice: Choice) -> str:
     """Returns the chosen plan and the reason, in one line."""
+    return f"plan {short_text(first_plan(choice))}: {_reason(choice)} ({len(proposal(choice).considered)} considered)"
+
+
+def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
+    """Returns the record of the first plan of a query; `plan` differs from the choice if plans were chosen together."""
+    own = first_plan(choice)
+    lost = [each for each in proposal(choice).considered if each.plan != own]
+    best = sorted(lost, key=lambda each: (each.standing in ("over", "refused"), each.cost.cpu))[:MOST_RIVALS]
+    beaten = {"chosen": "the best plan that is not a mesh"}
+    rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
+    reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, query)
+
+
+def _reason(choice: Choice) -> str:
     found, plan = proposal(choice), first_plan(choice)
-    reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
-    return f"plan {short_text(plan)}: {reason} ({len(found.considered)} considered)"
+    return choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
 
 
 def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
@@ -476,16 +504,9 @@ def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn 
 
 
 def _hints(query: Query, wishes: PlanOptions) -> Hints:
-    entry, force = "plan", wishes.plan.strip()
+    force = wishes.plan.strip()
     if not force:
-        raise PlanError("the plan is empty", hint="use auto, mjoin, tree or a plan text such as ((a b) c)")
-    if wishes.force is not None:
-        if force not in ("auto", wishes.force):
-            raise SpecError(
-                f"'plan' and 'hints.force' name different plans, '{force}' and '{wishes.force}'",
-                hint="write 'plan: auto', or leave 'hints.force' out",
-            )
-        entry, force = "hints.force", wishes.force
+        raise PlanError("the plan is empty", hint="use auto, mjoin, tree, jtree or a plan text such as ((a b) c)")
     if force == "mesh" or is_mesh_text(force):
         # Its routes are orders of the mjoin, which is also the initial plan of a mesh that is yet to be learnt.
         force = "mjoin"
@@ -495,19 +516,14 @@ def _hints(query: Query, wishes: PlanOptions) -> Hints:
             f"'hints.optimizer' names '{wishes.optimizer}', which is not an optimizer",
             hint=f"write one of {', '.join(NAMED)}, or leave it out to ask all",
         )
-    try:
-        return Hints.parse(
-            query.graph,
-            query.merging,
-            force=wanted,
-            keep=wishes.keep,
-            forbid=wishes.forbid,
-            optimizer=wishes.optimizer,
-        )
-    except PlanError as error:
-        if entry == "plan" or error.message.startswith("'hints."):
-            raise
-        raise PlanError(f"'{entry}': {error.message}", detail=error.detail, hint=error.hint) from error
+    return Hints.parse(
+        query.graph,
+        query.merging,
+        force=wanted,
+        keep=wishes.keep,
+        forbid=wishes.forbid,
+        optimizer=wishes.optimizer,
+    )
 
 
 def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None = None) -> NoFeasiblePlan:
@@ -523,19 +539,25 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
             named, best, limit = "'limits.cpu'", "the plan with least CPU", allowed[0]
         case "memory":
             named, best, limit = "'limits.memory'", "the plan with least memory", allowed[1]
+        case "latency":
+            named, best = "'limits.latency'", "the plan with least CPU"
+            limit = f"'limits.latency' allows {budget.latency:g} s, and batches come every {budget.batch:g} s"
         case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
     subject = "no plan" if failed.is_proven else f"none of {counted(len(failed.considered), 'plan')} considered"
     slot = budget.of_slot(cost)
+    written = [f"write 'limits: {{{', '.join(needs)}}}' or more"] if needs else []
     remedies = ["use more slots", "shorten the windows"]
-    if host is not None and cost.cpu > budget.total_cpu:
+    if failed.bound == "latency":
+        remedies.insert(0, "set a shorter trigger")
+    elif host is not None and cost.cpu > budget.total_cpu:
         remedies.insert(0, "set a longer trigger")
     return NoFeasiblePlan(
         f"{subject} fits within {named}",
         detail=f"{limit}; {best} is {failed.best}, which needs {slot.cpu:.3g} cores and "
         f"{size_text(slot.memory)}{each}{_parts(cost, budget, host)}",
-        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, {', '.join(remedies[:-1])}, or {remedies[-1]}",
+        hint=", ".join([*written, *remedies[:-1], f"or {remedies[-1]}"]),
     )
 
 
@@ -545,7 +567,11 @@ def _needed(cost: Resources, budget: Budget) -> list[str]:
     Includes every limit that the plan exceeds: if only one of two were raised, the next error would be about the other.
     """
     slot = budget.of_slot(cost)
-    needs = [f"cpu: {_rounded_up(slot.cpu):g}"] if cost.cpu > budget.total_cpu else []
+    needs = []
+    if cost.cpu > budget.total_cpu:
+        is_slow = budget.slot_cpu < budget.cpu and budget.latency_of(cost) < math.inf
+        needs = [f"latency: {_rounded_up(budget.latency_of(cost)):g} seconds"] if is_slow else []
+        needs += [f"cpu: {_rounded_up(slot.cpu):g}"] if slot.cpu > budget.cpu else []
     return needs + ([f"memory: {size_text(_rounded_up(slot.memory))}"] if cost.memory > budget.total_memory else [])
 
 

@@ -289,16 +289,16 @@ def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
 
 def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[Dot]:
     """Adds the dot of a mesh; if the mesh is taken, it is the chosen one."""
-    story = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
-    mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", story)
+    text = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
+    mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", text)
     rivals = [replace(dot, standing="lost") if offer.is_taken and dot.standing == "chosen" else dot for dot in dots]
     return [mesh, *rivals]
 
 
 def _dot(candidate: Candidate) -> Dot:
     plan, cost = candidate.plan, candidate.cost
-    story = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {candidate.reason}"
-    return Dot(cost.cpu, cost.memory, shape(plan), candidate.standing, story)
+    text = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {candidate.reason}"
+    return Dot(cost.cpu, cost.memory, shape(plan), candidate.standing, text)
 
 
 def _micros(seconds: float) -> str:

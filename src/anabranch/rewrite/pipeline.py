@@ -26,6 +26,7 @@ from anabranch.plan.logical import (
     relation_names,
     render,
 )
+from anabranch.rewrite.drop_implied_conditions import drop_implied_conditions
 from anabranch.rewrite.fold_constants import fold_constants
 from anabranch.rewrite.infer_key_filters import infer_key_filters
 from anabranch.rewrite.merge_filters import merge_filters
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     push_filter_below_join,
     push_filter_below_outer_join,
     infer_key_filters,
+    drop_implied_conditions,
     require_keys_not_null,
     prune_columns,
 )

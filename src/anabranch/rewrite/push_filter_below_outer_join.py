@@ -9,14 +9,14 @@ A full join preserves both of its inputs, so no predicate is pushed below it.
 from __future__ import annotations
 
 from anabranch.lang.expr import Expr, conjunction, conjuncts, relations
-from anabranch.plan.logical import Filter, LogicalPlan, OuterJoin, SideKind, relation_names
+from anabranch.plan.logical import Filter, LogicalPlan, OuterJoin, SideKind, core_relations, relation_names
 
 
 def push_filter_below_outer_join(plan: LogicalPlan) -> LogicalPlan | None:
     """Moves conditions on one input of an OuterJoin below it, if that does not change the results."""
     match plan:
         case Filter(input=OuterJoin() as joined, predicate=predicate):
-            below, above = _split(conjuncts(predicate), _core(joined))
+            below, above = _split(conjuncts(predicate), core_relations(joined))
             if not below:
                 return None
             pushed = OuterJoin(_filtered(joined.input, below), joined.side, joined.kind, joined.predicates)
@@ -29,18 +29,6 @@ def push_filter_below_outer_join(plan: LogicalPlan) -> LogicalPlan | None:
                 return None
             return OuterJoin(plan.input, _filtered(plan.side, below), plan.kind, kept)
     return None
-
-
-def _core(plan: LogicalPlan) -> frozenset[str] | None:
-    """Returns the relations inside all outer joins; None if a full join is among these."""
-    while True:
-        match plan:
-            case OuterJoin(kind=SideKind.FULL):
-                return None
-            case OuterJoin(input=below) | Filter(input=below):
-                plan = below
-            case _:
-                return frozenset(relation_names(plan))
 
 
 def _split(predicates: tuple[Expr, ...], here: frozenset[str] | None) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

@@ -96,7 +96,7 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
                 detail=f"all of them ask for {tests}, and the query that joins does not",
                 hint=f"give '{relation.name}' another alias in the query that joins, or the same filter",
             )
-    for name, time in _promised(old, new, manifest)[0].items():
+    for name, time in promised(old, new, manifest)[0].items():
         if name not in before and time >= FOREVER:
             raise BundleError(
                 f"{titled(name)} has an unbounded window over rows that the running queries have not kept",
@@ -117,7 +117,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
     carried = {each.name: _carried(each, old, layout, rows, manifest.complete) for each in new.graph.streamed}
-    since, complete = ({}, {}) if manifest.clocks.newest is None else _promised(old, new, manifest)
+    since, complete = ({}, {}) if manifest.clocks.newest is None else promised(old, new, manifest)
     attempt = new_attempt()
     files = []
     for slot in table.working:
@@ -129,7 +129,8 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
             youngest = {name: int(batch.times.max()) for name, batch in mine.items() if len(batch)}
             files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
     clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
-    plans = {name: text for name, text in manifest.plans.items() if name in new.names}
+    staying = {each.name for each in _staying(old, new)}
+    plans = {name: text for name, text in manifest.plans.items() if name in staying}
     renumbered = renumbered_predicates(old, new)
     plans = {name: text for name, text in plans.items() if name not in renumbered or "#" not in text}
     versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
@@ -198,7 +199,7 @@ def _refuse_stand_ins(part: Expr, relation: Relation, first: int, batch: Relatio
         )
 
 
-def _promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[dict[str, int], dict[str, int]]:
+def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[dict[str, int], dict[str, int]]:
     """From when on each query of the new set answers, if not from the first row on, and each relation is complete.
 
     Without a manifest, and before the first row, as of the event time 0.

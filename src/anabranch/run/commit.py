@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from anabranch.adapt.facts import Moment
 from anabranch.engine.expiry import expiry
+from anabranch.lang.window import BEFORE_ALL
 from anabranch.plan.execution import ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
@@ -31,14 +32,17 @@ COMPACT_FILES_ALWAYS = 256
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for a query's results, the watermark of that query."""
+    """Returns the floor of each relation: that of its stream or, for results, what their query may still bring."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
     for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
         for relation in member.query.whole.streamed:
             # Every future result contains a future row: none is older than the lowest floor of its query.
-            floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
+            if relation.is_result:
+                floors[relation.name] = max(passed[relation.stream] - relation.behind, BEFORE_ALL)
+            else:
+                floors[relation.name] = by_stream[relation.stream]
         passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
     return floors
 

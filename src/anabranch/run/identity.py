@@ -8,16 +8,51 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.lang.expr import columns as of_expression
 from anabranch.lang.schema import type_name
-from anabranch.plan.query_set import QuerySet
+from anabranch.plan.query import is_subquery
+from anabranch.plan.query_set import ALONE, QuerySet
 
 MOST = 3
 """Differences that are shown."""
 _WORDS = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Written:
+    """The queries that wrote a checkpoint."""
+
+    queries: Mapping[str, str]
+    """The text of each query by name, each after those that it reads."""
+    late_filters: Sequence[str]
+    """As `QuerySet.late_filters` names them."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Written:
+        """Reads the metadata of a checkpoint; older ones have one text, which is that of a query without a name."""
+        queries = metadata.get("queries")
+        texts = queries if isinstance(queries, Mapping) else {ALONE: str(metadata.get("query", ""))}
+        return cls(texts, tuple(metadata.get("late_filters", ())))
+
+    def filters_of(self, name: str) -> list[str]:
+        """Returns the late filters of one query."""
+        label = f"{name}: " if name else ""
+        return [each.removeprefix(label) for each in self.late_filters if each.startswith(label)]
+
+
+def written(queries: QuerySet) -> dict[str, object]:
+    """Returns the entries of the metadata that describe queries."""
+    ordered = sorted(queries.members, key=lambda each: queries.levels[each.name])
+    return {
+        "query": queries.text,
+        "queries": {each.name: each.query.text for each in ordered if not is_subquery(each.name)},
+        "late_filters": list(queries.late_filters),
+        "columns": columns_read(queries),
+    }
 
 
 def columns_read(queries: QuerySet) -> dict[str, str]:

@@ -122,6 +122,8 @@ class BatchProgress:
     ahead_rows: Mapping[str, int]
     """Rows too far in the future, by stream."""
     watermark: int | None
+    newest: Mapping[str, int]
+    """The largest event time of each stream that has had a row, in microseconds."""
     idle_streams: tuple[str, ...]
     seconds: Mapping[str, float]
     """Wall-clock time of the driver's parts of the round."""
@@ -155,6 +157,7 @@ class BatchProgress:
             "stateRows": self.statistics.state_rows,
             "stateBytes": self.statistics.state_bytes,
             "watermark": self.watermark,
+            "newest": dict(self.newest),
             "idleStreams": list(self.idle_streams),
             "durationMs": {kind: round(1000 * spent, 1) for kind, spent in self.seconds.items()},
             "slotStatistics": [slot.to_json() for slot in self.slots],

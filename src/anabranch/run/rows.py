@@ -39,7 +39,12 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
 
 
 def result_batch(relation: Relation, layout: WireLayout, results: pa.RecordBatch, times: Int64Array) -> RelationBatch:
-    """Results of a query, and their event times, as rows of a relation that reads them."""
+    """Results of a query, and their event times, as rows of a relation that reads them.
+
+    A relation that names a column has the event times of that column.
+    """
+    if relation.event_time:
+        times = to_numpy(results.column(relation.event_time).cast(pa.int64()))
     return coded(relation, layout, dict(zip(results.schema.names, results.columns, strict=True)), times)
 
 

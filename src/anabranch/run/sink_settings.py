@@ -1,6 +1,7 @@
 """The settings of a sink, checked without Spark, so that explaining a query refuses what running it would.
 
-Law: a sink that is made has passed `check_sink`. Whether Spark has a format that is not named here, only Spark knows.
+Invariant: a sink that is made has passed `check_sink`. Whether Spark has a format that is not named here, only Spark
+knows.
 """
 
 from __future__ import annotations

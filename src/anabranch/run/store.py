@@ -34,7 +34,7 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoi
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.folder import Folder
-from anabranch.run.identity import columns_read, what_differs
+from anabranch.run.identity import what_differs, written
 from anabranch.run.manifest import Manifest, manifest_to_json, read_manifest
 from anabranch.run.private import make_private
 from anabranch.stats.report import SlotReport
@@ -93,11 +93,9 @@ class Store(Folder):
                 "version": FORMAT_VERSION,
                 "identity": identity,
                 "fingerprint": queries.fingerprint,
-                "query": queries.text,
-                "late_filters": list(queries.late_filters),
+                **written(queries),
                 "execution": str(execution),
                 "streams": list(queries.streams),
-                "columns": columns_read(queries),
             }
             make_private(self.location)
             for folder in ("rows", "manifests"):
@@ -106,7 +104,7 @@ class Store(Folder):
             self._drop_unfinished()
             return identity
         self._refuse_version(found)
-        if self._written_by() == queries.fingerprint != found["fingerprint"]:
+        if self.written_by() == queries.fingerprint != found["fingerprint"]:
             # The set changed, and the driver ended before it could record that here.
             self.belong_to(queries)
             found = self.read_json(path) or found
@@ -126,9 +124,9 @@ class Store(Folder):
         self._refuse_version(found)
         others = list(queries.late_filters) != found.get("late_filters", [])
         if others and found["query"] == queries.text:
-            # A checkpoint with other late filters can be used (`run.deferral`).
+            # A checkpoint with other late filters can be used (`run.evolving`).
             return
-        if self._written_by() != queries.fingerprint:
+        if self.written_by() != queries.fingerprint:
             self._refuse_foreign(found, queries, execution)
 
     def _refuse_version(self, found: Mapping[str, Any]) -> None:
@@ -180,14 +178,9 @@ class Store(Folder):
 
     def belong_to(self, queries: QuerySet) -> None:
         """Assigns the checkpoint to another set of queries; its last manifest is already of that set."""
-        self.note_metadata(
-            fingerprint=queries.fingerprint,
-            query=queries.text,
-            late_filters=list(queries.late_filters),
-            columns=columns_read(queries),
-        )
+        self.note_metadata(fingerprint=queries.fingerprint, **written(queries))
 
-    def _written_by(self) -> str | None:
+    def written_by(self) -> str | None:
         """The fingerprint in the last manifest."""
         batches = self.batches()
         last = self.read_json(f"{self.root}/manifests/{batches[-1]:09d}.json") if batches else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.records import PlanTaken
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
@@ -17,7 +18,7 @@ from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
 
@@ -48,6 +49,8 @@ class Work:
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
     sharing: SharingRules = BY_HAND_ONLY
+    taken: tuple[PlanTaken, ...] = ()
+    """Why queries begin with their plans, for those that do not run yet."""
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
@@ -77,6 +80,16 @@ class Work:
             if name in self.plans.plans and self.rules.get(name, NO_RULES).resumes
         }
         return replace(self, plans=Plans({**self.plans.plans, **resuming}))
+
+    def starts(self, batch: int) -> list[PlanTaken]:
+        """Returns the record of each query that begins with this batch, with the plan that it has after a restart."""
+        found = []
+        for each in self.taken:
+            plan = self.plans.plans[each.query or ALONE]
+            if plan != each.plan:
+                each = replace(each, plan=plan, reason="the plan of the last batch before the restart", rivals=())
+            found.append(replace(each, batch=batch))
+        return found
 
     def carrying(self) -> Work:
         """The work with the class columns that its plans test, those that it begins with and those it is to change to.

@@ -21,6 +21,7 @@ REMOVED = {
     "balance.busy": _FIXED,
     "balance.idle": _FIXED,
     "balance.thresholds": "remove it: balance: auto evens out state as well as CPU time",
+    "hints.force": "write it as 'plan', such as plan: jtree",
     "sink.mode": "remove it: results are always appended",
     "late.mode": "remove it: rows are always appended",
 }

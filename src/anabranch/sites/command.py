@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from anabranch.errors import SiteError, SpecError
+from anabranch.errors import LinkError, SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
-from anabranch.place.run import PLANNERS
+from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
@@ -31,6 +31,8 @@ from anabranch.sites.wanted import Wanted
 if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
 
+AT_SITES = "sites"
+"""The value of `--links` for links that the sites of their producers keep and serve."""
 HEAP = "512m"
 """The default memory of a site's JVM."""
 
@@ -43,6 +45,7 @@ def add_arguments(commands: Commands) -> None:
         "run queries over a network of sites, and change them while they run",
         """
         anabranch deploy network.yaml queries.yaml --root /srv/airline --local   also starts the sites, on this machine
+        anabranch deploy add more.yaml --root /srv/airline --dry-run             what that costs and moves
         anabranch deploy add more.yaml --root /srv/airline                       add the queries of a file
         anabranch deploy remove gate-17 --root /srv/airline
         anabranch deploy status --root /srv/airline --picture net.svg
@@ -61,13 +64,16 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master of local sites")
     parser.add_argument("--memory", default=HEAP, metavar="SIZE", help=f"the heap of a local site (default: {HEAP})")
-    parser.add_argument("--links", metavar="PLACE", help="where links are: a folder, or redis://host:6379")
+    parser.add_argument(
+        "--links", metavar="PLACE", help="where links are: a folder, redis://host:6379, or 'sites': at their producers"
+    )
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
     parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
-    parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides")
+    parser.add_argument("--planner", default=DEFAULT, choices=sorted(PLANNERS), help="which planner decides")
     add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
+    parser.add_argument("--dry-run", action="store_true", help="show the effect of add, remove or replan only")
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")
@@ -82,6 +88,7 @@ def add_site_arguments(commands: Commands) -> None:
         "run what a deployment wants of one site, as a Spark application",
         """
         anabranch site hall-a --root /srv/airline
+        anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
         anabranch site hall-a --root /srv/airline --master spark://hall-a:7077 --conf spark.driver.memory=2g
         """,
     )
@@ -89,6 +96,12 @@ def add_site_arguments(commands: Commands) -> None:
     parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master (default: local[1])")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
+    parser.add_argument(
+        "--store", metavar="DIR", help="the folder for links that the site keeps (default: in the root)"
+    )
+    parser.add_argument(
+        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the site serves its links; port 0: any"
+    )
     parser.set_defaults(run=run_site)
 
 
@@ -97,13 +110,18 @@ def run(arguments: argparse.Namespace) -> int:
     root = Root(arguments.root)
     words: list[str] = arguments.words
     asked: dict[str, Callable[[], int]] = {
-        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve())),
-        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query")),
+        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
+        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
         "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
-        "replan": lambda: _ask(root, "replan", without=arguments.without),
+        "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
         "stop": lambda: _stop(root),
     }
+    if arguments.dry_run and words[0] not in ("add", "remove", "replan"):
+        raise SpecError(
+            f"'deploy {words[0]}' has no dry run",
+            hint="use --dry-run with add, remove or replan; plan a first deployment with 'anabranch place'",
+        )
     if words[0] in asked and not (len(words) == 2 and Path(words[0]).is_file()):
         return asked[words[0]]()
     if len(words) != 2:
@@ -120,6 +138,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     from anabranch.sites.site import SITE_SETTINGS, Site
     from anabranch.spark.session import open_session
 
+    listen = _address(arguments.listen)
     root = Root(arguments.root)
     orders = root.orders()
     if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
@@ -139,8 +158,8 @@ def run_site(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
-        Site(root, arguments.name, spark).run(lambda: is_ended)
-    except SiteError as error:
+        Site(root, arguments.name, spark, store=arguments.store, listen=listen).run(lambda: is_ended)
+    except (LinkError, SiteError) as error:
         # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)
         os._exit(1)
@@ -154,11 +173,12 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     console = Console()
     settings = Orders(
         Wanted(),
-        place=arguments.links or root.default_place,
+        place=root.place_at_sites if arguments.links == AT_SITES else arguments.links or root.default_place,
         interval=arguments.interval,
         limit=arguments.limit,
     )
-    make_private(settings.place)
+    if arguments.links != AT_SITES:
+        make_private(settings.place)
     options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
@@ -253,6 +273,13 @@ def _word(words: list[str], count: int, what: str) -> str:
     if len(words) != count:
         raise SpecError(f"'deploy {words[0]}' needs {what}", hint=f"write: anabranch deploy {words[0]} … --root DIR")
     return words[1]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise SpecError(f"option '--listen' is '{text}'", hint="write HOST:PORT, such as hall-a:7070")
+    return host, int(port)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -22,8 +22,8 @@ from anabranch.lang.expr import Column, Expr, columns, conjunction, transform
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.lang.window import FOREVER, Window
 from anabranch.place.check import complaints
-from anabranch.place.grouping import is_grouped_early
-from anabranch.place.landscape import Landscape, Operator
+from anabranch.place.grouping import groups_bytes, is_grouped_early
+from anabranch.place.landscape import Landscape, Operator, view_bytes
 from anabranch.place.removal import in_order, tightened
 from anabranch.place.selection import to_filter
 from anabranch.place.view import Slot, View, needs
@@ -41,6 +41,7 @@ from anabranch.sites.operators import (
     RELAY,
     InputSpec,
     OperatorSpec,
+    PlannedFlow,
     Program,
     operator_name,
 )
@@ -74,6 +75,8 @@ class _Compiler:
         self.names: dict[str, str] = {}
         """The compiled operator that offers the view of each landscape operator."""
         self.made: dict[str, OperatorSpec] = {}
+        self.views: dict[tuple[str, str], View] = {}
+        """The views that are taken, by producer and shape; groups have none."""
 
     def program(self) -> Program:
         for name in in_order(self.landscape):
@@ -88,7 +91,21 @@ class _Compiler:
                 self._add(name, self._delivery(operator))
             else:
                 self._add(name, self._join(operator, RELAY))
-        return Program(self.made)
+        return Program(self.made, self._flows())
+
+    def _flows(self) -> dict[tuple[str, str], PlannedFlow]:
+        topology, statistics = self.landscape.topology, self.landscape.statistics
+        found = {}
+        for name, spec in self.made.items():
+            for taken in spec.inputs:
+                ends = (topology.position(self.made[taken.producer].site), topology.position(spec.site))
+                view = self.views.get((taken.producer, str(taken.shape)))
+                if view is None:
+                    volume = groups_bytes(self.landscape.queries[spec.serves].query, statistics)
+                else:
+                    volume = view_bytes(view, statistics)
+                found[name, taken.stream] = PlannedFlow(volume, topology.distance(*ends), view)
+        return found
 
     def _add(self, name: str, spec: OperatorSpec) -> None:
         self._make(spec)
@@ -237,7 +254,9 @@ class _Compiler:
                 parts.append(Part(_time(own), ranges[taken.slots[own]]))
             window = Window(min(part.range for part in parts))
             relations.append(Relation(name, name, Schema(tuple(fields)), NEWEST, window, parts=tuple(parts)))
-            specs.append(InputSpec(name, self.names[taken.producer], self._shape(taken, fields), Schema(tuple(fields))))
+            producer, shape = self.names[taken.producer], self._shape(taken, fields)
+            self.views[producer, str(shape)] = taken.view
+            specs.append(InputSpec(name, producer, shape, Schema(tuple(fields))))
         return placed, relations, tuple(specs)
 
     def _shape(self, taken: _Taken, fields: list[Field]) -> Shape:

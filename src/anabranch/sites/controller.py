@@ -14,21 +14,23 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import AnabranchError, SiteError
+from anabranch.errors import AnabranchError, LinkError, SiteError
 from anabranch.lang.window import FOREVER, parse_duration
+from anabranch.place.learnt import Learnt
 from anabranch.place.spec import Network, load_network
+from anabranch.run.links.directory import SCHEME
 from anabranch.settings.secrets import without_secrets
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
-from anabranch.sites.measured import stream_rates, take_sample
+from anabranch.sites.measured import learn, take_sample
 from anabranch.sites.observed import Observed, silent_sites
-from anabranch.sites.operators import GATE, control_link
+from anabranch.sites.operators import GATE, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
@@ -90,7 +92,7 @@ class Controller:
         for query in queries:
             planned = planned.with_query(query)
         program = compile_program(planned.landscape, self.network.catalog)
-        self._keep(planned)
+        self._keep(planned, program)
         wanted = changed(Wanted(), program)
         sinks = {name: query.into for name, query in planned.queries.items()}
         self.root.order(replace(settings, wanted=wanted, sources=self.sources, sinks=sinks))
@@ -102,12 +104,17 @@ class Controller:
         program = compile_program(planned.landscape, self.network.catalog)
         wanted = changed(orders.wanted, program)
         self._retire(orders.wanted, wanted, Observed(self.root, orders))
-        self._keep(planned)
+        self._keep(planned, program)
         sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
         self.root.order(replace(orders, wanted=wanted, sources=self.sources, sinks=sinks))
 
-    def _keep(self, planned: Planned) -> None:
-        self.root.write("plan.json", {"network": self._file, **planned.to_json()})
+    def _keep(self, planned: Planned, program: Program) -> None:
+        """Writes the plan, with the estimates that `status` compares with measured flows."""
+        flows = [
+            {"reader": reader, "stream": stream, "bytes": flow.bytes, "distance": flow.distance}
+            for (reader, stream), flow in program.flows.items()
+        ]
+        self.root.write("plan.json", {"network": self._file, **planned.to_json(), "flows": flows})
 
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
@@ -201,7 +208,7 @@ class Controller:
             report = seen.operator(note["reader"]) if note["reader"] in orders.wanted.operators else None
             is_needed = note["reader"] in orders.wanted.operators
             is_asked_for = is_needed and (report is None or report["batch"] < note["batch"] + 2)
-            if is_asked_for or not seen.link(link).remove():
+            if is_asked_for or not _is_removed(seen, link):
                 left[link] = note
         if left != retired:
             self.root.write("retired.json", left)
@@ -269,10 +276,23 @@ class Controller:
         for site in sorted(lost & set(self.network.landscape.topology.positions)):
             self._adopt(site)
 
-    def _adopt(self, site: str) -> None:
-        if self.root.holder(f"site-{site}") is not None:
-            return
+    def _refuse_lost_links(self, sites: Iterable[str]) -> None:
+        """Refuses to replace a dead site that keeps links: rows that it has not delivered are there alone."""
         orders = self.orders
+        for site in sites:
+            if not orders.place.startswith(SCHEME) or self.root.holder(f"site-{site}") is not None:
+                continue
+            if any(spec.site == site for spec in orders.wanted.operators.values()):
+                raise SiteError(
+                    f"site '{site}' does not answer and keeps its links itself, so it cannot be replaced",
+                    detail="rows that it has not delivered are in its store alone",
+                    hint="start it again with its store; to be able to replace sites, deploy with links in a folder",
+                )
+
+    def _adopt(self, site: str) -> None:
+        orders = self.orders
+        if self.root.holder(f"site-{site}") is not None or orders.place.startswith(SCHEME):
+            return
         by = self._nearest_living(site, orders.wanted)
         wanted = orders.wanted if by is None else adopted(orders.wanted, site, by)
         if wanted is not orders.wanted:
@@ -295,13 +315,19 @@ class Controller:
                 added = load_query_file(Path(request["file"]), self.network)
                 for query in added:
                     planned = planned.with_query(query)
+                if request.get("dry"):
+                    return self._effect(planned)
                 self.change(planned)
                 return f"adding {', '.join(query.query.name for query in added)}"
             case "remove":
-                self.change(self.planned.without_query(request["query"]))
+                planned = self.planned.without_query(request["query"])
+                if request.get("dry"):
+                    return self._effect(planned)
+                self.change(planned)
                 return f"removing {request['query']}"
             case "replan":
-                return self._replan(request.get("without", []))
+                self._refuse_lost_links(request.get("without", []))
+                return self._replan(request.get("without", []), bool(request.get("dry")))
             case "network":
                 return self._change_network(Path(request["file"]))
             case "stop":
@@ -309,12 +335,32 @@ class Controller:
                 return "stopping"
         raise SiteError(f"the request '{request['kind']}' is not known")
 
-    def _replan(self, without: list[str]) -> str:
-        planned, rates = self.planned, self.rates()
+    def _effect(self, after: Planned) -> str:
+        """Describes a change without making it: the network usage, and the operators that start, move and stop."""
+        before, wanted = self.planned, self.orders.wanted
+        old, new = before.measured(after.learnt).landscape.cost, after.landscape.cost
+        program = compile_program(after.landscape, self.network.catalog)
+        started = {name: spec.site for name, spec in program.operators.items() if name not in wanted.operators}
+        stopped = {name: spec.site for name, spec in wanted.operators.items() if name not in program.operators}
+        wires = changed(wanted, program).wiring.wires.values()
+        moved = {wire.reader: wire.stretches[-1].producer for wire in wires if len(wire.stretches) > 1}
+        lines = [f"network usage goes from {old:,.0f} to {new:,.0f} ({new - old:+,.0f} bytes a second times link cost)"]
+        lines += [f"starts '{name}' at '{site}'" for name, site in started.items()]
+        lines += [f"'{reader}' changes over to '{producer}'" for reader, producer in moved.items()]
+        lines += [f"stops '{name}' at '{site}'" for name, site in stopped.items()]
+        if moved:
+            lines.append(f"both run side by side for {_longest_range(wanted) / 1e6:g} seconds of event time")
+        return "\n".join([*lines, "nothing was changed"])
+
+    def _replan(self, without: list[str], is_dry: bool) -> str:
+        planned, learnt = self.planned, self.learnt()
         seconds = _longest_range(self.orders.wanted) / 1e6
-        after = planned.replanned(rates, without, seconds)
-        verdict = judged(planned.measured(rates), after, seconds)
-        if not verdict.is_taken and not without:
+        after = planned.replanned(learnt, without, seconds)
+        verdict = judged(planned.measured(learnt), after, seconds)
+        is_taken = verdict.is_taken or bool(without)
+        if is_dry:
+            return f"{'would replan' if is_taken else 'would keep the plan'}: {verdict.reason}\n{self._effect(after)}"
+        if not is_taken:
             return f"kept: {verdict.reason}"
         self.change(after)
         return f"replanned: {verdict.reason}"
@@ -322,9 +368,12 @@ class Controller:
     def _change_network(self, file: Path) -> str:
         """Switches to another network file: other links, capacities, statistics or sites."""
         network, sources = load_network(file), load_sources(file)
+        self._refuse_lost_links(
+            set(self.network.landscape.topology.positions) - set(network.landscape.topology.positions)
+        )
         before = self.planned.on(network)
         seconds = _longest_range(self.orders.wanted) / 1e6
-        after = before.replanned(self.rates(), (), seconds)
+        after = before.replanned(self.learnt(), (), seconds)
         verdict = judged(before, after, seconds)
         known = {site.name for site in self.network.landscape.topology.sites}
         for site in sorted(known - set(network.landscape.topology.positions)):
@@ -338,16 +387,19 @@ class Controller:
         inside = f" ({'; '.join(changes)})" if changes else ""
         return f"the network is as '{file.name}' says{inside}; {said}: {verdict.reason}"
 
-    def rates(self) -> dict[str, float]:
-        """Returns each stream's rate in rows per second of event time: recent, or else since its gate started."""
-        orders = self.orders
-        seen = Observed(self.root, orders)
-        found = {}
-        for name, spec in orders.wanted.operators.items():
-            report = seen.operator(name) if spec.kind == GATE else None
-            if report is not None and report.get("rate"):
-                found[spec.serves] = float(report["rate"])
-        return {**found, **stream_rates(self.root, orders)}
+    def learnt(self) -> Learnt:
+        """Returns the statistics that the running operators show."""
+        planned = self.planned
+        program = compile_program(planned.landscape, self.network.catalog)
+        return learn(self.root, self.orders, program, planned.landscape.statistics, self.network.catalog)
+
+
+def _is_removed(seen: Observed, link: str) -> bool:
+    """Removes a link; returns False if it is still written to, or its site does not answer."""
+    try:
+        return seen.link(link).remove()
+    except LinkError:
+        return False
 
 
 def _told(error: Exception) -> str:

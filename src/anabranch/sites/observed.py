@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from anabranch.errors import LinkError
+from anabranch.run.links.directory import SCHEME
 from anabranch.run.links.link import Link, LinkStatus
 from anabranch.run.links.place import open_link
 from anabranch.run.store import Store
@@ -40,11 +43,16 @@ class Observed:
         return open_link(self._orders.place, name, self._orders.limit)
 
 
-def flows(orders: Orders) -> dict[str, LinkStatus]:
-    """Returns the status of every link."""
+def flows(root: Root, orders: Orders) -> dict[str, LinkStatus]:
+    """Returns the status of every link that can be reached; sites that do not report are not asked for theirs."""
     wanted = orders.wanted
-    names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
-    return {name: open_link(orders.place, name, orders.limit).status() for name in names}
+    away = set(silent_sites(root, orders)) if orders.place.startswith(SCHEME) else set()
+    found = {}
+    for operator, spec in wanted.operators.items():
+        for reader in wanted.wiring.readers(operator) if spec.site not in away else ():
+            with suppress(LinkError):
+                found[reader.link] = open_link(orders.place, reader.link, orders.limit).status()
+    return found
 
 
 def silent_sites(root: Root, orders: Orders) -> list[str]:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from anabranch.lang.schema import Schema
+from anabranch.place.view import View
 from anabranch.plan.query import Query
+from anabranch.run.links.directory import CONTROL
 from anabranch.run.links.shape import Shape
 
 GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delivery"
@@ -51,9 +52,19 @@ class OperatorSpec:
     serves: str = ""
     """The stream of a gate, the query of a delivery."""
 
-    @cached_property
-    def schema_names(self) -> tuple[str, ...]:
-        return self.query.schema.names
+
+@dataclass(frozen=True)
+class PlannedFlow:
+    """The estimate of one input of an operator: bytes per second, and the cost of a byte."""
+
+    bytes: float
+    distance: float
+    view: View | None = None
+    """The rows that are taken; None for groups."""
+
+    @property
+    def cost(self) -> float:
+        return self.bytes * self.distance
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,8 @@ class Program:
     """All operators of a deployment by name, producers first."""
 
     operators: Mapping[str, OperatorSpec]
+    flows: Mapping[tuple[str, str], PlannedFlow] = field(default_factory=dict)
+    """By reader and stream."""
 
     def readers(self, producer: str) -> list[tuple[OperatorSpec, InputSpec]]:
         """Returns the inputs that read an operator's rows."""
@@ -89,7 +102,7 @@ def link_name(producer: str, reader: str, stream: str, opened: int) -> str:
 
 def control_link(gate: str) -> str:
     """Returns the name of the link by which the controller sends the progress of other gates to a silent gate."""
-    return f"control--{gate}"
+    return f"{CONTROL}--{gate}"
 
 
 def operator_name(title: str, *content: object) -> str:

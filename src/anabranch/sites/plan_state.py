@@ -14,12 +14,12 @@ from anabranch.cql import compile_query
 from anabranch.errors import NoFeasiblePlan, TopologyError
 from anabranch.place.hierarchy import Hierarchy, followed, from_names, taken_over, to_names
 from anabranch.place.landscape import Landscape, Operator, SinkQuery
+from anabranch.place.learnt import Learnt
 from anabranch.place.planner import Planner
 from anabranch.place.removal import in_order, removed, tightened
 from anabranch.place.replan import afresh, beside, double_work
-from anabranch.place.run import HIERARCHICAL, Options, hierarchies, planner_named, planner_on
+from anabranch.place.run import DEFAULT, HIERARCHICAL, Options, hierarchies, planner_named, planner_on
 from anabranch.place.spec import Network
-from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.files import QueryFile
@@ -37,10 +37,10 @@ class Planned:
 
     landscape: Landscape
     queries: Mapping[str, QueryFile] = field(default_factory=dict)
-    planner: str = "top-down"
+    planner: str = DEFAULT
     options: Options = field(default_factory=Options)
-    rates: Mapping[str, float] = field(default_factory=dict)
-    """Measured rates, in rows per second, which replace the given rates of their streams."""
+    learnt: Learnt = field(default_factory=Learnt)
+    """Measured statistics, which replace those of the network file."""
     closed: frozenset[str] = frozenset()
     """Sites at which no operator may be placed."""
     hierarchies: tuple[Hierarchy, ...] = ()
@@ -61,12 +61,12 @@ class Planned:
         queries = {other: query for other, query in self.queries.items() if other != name}
         return replace(self, landscape=removed(self.landscape, name), queries=queries)
 
-    def replanned(self, rates: Mapping[str, float], closed: Iterable[str] = (), seconds: float = 0.0) -> Planned:
-        """Returns the state with all queries replanned under measured rates: incrementally, or afresh if that pays.
+    def replanned(self, learnt: Learnt, closed: Iterable[str] = (), seconds: float = 0.0) -> Planned:
+        """Returns the state with all queries replanned as measured: incrementally, or afresh if that pays.
 
         `seconds` is the duration of a hand-over.
         """
-        state = self.measured(rates, closed)
+        state = self.measured(learnt, closed)
         planner = state._planner()
         found = [beside(state.landscape, planner)]
         with suppress(NoFeasiblePlan):
@@ -75,14 +75,14 @@ class Planned:
         best = min(found, key=lambda one: one.cost * PAYBACK + double_work(state.landscape, one) * seconds)
         return replace(state, landscape=best)
 
-    def measured(self, rates: Mapping[str, float], closed: Iterable[str] = ()) -> Planned:
-        """Returns the same operators under measured rates and without the capacities of some sites."""
-        known = {**self.rates, **{name: rate for name, rate in rates.items() if rate > 0}}
-        statistics = _with_rates(self.landscape.statistics, known)
+    def measured(self, learnt: Learnt, closed: Iterable[str] = ()) -> Planned:
+        """Returns the same operators under measured statistics and without the capacities of some sites."""
+        known = self.learnt.updated(learnt)
+        statistics = known.applied(self.landscape.statistics)
         shut = self.closed | frozenset(closed)
         topology = _closing(self.landscape.topology, shut)
         landscape = self.landscape.under(statistics, topology)
-        return replace(self, landscape=landscape, rates=known, closed=shut)
+        return replace(self, landscape=landscape, learnt=known, closed=shut)
 
     def on(self, network: Network) -> Planned:
         """Returns the state on a changed network: joins of removed sites are replanned, everything else is kept.
@@ -117,7 +117,7 @@ class Planned:
             landscape=landscape,
             hierarchies=tuple(followed(one, topology, self.options.seed) for one in self.hierarchies),
             closed=frozenset(name for name in self.closed if name in topology.positions),
-        ).measured({})
+        ).measured(Learnt())
         for name in lost:
             placed = state._planner().plan(state.landscape, self.queries[name].query).landscape
             state = replace(state, landscape=tightened(placed))
@@ -142,7 +142,7 @@ class Planned:
         return {
             "planner": self.planner,
             "options": self.options.__dict__,
-            "rates": dict(self.rates),
+            "learnt": self.learnt.to_json(),
             "closed": sorted(self.closed),
             "sites": [site.name for site in self.landscape.topology.sites],
             "hierarchies": [{"max_cs": one.max_cs, "levels": to_names(one)} for one in self.hierarchies],
@@ -194,7 +194,9 @@ class Planned:
                 from_names(topology, one["max_cs"], one["levels"]) for one in value.get("hierarchies", ())
             ),
         )
-        return state.measured(value["rates"], value["closed"])
+        # Plans of earlier releases have rates alone.
+        learnt = Learnt.from_json(value["learnt"]) if "learnt" in value else Learnt(value["rates"])
+        return state.measured(learnt, value["closed"])
 
 
 def _refuse_moved(stream: str, home: str, network: Network) -> None:
@@ -233,11 +235,6 @@ def judged(before: Planned, after: Planned, seconds: float) -> Verdict:
     if saved * PAYBACK < double_work(before.landscape, after.landscape) * seconds:
         return Verdict(False, old, new, f"the hand-over would not pay back within {PAYBACK:g} seconds")
     return Verdict(True, old, new, f"network usage goes from {old:,.0f} to {new:,.0f}")
-
-
-def _with_rates(statistics: Statistics, rates: Mapping[str, float]) -> Statistics:
-    streams = {name: replace(stream, rate=rates.get(name, stream.rate)) for name, stream in statistics.streams.items()}
-    return replace(statistics, streams=streams)
 
 
 def _closing(topology: Topology, closed: frozenset[str]) -> Topology:

@@ -6,6 +6,7 @@
     <root>/leases/<owner>.json      one for each site and for the controller, renewed by its live owner
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
+    <root>/addresses/<operator>.json  the site that serves the links of an operator, if sites keep them
     <root>/work/<operator>/…        the checkpoint of an operator
 
 A lease that is not renewed for `LEASE` seconds is free. Files are renamed into place, so readers see complete ones.
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
+from anabranch.run.links.directory import place_of
 from anabranch.run.links.feed import Inlet
 from anabranch.run.links.outlet import Reader
 from anabranch.run.locations import UNKNOWN, locate
@@ -72,6 +74,11 @@ class Root:
     @property
     def default_place(self) -> str:
         return f"{self.location}/links"
+
+    @property
+    def place_at_sites(self) -> str:
+        """The place of links that the sites of their producers keep and serve."""
+        return place_of(f"{self.location}/addresses")
 
     def checkpoint(self, wanted: Wanted, operator: str) -> str:
         return f"{self.location}/work/{wanted.folder(operator)}"

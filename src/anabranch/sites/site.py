@@ -20,8 +20,12 @@ from anabranch.errors import SiteError
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
 from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.run.links.directory import SCHEME, address
+from anabranch.run.links.directory import announce as announce_address
 from anabranch.run.links.feed import Inlet, Segment
+from anabranch.run.links.flight import LinkServer
 from anabranch.run.links.outlet import Outlet
+from anabranch.run.private import make_private
 from anabranch.run.work import Work
 from anabranch.settings.secrets import from_environment, without_secrets
 from anabranch.sites.controller import timeout_of
@@ -79,6 +83,8 @@ class Running:
         self.late = 0
         """Late rows since the operator was started here."""
         self._first: int | None = None
+        self._reached: int | None = None
+        """The watermark after the first and the last counted batch."""
         self.heard: float | None = None
         """The wall-clock time at which it last had input, or was not ready for any."""
         self.started = 0.0
@@ -122,27 +128,28 @@ class Running:
         """Adds the rows of the batches since the last call; gates report the rates of their streams."""
         if self.runner is None:
             return
-        clocks = self.runner.manifest.clocks if self.runner.manifest is not None else None
-        for batch in range(self._counted + 1, self.batch + 1):
+        # A batch is committed before its progress is known; rows and event time are those of the same batches.
+        latest = self.runner.latest_batch
+        for batch in range(self._counted + 1, latest + 1):
             progress = self.runner.progress(batch)
             if progress is None:
                 continue
             self.late += sum(progress.late_rows.values())
-            if self._first is not None:
+            if self._first is None:
+                self._first = progress.watermark
+            else:
                 self.rows += sum(progress.rows_in.values())
-        if clocks is not None and self._first is None:
-            self._first = clocks.newest
-        if self.batch > self._counted or self.heard is None or not self._is_silent():
+            self._reached = self._reached if progress.watermark is None else progress.watermark
+        if latest > self._counted or self.heard is None or not self._is_silent():
             self.heard = now()
-        self._counted = self.batch
+        self._counted = max(self._counted, latest)
 
     @property
     def rate(self) -> float | None:
         """Rows per second of event time since the first batch of this run."""
-        clocks = self.runner.manifest.clocks if self.runner is not None and self.runner.manifest is not None else None
-        if clocks is None or clocks.newest is None or self._first is None or clocks.newest <= self._first:
+        if self._reached is None or self._first is None or self._reached <= self._first:
             return None
-        return self.rows / ((clocks.newest - self._first) / 1e6)
+        return self.rows / ((self._reached - self._first) / 1e6)
 
     def report(self) -> dict[str, Any]:
         self.count()
@@ -164,6 +171,7 @@ class Running:
             "rate": self.rate,
             "rows": self.rows,
             "first": self._first,
+            "reached": self._reached,
             "heard": self.heard,
             "refused": sorted(self.outlet.refused) if self.outlet is not None else [],
             "error": self.error,
@@ -173,9 +181,21 @@ class Running:
 class Site:
     """The operators of one site in one Spark session."""
 
-    def __init__(self, root: Root, name: str, spark: SparkSession, announce: Announce | None = None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        name: str,
+        spark: SparkSession,
+        announce: Announce | None = None,
+        *,
+        store: str | None = None,
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self.root, self.name, self.spark = root, name, spark
         self._announce = announce
+        self._store = store or f"{root.location}/stores/{name}"
+        self._listen = listen
+        self._server: LinkServer | None = None
         self._running: dict[str, Running] = {}
         self._lease = root.lease(f"site-{name}")
 
@@ -201,6 +221,8 @@ class Site:
             if not running.is_stuck:
                 _stop(running)
         self._running.clear()
+        if self._server is not None:
+            self._server.shutdown()
         self.report(is_stopped=True)
         self._lease.release()
 
@@ -225,7 +247,10 @@ class Site:
                 # Spark cannot stop such a query either; the parent process starts a new site process.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             starting = sum(one.is_starting for one in self._running.values())
-            if running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING:
+            # Links are served also while their operator waits to be restarted: its readers continue.
+            has_links = self._has_links(spec, orders)
+            is_due = running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING
+            if is_due and has_links:
                 try:
                     self._start(running, orders)
                 except Exception as error:
@@ -243,6 +268,19 @@ class Site:
                 "operators": {name: running.report() for name, running in self._running.items()},
             },
         )
+
+    def _has_links(self, spec: OperatorSpec, orders: Orders) -> bool:
+        """Serves the links that this site keeps; returns True if all that the operator reads are served."""
+        if not orders.place.startswith(SCHEME):
+            return True
+        if self._server is None:
+            make_private(self._store)
+            self._server = LinkServer(self._store, *self._listen)
+        if address(orders.place, spec.name) != self._server.location:
+            announce_address(orders.place, spec.name, self._server.location)
+        wires = [orders.wanted.wiring.wires[spec.name, taken.stream] for taken in spec.inputs]
+        producers = {stretch.producer for wire in wires for stretch in wire.stretches}
+        return all(address(orders.place, producer) is not None for producer in producers)
 
     def _failed(self, running: Running, error: BaseException | None) -> None:
         if running.handle is not None:

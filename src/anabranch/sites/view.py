@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         own = None if report is None else report["operators"].get(name)
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
+    compared, reached = _compared(root, orders), flows(root, orders)
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
@@ -48,8 +50,42 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
             if spec.kind == DELIVERY
         },
         "operators": operators,
-        "links": {name: status.to_json() for name, status in flows(orders).items()},
+        "cost": {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")},
+        "links": {name: {**status.to_json(), **compared[name]} for name, status in reached.items()},
+        "unreachable": sorted(set(compared) - set(reached)),
     }
+
+
+def _compared(root: Root, orders: Orders) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Returns for each link its bytes per second and their cost, as planned and as measured; None if unknown."""
+    measured = flow_rates(root)
+    plan = root.read("plan.json") or {}
+    planned = {(flow["reader"], flow["stream"]): flow for flow in plan.get("flows", ())}
+    found = {}
+    for key, wire in orders.wanted.wiring.wires.items():
+        for stretch in wire.stretches:
+            link = wire.link(stretch)
+            # While a reader changes over, the plan is that of its last producer.
+            flow = planned.get(key) if stretch is wire.stretches[-1] else None
+            seen = measured.get(link)
+            volumes = {
+                "planned": None if flow is None else float(flow["bytes"]),
+                "measured": None if seen is None else seen.bytes,
+            }
+            found[link] = {
+                kind: {
+                    "bytes_per_second": volume,
+                    "cost": None if volume is None or flow is None else volume * flow["distance"],
+                }
+                for kind, volume in volumes.items()
+            }
+    return found
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Returns the sum of the known values; None if none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def troubles(root: Root, orders: Orders) -> list[str]:
@@ -73,6 +109,10 @@ def troubles(root: Root, orders: Orders) -> list[str]:
         f"operator '{name}' at '{one['site']}' failed and is started again: {one['error']}"
         for name, one in status["operators"].items()
         if one.get("error")
+    ]
+    found += [
+        f"link '{name}' cannot be reached: check the site of its producer, or the place of the links"
+        for name in status["unreachable"]
     ]
     found += [
         f"link '{name}' is closed: {link['closed']}; remove the query of its reader and add it again"
@@ -106,7 +146,9 @@ def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landsc
     for name, spec in wanted.operators.items():
         wires = [wanted.wiring.wires[name, taken.stream] for taken in spec.inputs]
         inputs = tuple(
-            Input(stretch.producer, nothing, (), rates.get(wire.link(stretch), 0.0))
+            Input(
+                stretch.producer, nothing, (), rates[wire.link(stretch)].bytes if wire.link(stretch) in rates else 0.0
+            )
             for wire in wires
             for stretch in wire.stretches[-1:]
         )
@@ -148,7 +190,7 @@ def status_table(root: Root, orders: Orders) -> Group:
     links = Table(title="links")
     for column in ("from", "to", "state"):
         links.add_column(column, overflow="fold")
-    for column in ("batch", "lag", "rows", "bytes", "retained"):
+    for column in ("lag", "rows", "bytes", "retained", "bytes/s planned", "measured", "cost planned", "measured"):
         links.add_column(column, justify="right")
     for name, link in status["links"].items():
         producer, _, reader = name.partition("--")
@@ -156,11 +198,19 @@ def status_table(root: Root, orders: Orders) -> Group:
             producer,
             reader,
             "closed" if link["closed"] else "open",
-            *(f"{link[key]:,}" for key in ("last", "lag", "rows")),
+            *(f"{link[key]:,}" for key in ("lag", "rows")),
             size_text(link["bytes"]),
             size_text(link["retained"]),
+            *(_rounded(link[kind][what]) for what in ("bytes_per_second", "cost") for kind in ("planned", "measured")),
         )
+    links.add_section()
+    costs = (_rounded(status["cost"][kind]) for kind in ("planned", "measured"))
+    links.add_row("all", *("" for _ in range(8)), *costs)
     return Group(operators, links)
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _shown(value: Any) -> Any:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from anabranch.run.links.feed import BEFORE_ALL, Inlet, Segment
 from anabranch.run.links.outlet import Reader
-from anabranch.sites.operators import InputSpec, OperatorSpec, Program, link_name
+from anabranch.sites.operators import InputSpec, OperatorSpec, link_name
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,3 @@ class Wiring:
     def producers(self) -> set[str]:
         """Returns the operators that some wire still reads."""
         return {stretch.producer for wire in self.wires.values() for stretch in wire.stretches}
-
-
-def first_wiring(program: Program) -> Wiring:
-    """Returns the wiring in which every input is read from its producer from the beginning."""
-    return Wiring({}).with_wires(
-        Wire(operator.name, taken.stream, (Stretch(taken.producer, taken),))
-        for operator in program.operators.values()
-        for taken in operator.inputs
-    )

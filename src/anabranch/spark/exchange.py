@@ -6,8 +6,8 @@ are merged, and results that other queries read become rows of the slots that ne
 travels as *packets*: Arrow batches in binary form, each for one partition. A packet costs Spark one row, however many
 rows it holds, and needs no column types of its own.
 
-Law: what a packet holds follows from the rows of the batch and the state before it, so a stage that Spark computes
-again hands over the same multiset.
+Invariant: what a packet holds follows from the rows of the batch and the state before it, so a stage that Spark
+computes again hands over the same multiset.
 """
 
 from __future__ import annotations

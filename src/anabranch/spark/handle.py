@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from html import escape
 from threading import RLock
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -130,6 +130,11 @@ class Changing(Protocol):
 
     def remove(self, handle: QueryHandle, name: str) -> None:
         """Removes a query."""
+
+
+_RENAMED = {"abort_migration": "abortMigration"}
+_INTERNAL = frozenset({"changes", "changing", "expect_end", "fail", "follow", "leaving", "queries", "raise_original"})
+"""Members for the packages above, which tab completion does not offer."""
 
 
 class QueryHandle:
@@ -438,7 +443,7 @@ class QueryHandle:
         """Announces that the query is about to be ended externally, so that an interrupted batch is not a failure."""
         self._runner.is_ending = True
 
-    def abort_migration(self, query: str | None = None) -> None:
+    def abortMigration(self, query: str | None = None) -> None:
         """Reverts, with the next batch, to the plan from before the running change."""
         with self._in_force() as runner:
             runner.abort_migration(query)
@@ -553,6 +558,15 @@ class QueryHandle:
             if self._failure is not None:
                 raise self._failure
             return self._query is not query
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            now = f"; it is now '{_RENAMED[name]}'" if name in _RENAMED else ""
+            raise AttributeError(f"a query handle has no attribute '{name}'{now}")
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         latest = self.lastProgress

@@ -142,7 +142,7 @@ class SparkRunner(Controls):
         self._scanned = self.queries.streams
         """In the order of Spark's sources."""
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
-        self._between: list[Record] = []
+        self._between: list[Record] = [*work.starts(0 if manifest is None else manifest.batch + 1)]
 
     @property
     def manifest(self) -> Manifest | None:
@@ -315,6 +315,10 @@ class SparkRunner(Controls):
                 except Exception as error:
                     warnings.warn(f"a listener failed on {record.kind}: {error!r}", stacklevel=2)
 
+    def note_start(self) -> None:
+        """Records why the queries begin with their plans."""
+        self._note(self._between)
+
     def _remember(self, taken: Taken) -> None:
         """Keeps the progress of a batch, for listeners and pages."""
         task, reports, clocks, batch_id = taken.task, taken.reports, taken.clocks, taken.task.batch
@@ -334,6 +338,7 @@ class SparkRunner(Controls):
             late_rows=late,
             ahead_rows=ahead_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
+            newest={name: clock.newest for name, clock in clocks.streams.items() if clock.newest is not None},
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=taken.seconds,
             slots=tuple(
@@ -386,6 +391,7 @@ def start_query(
         writer = writer.option("checkpointLocation", options.spark_checkpoint or folder).trigger(**options.trigger)
         if options.name:
             writer = writer.queryName(options.name)
+        runner.note_start()
         with named_start(runner.store.location):
             started = writer.start()
         runner.follow(started)

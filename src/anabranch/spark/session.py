@@ -23,7 +23,7 @@ from anabranch.spark.quiet import VERBOSE, hushed, is_verbose
 try:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from anabranch.spark.archive import java_command
@@ -36,6 +36,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
+    "Column",
     "DataFrame",
     "SparkSession",
     "StructType",

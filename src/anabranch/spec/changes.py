@@ -129,7 +129,7 @@ def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
     names = {"wishes": "plan, limits, objective, hints or stats", "switches": "switch"}
     for each in fields(before):
         if each.name == "late_filters":
-            # Filters may move; their rows move with them (`run.deferral`).
+            # Filters may move; their rows move with them (`run.evolving`).
             continue
         if getattr(before, each.name) != getattr(after, each.name):
             raise SpecError(

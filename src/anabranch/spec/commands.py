@@ -35,7 +35,7 @@ from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, alone, set_of, together
+from anabranch.plan.query_set import ALONE, alone, partitioning_of, set_of, together
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.planning import explain
 from anabranch.planning.choosing import (
@@ -51,10 +51,13 @@ from anabranch.planning.choosing import (
     refuse_capacities,
 )
 from anabranch.planning.explain import choice_svg, queries_svg
+from anabranch.run.evolving import Evolve
+from anabranch.run.evolving import follow as follow_change
 from anabranch.run.interrupts import noted_signals
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE, is_verbose
+from anabranch.spec.asking import told
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 from anabranch.spec.sinks import check_sinks
@@ -94,10 +97,10 @@ def add_arguments(commands: Commands) -> None:
         checkpoint: ckpt
         trigger: available_now        # or: 2 seconds
         slots: 2
-        plan: auto                    # or mjoin | tree | mesh | "((a b) c)"
+        plan: auto                    # or mjoin | tree | jtree | mesh | "((a b) c)"
         limits: {cpu: 0.8, memory: 500 MB}      # of each slot; this entry and all below are optional
         objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
-        hints: {force: tree, keep: [a b]}       # also forbid: [(a c)], optimizer: local-rate
+        hints: {keep: [a b]}          # also forbid: [(a c)], optimizer: local-rate
         stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
         spark: {master: "local[4]", conf: {spark.driver.memory: 4g}}
         """,
@@ -122,6 +125,11 @@ def add_arguments(commands: Commands) -> None:
         const="anabranch",
         metavar="NAMESPACE",
         help="send events of OpenLineage to where OPENLINEAGE_URL or openlineage.yml says",
+    )
+    command.add_argument(
+        "--evolve",
+        choices=tuple(Evolve),
+        help="if the query of the checkpoint has changed: show the difference (ask), take its rows over, or refuse",
     )
     command.set_defaults(run=run)
 
@@ -156,7 +164,7 @@ def add_arguments(commands: Commands) -> None:
 
 def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
-    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, mesh or a plan text, instead of the spec's")
+    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text")
     command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
@@ -213,6 +221,9 @@ def run(arguments: argparse.Namespace) -> int:
         noting = noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True)
         ending = signals.enter_context(noting)
         handle = prepared.start()
+        if (change := prepared.change) is not None:
+            for line in told(change.joined, ()):
+                console.print(line, highlight=False, soft_wrap=True)
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
         changes = Changes(chosen, handle, partial(_with_options, arguments))
@@ -264,7 +275,11 @@ def _refuse_foreign_checkpoint(chosen: Spec) -> None:
     """
     if ALONE in chosen.queries and chosen.has_all_columns:
         query = _explanations(chosen)[ALONE].query
-        Store(chosen.checkpoint).check(alone(query), chosen.execution)
+        store, queries = Store(chosen.checkpoint), alone(query)
+        if chosen.evolve is Evolve.ASK and not chosen.spark_checkpoint:
+            follow_change(store, queries, chosen.catalog(), lambda: partitioning_of(queries, 1), Evolve.ASK)
+        if chosen.evolve is not Evolve.ALLOW:
+            store.check(queries, chosen.execution)
 
 
 def _open_console(handle: QueryHandle, host: str, port: int | None, console: Console) -> WebConsole:
@@ -472,6 +487,8 @@ def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spe
         if not sign:
             raise SpecError(f"option '--conf' is '{setting}'", hint="write key=value: --conf spark.driver.memory=4g")
         spark = spark.with_setting(key.strip(), value.strip())
+    if evolve := vars(arguments).get("evolve"):
+        chosen = replace(chosen, evolve=Evolve(evolve))
     return replace(chosen, spark=spark)
 
 

@@ -35,8 +35,10 @@ from anabranch.planning.choosing import (
     SetWishes,
     cpu_limit,
     given_statistics,
+    latency_limit,
     memory_limit,
 )
+from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, Every, Trigger
@@ -77,7 +79,7 @@ _REQUIRED_OF_SWITCHES = {
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
 _OF_A_RUN = (
     "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
-    "functions"
+    "functions evolve"
 )
 _OF_A_SET = "limits share"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
@@ -204,6 +206,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         spark=optional(entries, "spark", _spark, SparkSpec()),
         functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
         late=optional(entries, "late", lambda given: read_sink(given, folder), None),
+        evolve=optional(entries, "evolve", lambda given: Evolve(given.choice(tuple(Evolve))), Evolve.ASK),
     )
 
 
@@ -465,15 +468,15 @@ def _trigger(entry: Entry) -> Trigger:
 
 def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
     """Reads the entries about plans."""
-    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
-    hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid optimizer"), {})
+    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory latency"), {})
+    hints = optional(entries, "hints", lambda entry: entry.mapping("keep forbid optimizer"), {})
     return PlanOptions(
         plan=optional(entries, "plan", _plan, AUTO.plan),
         given=optional(entries, "stats", given_statistics, AUTO.given),
         cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),
         memory=optional(limits, "memory", memory_limit, AUTO.memory),
+        latency=optional(limits, "latency", latency_limit, AUTO.latency),
         objective=optional(entries, "objective", lambda entry: Objective.parse(entry.text()), AUTO.objective),
-        force=optional(hints, "force", Entry.text, None),
         keep=optional(hints, "keep", Entry.texts, ()),
         forbid=optional(hints, "forbid", Entry.texts, ()),
         optimizer=optional(hints, "optimizer", Entry.text, None),
@@ -481,7 +484,7 @@ def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
 
 
 def _plan(entry: Entry) -> str:
-    hint = 'write auto, mjoin, tree, mesh, or a plan such as "((a b) c)"'
+    hint = 'write auto, mjoin, tree, jtree, mesh, or a plan such as "((a b) c)"'
     text = entry.text(hint)
     if text not in PLAN_WORDS:
         try:

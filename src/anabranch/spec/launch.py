@@ -61,6 +61,7 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         moves=spec.moves,
         late=_late(spec.late),
         together=spec.together,
+        evolve=spec.evolve,
     )
     return Run(session, members, settings)
 

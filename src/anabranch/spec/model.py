@@ -25,6 +25,7 @@ from anabranch.lang.schema import Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetWishes
+from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.triggers import ALL_AND_END, Trigger
 
@@ -202,6 +203,8 @@ class Spec:
     late: SinkSpec | None = None
     """The side output for late rows and rows too far in the future; None to only count them."""
     tables: tuple[TableSpec, ...] = ()
+    evolve: Evolve = Evolve.ASK
+    """What happens if the queries of the checkpoint have changed."""
 
     @property
     def only(self) -> QuerySpec:

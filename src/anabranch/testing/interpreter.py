@@ -350,6 +350,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "regexp_extract": _extracted,
     "regexp_replace": _substituted,
     "field": lambda value, name: value[name],
+    "window": lambda start, end: {"start": start, "end": end},
     "element": _element,
     "size": len,
     "unix_micros": lambda micros: micros,

@@ -84,6 +84,8 @@ def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.
             below = inputs[relation.stream]
             results = timed_results(below, tables)
             rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
+            if relation.event_time:
+                rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
             given[relation.name] = _passing(relation, rows)
         else:
             given[relation.name] = _rows(relation, tables[relation.stream.lower()])
@@ -360,9 +362,10 @@ def _grouped_around(
 
 def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
     """The minimum, over the streams, of the largest event time minus the allowed disorder."""
-    marks = [_watermark(below, tables) for _, below in query.inputs]
+    inputs, marks = dict(query.inputs), []
     for relation in query.whole.streamed:
         if relation.is_result:
+            marks.append(_watermark(inputs[relation.stream], tables) - relation.behind)
             continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}

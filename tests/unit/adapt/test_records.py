@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from anabranch.adapt.records import (
     DecisionMade,
     MigrationBegan,
     MigrationEnded,
+    PlanTaken,
     QueryRecord,
     Refusal,
     Warned,
@@ -68,6 +70,17 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
 @pytest.mark.parametrize(
     ("record", "form"),
     [
+        (
+            PlanTaken(0, OLD, Resources(2.0, math.inf, 5.0), "least CPU", DECISION.rivals),
+            {
+                "kind": "start",
+                "batch": 0,
+                "plan": "((a b) c)",
+                "cost": {"cpu": 2.0, "memory": None, "rate": 5.0},
+                "reason": "least CPU",
+                "considered": DECIDED["considered"],
+            },
+        ),
         (DecisionMade(DECISION, (0, 1)), DECIDED),
         (DecisionMade(DECISION, (0, 1), MESH), {**DECIDED, "mesh": MESH.to_json()}),
         (
@@ -116,7 +129,7 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
             {"kind": "refused", "batch": 3, "plan": "(a (b c))", "reason": "it is changing already"},
         ),
     ],
-    ids=["decision", "on a mesh", "began", "ended", "given up", "refused"],
+    ids=["start", "decision", "on a mesh", "began", "ended", "given up", "refused"],
 )
 def test_a_record_has_the_keys_that_users_read(record: QueryRecord, form: dict[str, Any]) -> None:
     assert json.loads(json.dumps(record.to_json())) == form

@@ -1,4 +1,4 @@
-"""The balancing rule as laws: load is conserved, skew never grows, groups land where they may."""
+"""Invariants of the balancing rule: load is conserved, skew never grows, groups land where they may."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.cql import compile_query
@@ -16,6 +17,8 @@ from anabranch.run.progress import BatchProgress, SlotProgress
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 
+BEGAN_AT = 1_700_000_040
+"""When the first trigger began; there is one every two seconds."""
 CATALOG = Catalog()
 for _name in ("a", "b", "c"):
     CATALOG.register(StreamDeclaration(_name, parse_schema("ts timestamp, k bigint, v string"), "ts"))
@@ -34,6 +37,14 @@ DECISION = {
 BEGAN = {
     "kind": "migration", "batch": 2, "by": "user", "slots": [0, 1], "phase": "began", "from": "((a b) c)",
     "to": "(a (b c))", "strategy": "moving-state", "slotsInPlace": 2, "recomputedRows": 7, "seconds": 0.01,
+}  # fmt: skip
+
+
+START = {
+    "kind": "start", "batch": 0, "plan": "((a b) c)", "cost": {"cpu": 0.1, "memory": 5.0, "rate": 2.0},
+    "reason": "needs the least CPU", "considered": [
+        {"plan": "(a (b c))", "cost": {"cpu": 0.2, "memory": 5.0, "rate": 2.0}, "reason": "needs twice the CPU"},
+    ],
 }  # fmt: skip
 
 
@@ -74,6 +85,7 @@ def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]]
         late_rows={"a": 1, "b": 0},
         ahead_rows={},
         watermark=(1_700_000_000 + batch) * 1_000_000,
+        newest={"a": (1_700_000_030 + batch) * 1_000_000},
         idle_streams=(),
         seconds={"plan": 0.1, "step": 0.9, "commit": 0.1, "adapt": 0.0},
         slots=(
@@ -87,7 +99,7 @@ def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]]
     )
     return {
         "batchId": batch,
-        "timestamp": "2023-11-14T22:14:00.000Z",
+        "timestamp": datetime.fromtimestamp(BEGAN_AT + 2 * batch, UTC).isoformat().replace("+00:00", "Z"),
         "durationMs": {"triggerExecution": 1500, "addBatch": 1000},
         "sources": [{"metrics": {"numFilesOutstanding": "7", "numBytesOutstanding": "9000"}}, {"metrics": {}}],
         "adaptive": ours.to_json(),
@@ -105,10 +117,15 @@ class ScriptedHandle:
         self.batches: list[dict[str, Any]] = []
         self.asked: list[tuple[Any, ...]] = []
         self.error: BaseException | None = None
+        self.status = {"isDataAvailable": True}
 
     def add(self, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = ()) -> None:
         self.batches.append(progress(len(self.batches), plan, records))
         self.history += [dict(record) for record in records]
+
+    def now(self) -> float:
+        """Right after the latest batch."""
+        return BEGAN_AT + 2.0 * len(self.batches)
 
     def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]:
         return [each for each in self.batches if each["batchId"] > batch]
@@ -128,7 +145,7 @@ class ScriptedHandle:
             raise PlanError("'z' is not a relation of the query", hint="use a, b and c")
         self.asked.append(("migrate", plan, strategy, slots, query))
 
-    def abort_migration(self, query: str | None = None) -> None:
+    def abortMigration(self, query: str | None = None) -> None:
         self.asked.append(("abort", query))
 
     def freeze(self, frozen: bool = True) -> None:

@@ -17,11 +17,11 @@ from anabranch.console.command import address
 from anabranch.console.points import BatchPoint
 from anabranch.console.runs import LiveRun, StoredRun
 from anabranch.console.server import Console
-from anabranch.console.watching import Watch, WatchedRun
+from anabranch.console.watching import MOST_RECORDS, Watch, WatchedRun
 from anabranch.console.web import make_app, page
 from anabranch.errors import CheckpointError, HostError, SpecError
 from anabranch.run.local import LocalHost
-from tests.unit.console.scripted import BEGAN, DECISION, MESH, QUERY, TREE, ScriptedHandle, progress
+from tests.unit.console.scripted import BEGAN, DECISION, MESH, QUERY, START, TREE, ScriptedHandle, progress
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_point_has_the_numbers_of_the_progress() -> None:
     assert point.own == pytest.approx(0.4)
     assert (point.rows_out, point.late, point.state_rows) == (12, {"a": 1}, 130)
     assert [(slot.slot, slot.groups, slot.cpu) for slot in point.slots] == [(0, 3, 0.3), (1, 1, 0.1)]
-    assert point.lag == pytest.approx(1_700_000_040 - 1_700_000_003)
+    assert point.lag == pytest.approx(1_700_000_046 - 1_700_000_003)
 
 
 def test_a_trigger_without_a_batch_is_no_point() -> None:
@@ -72,7 +72,7 @@ def test_every_batch_is_counted_once_however_often_one_looks(handle: ScriptedHan
     handle.add(records=[BEGAN])
     handle.add()
     seen.look()
-    assert [point.batch for point in seen.points] == [0, 1, 2, 3, 4, 5]
+    assert [sample.batch for sample in seen.curve.samples] == [0, 1, 2, 3, 4, 5]
     assert (seen.totals.batches, seen.totals.rows_in["a"], seen.totals.rows_out["pairs"]) == (6, 240, 72)
     assert (seen.totals.decisions["keep"], seen.totals.migrations) == (3, 1)
 
@@ -82,15 +82,15 @@ def test_records_are_listed_once_whether_from_the_history_or_from_a_batch(handle
     seen = WatchedRun(LiveRun(handle))
     handle.add(records=[BEGAN])
     seen.look()
-    assert list(seen.records) == [DECISION, BEGAN]
+    assert seen.records == [DECISION, BEGAN]
 
 
 def test_news_begin_behind_the_batch_that_a_viewer_has(handle: ScriptedHandle) -> None:
     seen = WatchedRun(LiveRun(handle))
     handle.add()
     seen.look()
-    assert [point["batch"] for point in json.loads(seen.news(-1).text)["points"]] == [0, 1]
-    assert [point["batch"] for point in json.loads(seen.news(0).text)["points"]] == [1]
+    assert [each["batch"] for each in json.loads(seen.news(-1).text)["samples"]] == [0, 1]
+    assert [each["batch"] for each in json.loads(seen.news(0).text)["samples"]] == [1]
 
 
 def test_the_end_of_a_run_is_told(handle: ScriptedHandle) -> None:
@@ -99,6 +99,43 @@ def test_the_end_of_a_run_is_told(handle: ScriptedHandle) -> None:
     handle.isActive, handle.error = False, ValueError("no space")
     seen.look()
     assert seen.status == "failed: no space"
+
+
+def test_only_the_progress_of_the_last_minute_is_kept(handle: ScriptedHandle) -> None:
+    for _ in range(100):  # one every two seconds
+        handle.add()
+    recent, seconds = WatchedRun(LiveRun(handle)).minute()
+    assert ([each["batchId"] for each in recent], seconds) == (list(range(70, 101)), 60)
+
+
+def test_a_run_without_batches_for_a_minute_is_idle_or_busy_with_one(handle: ScriptedHandle) -> None:
+    now = handle.now()
+    seen = WatchedRun(LiveRun(handle), lambda: now)
+    assert (seen.quiet, seen.version) == ("", 1)
+    now += 61
+    seen.look()
+    assert (seen.quiet, seen.version) == ("busy", 2)
+    handle.status["isDataAvailable"] = False
+    seen.look()
+    seen.look()
+    assert (seen.quiet, seen.version) == ("idle", 3)
+    assert json.loads(seen.news(0).text)["quiet"] == "idle"
+    handle.isActive = False
+    seen.look()
+    assert (seen.quiet, seen.status) == ("", "ended")
+
+
+def test_records_begin_with_the_first_plan_however_many_follow(handle: ScriptedHandle) -> None:
+    handle.history += [START, *({**DECISION, "batch": number} for number in range(MOST_RECORDS + 5))]
+    seen = WatchedRun(LiveRun(handle))
+    assert seen.records[0] == START
+    assert len(seen.records) == MOST_RECORDS + 1
+
+
+def test_a_restart_shows_why_its_own_first_plan_was_taken(handle: ScriptedHandle) -> None:
+    again = {**START, "batch": 3, "reason": "the plan of the last batch before the restart"}
+    handle.history += [START, DECISION, again]
+    assert WatchedRun(LiveRun(handle)).records == [DECISION, again]
 
 
 def test_a_run_that_cannot_be_read_does_not_end_the_watch(handle: ScriptedHandle, watch: Watch) -> None:
@@ -124,7 +161,7 @@ def test_metrics_can_be_read_by_prometheus_and_count_what_happened(handle: Scrip
     assert found[("anabranch_slot_groups", run, ("slot", "1"))] == 1
     assert found[("anabranch_migrations_total", run)] == 1
     assert found[("anabranch_up", run)] == 1
-    assert found[("anabranch_watermark_lag_seconds", run)] == pytest.approx(39)
+    assert found[("anabranch_watermark_lag_seconds", run)] == pytest.approx(41)
     operator = (("operator", "(a b)"), ("origin", "a"), run, ("target", "b"))
     assert found[("anabranch_operator_lookups_total", *operator)] == 80
 
@@ -149,19 +186,31 @@ def test_another_host_name_is_refused(watch: Watch) -> None:
     assert client(watch).get("/api/runs", headers={"Host": "evil.example"}).status_code == 400
 
 
-def test_the_picture_shows_the_latest_batch_and_warms_the_join_that_works_most(watch: Watch) -> None:
+def test_the_picture_shows_the_last_minute_and_warms_the_join_that_works_most(
+    handle: ScriptedHandle, watch: Watch
+) -> None:
+    handle.add()
+    watch.look()  # two batches within 3.5 seconds
     drawn = client(watch).get("/api/runs/run-pairs/plan.svg").text
-    for words in ("40 rows in", "40 lookups, 10 kept", "state 30 rows, 900 B", "12 results in the latest batch"):
+    for words in ("23 rows/s", "23 lookups/s, 5.7 kept", "state 30 rows, 900 B", "6.9 results/s"):
         assert words in drawn
     cold = client(watch).get("/api/runs/run-pairs/plan.svg", params={"plan": "((a b) c)"}).text
-    assert "#e6f0ef" in cold
-    assert "#e6f0ef" not in drawn
+    assert "fill-opacity" not in cold
+    assert 'fill-opacity="0.769"' in drawn  # 50 of 65 lookups and visits
 
 
-def test_the_picture_of_a_mesh_shows_its_routes(handle: ScriptedHandle, watch: Watch) -> None:
+def test_the_picture_counts_only_batches_of_the_plan_that_it_shows(handle: ScriptedHandle, watch: Watch) -> None:
     handle.add(MESH)
     watch.look()
-    assert "30 rows, 3 results" in client(watch).get("/api/runs/run-pairs/plan.svg").text
+    assert "17 rows/s, 1.7 results/s" in client(watch).get("/api/runs/run-pairs/plan.svg").text
+
+
+def test_the_picture_in_the_page_has_the_colours_of_the_page(watch: Watch) -> None:
+    drawn = client(watch).get("/api/runs/run-pairs/plan.svg").text
+    assert 'fill="var(--card)"' in drawn
+    assert 'fill="var(--ink)"' in drawn
+    assert 'fill="#' not in drawn
+    assert 'stroke="#' not in drawn
 
 
 def test_a_plan_of_another_query_is_refused(watch: Watch) -> None:
@@ -232,8 +281,8 @@ def test_a_console_is_served_and_its_events_bring_new_batches(handle: ScriptedHa
             first = json.loads(next(lines).removeprefix("data: "))
             handle.add(records=[BEGAN])
             second = json.loads(next(lines).removeprefix("data: "))
-    assert [point["batch"] for point in first["points"]] == [0]
-    assert [point["batch"] for point in second["points"]] == [1]
+    assert [each["batch"] for each in first["samples"]] == [0]
+    assert [each["batch"] for each in second["samples"]] == [1]
     assert second["records"] == [BEGAN]
 
 

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from anabranch.cost.estimates import EVER, from_edges
-from anabranch.cost.progress import at, progress
+from anabranch.cost.progress import at, progress, stream_time_to
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
 from anabranch.plan.text import parse
@@ -24,6 +24,13 @@ def test_a_plan_that_keeps_up_puts_out_what_the_windows_hold() -> None:
     assert going.results_by(10.0) == pytest.approx(10 * 20 * 0.1 * 4**2 + 6 * 160, rel=0.02)
     assert going.time_to(going.results_by(3.0)) == pytest.approx(3.0, rel=1e-6)
     assert going.time_to(going.results_by(30.0)) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("window", [4.0, 400.0, 40_000.0])
+def test_results_before_any_window_is_full_do_not_depend_on_the_windows(window: float) -> None:
+    model = ResourceModel(from_edges({"a": 10.0, "b": 20.0}, window, {("a", "b"): 0.1}), FREE)
+    assert progress(PLAN, model, 1.0, until=2.0).results_by(2.0) == pytest.approx(10 * 20 * 0.1 * 2**2)
+    assert stream_time_to(model, 80.0) == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_saturated_plan_falls_behind_in_proportion() -> None:

@@ -183,7 +183,7 @@ def test_patterns_that_engines_read_differently_are_refused(pattern: str) -> Non
         ("SELECT COUNT(*) FROM s0 GROUP BY window(ts, 5)", BindError, "a length of time is a text here", "5"),
         ("SELECT COUNT(*) FROM s0 GROUP BY window(ts)", BindError, "WINDOW takes the event time of a stream", "window(ts)"),
         ("SELECT COUNT(*) FROM s0 [TUMBLE 1 SECOND] GROUP BY window(ts, '1 minute')", BindError, "'s0' has a window of its own already", "[TUMBLE 1 SECOND]"),
-        ("SELECT COUNT(*) FROM s0 AS a, s1 AS b GROUP BY window(ts, '1 minute')", BindError, "the stream of 'ts' is not known", "window(ts, '1 minute')"),
+        ("SELECT COUNT(*) FROM s0 AS a, s1 AS b GROUP BY window(ts, '1 minute')", BindError, "column 'ts' is ambiguous", "ts"),
         ("SELECT WINDOW_START() AS w, COUNT(*) FROM s0 [RANGE 1 SECOND SLIDE 1 SECOND] AS a, s1 [RANGE 2 SECONDS] AS b", BindError, "WINDOW_START() is not known", "WINDOW_START()"),
     ],
 )  # fmt: skip

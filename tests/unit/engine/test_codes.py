@@ -1,4 +1,4 @@
-"""Codes: equality, known hashes, and the law of bands."""
+"""Codes: equality, known hashes, and the invariant of bands."""
 
 from __future__ import annotations
 

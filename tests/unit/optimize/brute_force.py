@@ -1,13 +1,23 @@
-"""An independent, slow enumeration of every jtree with every probe order, to judge the optimizers by."""
+"""An independent, slow enumeration of every jtree with every probe order and every set of indexes.
+
+Judges the optimizers: it uses the cost model only. `undominated_costs` is limited to five relations: the joins of five
+have 24 to the power of 5 combinations of probe orders.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import permutations
+from typing import TypeAlias
+
+import numpy as np
 
 from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.shapes import Shape, in_order
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
+
+Cost: TypeAlias = tuple[float, float]
+"""CPU and memory."""
 
 
 def partitions(items: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -64,3 +74,57 @@ def shape_of(plan: PhysicalPlan, model: ResourceModel) -> Shape:
     """The shape of a plan, without its orders."""
     mask = model.estimates.mask
     return {mask(node.relations): in_order(mask(child.relations) for child in node.inputs) for node in nodes(plan)}
+
+
+def undominated_costs(model: ResourceModel, shapes: Iterable[PhysicalPlan]) -> list[Cost]:
+    """The undominated costs of some shapes with all probe orders, by rising CPU."""
+    joins: dict[tuple[int, ...], list[Cost]] = {}
+    found: list[Cost] = []
+    for shape in shapes:
+        costs = [(model.base.cpu, model.base.memory)]
+        for node in nodes(shape):
+            blocks = model.blocks(node)
+            if blocks not in joins:
+                joins[blocks] = _costs_of_join(model, blocks)
+            costs = [(cpu + more, memory + room) for cpu, memory in costs for more, room in joins[blocks]]
+        found += costs
+    return undominated(found)
+
+
+def _costs_of_join(model: ResourceModel, blocks: tuple[int, ...]) -> list[Cost]:
+    """The undominated costs of one join with its state: for each set of indexes the cheapest orders that need it."""
+    bits: dict[tuple[int, int], int] = {}
+    needed, cpu = np.zeros(1, np.uint64), np.zeros(1)
+    for start in range(len(blocks)):
+        cheapest: dict[int, float] = {}
+        for order in permutations([block for block in blocks if block != blocks[start]]):
+            bound, indexes = blocks[start], 0
+            for block in order:
+                indexes |= 1 << bits.setdefault((block, model.index(bound, block)), len(bits))
+                bound |= block
+            cheapest[indexes] = min(cheapest.get(indexes, np.inf), model.chain(blocks[start], list(order)))
+        own, price = np.array([*cheapest], np.uint64), np.array([*cheapest.values()])
+        all_needed, all_cpu = (needed[:, None] | own).ravel(), (cpu[:, None] + price).ravel()
+        needed, place = np.unique(all_needed, return_inverse=True)
+        cpu = np.full(needed.size, np.inf)
+        np.minimum.at(cpu, place, all_cpu)
+    assert len(bits) <= 64
+    memory = np.zeros(needed.size)
+    for (block, _), bit in bits.items():
+        is_needed = (needed >> np.uint64(bit)) & np.uint64(1)
+        cpu += is_needed * model.births(block) * model.copies(block) * model.units.link
+        memory += is_needed * model.held(block) * model.copies(block) * model.units.index_bytes
+    whole = sum(blocks)
+    if whole != model.estimates.everything:
+        cpu += model.upkeep(whole)
+        memory += model.state_bytes(whole)
+    return undominated(zip(cpu.tolist(), memory.tolist(), strict=True))
+
+
+def undominated(costs: Iterable[Cost]) -> list[Cost]:
+    """The undominated costs, by rising CPU; costs that differ only by rounding count as equal."""
+    kept: list[Cost] = []
+    for cpu, memory in sorted(costs):
+        if not kept or memory < kept[-1][1] * (1 - 1e-9):
+            kept.append((cpu, memory))
+    return kept

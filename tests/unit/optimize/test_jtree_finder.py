@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cost.estimates import ThetaEstimate, from_statistics
-from anabranch.cost.resources import ResourceModel
+from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import PlanError
 from anabranch.optimize import jtree_finder
@@ -18,10 +18,10 @@ from anabranch.optimize.jtree_finder import Space, find_jtrees
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Candidate, pareto
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, nodes
+from anabranch.plan.physical import JoinNode, Leaf, nodes
 from anabranch.stats.view import FixedStatistics
 from lab.papers.printed_costs import HASHED, NESTED
-from tests.unit.optimize.brute_force import all_shapes, best_ordered, shape_of
+from tests.unit.optimize.brute_force import all_shapes, best_ordered, shape_of, undominated_costs
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 
 
@@ -33,8 +33,8 @@ def assert_same_front(found: tuple[Candidate, ...], expected: tuple[Candidate, .
 
 
 def by_brute_force(model: ResourceModel, arity: int | None = None) -> tuple[Candidate, ...]:
-    plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names, arity=arity)]
-    return pareto(Candidate(plan, model.price(plan), "") for plan in plans)
+    costs = undominated_costs(model, all_shapes(model.estimates.names, arity=arity))
+    return tuple(Candidate(Leaf(""), Resources(*cost, 0.0), "") for cost in costs)
 
 
 @pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (ENGINE, True)])
@@ -46,15 +46,38 @@ def test_it_finds_exactly_the_undominated_plans(size: int, extra: int, units: Un
         assert_same_front(find_jtrees(model), by_brute_force(model), model)
 
 
-@pytest.mark.parametrize(("units", "keyed", "star"), [(NESTED, False, False), (ENGINE, True, True)])
-def test_it_finds_exactly_the_undominated_plans_of_six(units: UnitCosts, keyed: bool, star: bool) -> None:
-    model = ResourceModel(random_setting(random.Random(5), 6, star=star), units, keyed, batch=0.5)
-    assert_same_front(find_jtrees(model), by_brute_force(model), model)
+@pytest.mark.parametrize("seed", range(20))
+def test_it_finds_exactly_the_undominated_plans_of_random_graphs(seed: int) -> None:
+    rng = random.Random(seed)
+    estimates = random_setting(rng, rng.randint(3, 4), extra_edges=rng.randint(0, 3), star=rng.random() < 0.2)
+    model = ResourceModel(estimates, ENGINE, batch=rng.choice([0.1, 0.5, 5.0]))
+    front = Space(model).undominated()
+    assert front.is_complete
+    assert_same_front(front.plans, by_brute_force(model), model)
+
+
+def test_a_search_beyond_its_effort_proves_nothing() -> None:
+    model = ResourceModel(random_setting(random.Random(3), 5, extra_edges=3), ENGINE, batch=0.5)
+    front = Space(model).undominated(effort=jtree_finder.Effort(1, 1, is_whole=True))
+    assert front.plans
+    assert not front.is_complete
+
+
+def test_a_quick_search_misses_only_plans_that_need_more_cpu_than_the_mjoin() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        model = ResourceModel(random_setting(rng, 4, extra_edges=seed % 4), ENGINE, batch=0.5)
+        space = Space(model)
+        quick = space.undominated(effort=jtree_finder.QUICK)
+        assert quick.is_complete
+        reach = space.orderer.price(space.orderer.mjoin()).cpu
+        expected = tuple(each for each in by_brute_force(model) if each.cost.cpu <= reach)
+        assert_same_front(quick.plans[: len(expected)], expected, model)
 
 
 def test_it_finds_exactly_the_undominated_trees() -> None:
     model = ResourceModel(random_setting(random.Random(2), 5, extra_edges=1), ENGINE, batch=0.5)
-    found = Space(model).undominated(widest=2)
+    found = Space(model).undominated(widest=2).plans
     assert_same_front(found, by_brute_force(model, arity=2), model)
     assert all(len(node.inputs) == 2 for each in found for node in nodes(each.plan))
 
@@ -66,16 +89,19 @@ def test_it_finds_the_same_when_compiled(
 ) -> None:
     rng = random.Random(size * 11 + extra)
     model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed, batch=0.5)
-    interpreted = find_jtrees(model)
+    effort = jtree_finder.Effort(1 << 14, 1 << 14, is_whole=True)
+    interpreted = Space(model).undominated(effort=effort)
     monkeypatch.setattr(jtree_finder, "INTERPRETED", 1)
-    assert_same_front(find_jtrees(model), interpreted, model)
+    compiled = Space(model).undominated(effort=effort)
+    assert_same_front(compiled.plans, interpreted.plans, model)
+    assert compiled.is_complete == interpreted.is_complete
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_finds_a_plan_whenever_brute_force_does(seed: int) -> None:
     rng = random.Random(seed)
     model = ResourceModel(random_setting(rng, 5, extra_edges=seed % 3), NESTED, keyed=False)
-    costs = [model.price(best_ordered(plan, model)) for plan in all_shapes(model.estimates.names)]
+    costs = [Resources(*cost, 0.0) for cost in undominated_costs(model, all_shapes(model.estimates.names))]
     for _ in range(20):
         corner = rng.choice(costs)
         budget = Budget(corner.cpu * rng.uniform(0.8, 1.2), corner.memory * rng.uniform(0.8, 1.2))
@@ -127,11 +153,13 @@ def test_hints_are_obeyed_as_brute_force_obeys_them() -> None:
         model = ResourceModel(random_setting(rng, 5, extra_edges=1), HASHED)
         forbidden = frozenset(mask for mask in range(1, 31) if mask.bit_count() > 1 and rng.random() < 0.3)
         needed = frozenset({0b01001} - forbidden)
-        plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names)]
         obeying = [
-            p for p in plans if not forbidden & shape_of(p, model).keys() and needed <= shape_of(p, model).keys()
+            plan
+            for plan in all_shapes(model.estimates.names)
+            if not forbidden & shape_of(plan, model).keys() and needed <= shape_of(plan, model).keys()
         ]
-        expected = pareto(Candidate(plan, model.price(plan), "") for plan in obeying)
+        costs = undominated_costs(model, obeying)
+        expected = tuple(Candidate(Leaf(""), Resources(*cost, 0.0), "") for cost in costs)
         assert_same_front(find_jtrees(model, forbidden=forbidden, needed=needed), expected, model)
 
 

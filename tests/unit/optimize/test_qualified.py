@@ -11,19 +11,23 @@ from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import SpecError
+from anabranch.optimize.choice import choose
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.shapes import dissolved
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
+from anabranch.stats.view import FixedStatistics
 from lab.papers.printed_costs import HASHED, NESTED
 from lab.papers.two_layer import two_layer
-from tests.unit.optimize.brute_force import all_shapes, shape_of
-from tests.unit.optimize.graphs import random_setting
+from tests.unit.optimize.brute_force import all_shapes, shape_of, undominated_costs
+from tests.unit.optimize.graphs import key, random_setting, relation
 
 ENGINE_LIKE = UnitCosts(
     1e-6,
@@ -167,3 +171,27 @@ def test_two_layers_take_the_mjoin_when_it_fits() -> None:
 def test_an_empty_budget_is_refused(limits: dict[str, float], entry: str) -> None:
     with pytest.raises(SpecError, match=entry):
         Budget(**limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cyclic_query_has_a_plan_whenever_brute_force_has_one(seed: int) -> None:
+    """Orders that share an index need less memory, so they alone fit some budgets."""
+    rng = random.Random(seed)
+    edges = [*pairwise("abcd"[: 3 + seed % 2]), ("a", "abcd"[2 + seed % 2])]
+    names = "abcd"[: 3 + seed % 2]
+    columns = tuple(f"{one}{other}" for one, other in edges)
+    graph = JoinGraph(
+        tuple(relation(name, columns, 20) for name in names),
+        tuple(key(f"k{i}", *((name, columns[i]) for name in edge)) for i, edge in enumerate(edges)),
+    )
+    seen = FixedStatistics(
+        rates={name: rng.uniform(10, 1000) for name in names},
+        selectivities={f"{one} {other}": 10 ** rng.uniform(-4, -1) for one, other in edges},
+    )
+    costs = undominated_costs(Problem(graph, seen).model, all_shapes(graph.names))
+    for cpu, memory in costs:
+        answer = choose(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 + 1e-6))).answer
+        assert isinstance(answer, Proposal)
+        below = choose(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 - 1e-6))).answer
+        fits = any(other[0] <= cpu * (1 + 1e-6) and other[1] <= memory * (1 - 1e-6) for other in costs)
+        assert isinstance(below, Proposal) if fits else isinstance(below, Infeasible) and below.is_proven

@@ -46,6 +46,25 @@ def test_the_example_runs_with_every_output(
     assert [one.query for one in deployments][:2] == ["hall-a-display", "gate-17"]
 
 
+def test_reuse_against_new_joins_and_the_bounds_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    assert _run(str(NETWORK), str(QUERIES), "--planner", "top-down", "--max-cs", "4") == 0
+    plans, searches = capsys.readouterr().out.split("search of each query")
+    (gate,) = (line for line in plans.splitlines() if "gate-18" in line)
+    # The docs tell this case: reuse would cost three times as much.
+    assert [cell.strip() for cell in gate.split("│")[-4:-1]] == ["28", "86", "28"]
+    assert "Lemma 1" in searches
+    (gate,) = (line for line in searches.splitlines() if "gate-18" in line)
+    considered, everything, most, _ = (int(cell.replace(",", "")) for cell in gate.split("│")[2:-1])
+    # Three streams over twelve sites; two searches over three levels of clusters of four.
+    assert (everything, most) == (3 * 12**2, 2 * 3 * 3 * 4**2)
+    assert considered <= most
+    assert _run(str(NETWORK), str(QUERIES)) == 0
+    assert "Theorem" not in capsys.readouterr().out, "the theorems are about planners with clusters"
+
+
 @pytest.mark.parametrize("name", COMPARED)
 def test_every_planner_can_be_asked_for_by_name(name: str) -> None:
     network = load_network(NETWORK)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anabranch.errors import TopologyError
 from anabranch.lang.window import Window
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
+from anabranch.place.bounds import bounds
 from anabranch.place.check import complaints
 from anabranch.place.deployment import Deployment
 from anabranch.place.exhaustive import Exhaustive, beta, lemma_1
@@ -29,7 +30,7 @@ from lab.place_workload import Ranges, airline_workload, random_workload
 from tests.unit.place.builders import join, landscape, line, planner_for
 
 
-@given(st.integers(12, 30), st.integers(3, 9), st.integers(0, 1000), st.sampled_from(COMPARED), st.sampled_from("rai"))
+@given(st.integers(12, 30), st.integers(3, 9), st.integers(0, 1000), st.sampled_from(COMPARED), st.sampled_from("ra"))
 @settings(max_examples=25, deadline=None)
 def test_every_deployment_computes_the_query_it_was_asked(
     size: int, max_cs: int, seed: int, chosen: str, kind: str
@@ -38,13 +39,15 @@ def test_every_deployment_computes_the_query_it_was_asked(
     if kind == "r":
         workload = random_workload(topology, 4, seed, Ranges(streams=5, fewest=1, most=4))
     else:
-        workload = airline_workload(topology, 6, seed, inferring=kind == "i")
+        workload = airline_workload(topology, 6, seed)
     choice = planner_for(chosen, topology, max_cs)
     current = workload.landscape(topology)
     for query in workload.queries:
         decision = choice.plan(current, query)
         assert decision.deployment.cost == pytest.approx(decision.landscape.cost - current.cost, abs=1e-6)
         assert Deployment.from_json(decision.deployment.to_json()) == decision.deployment
+        for other in (decision.deployment.cost_by_reuse, decision.deployment.cost_by_new):
+            assert other is None or decision.deployment.cost <= other + 1e-6
         current = decision.landscape
     for query in workload.queries:
         assert complaints(current, query) == (), chosen
@@ -111,6 +114,12 @@ def test_theorems_2_to_4(size: int, max_cs: int, seed: int, streams: int) -> Non
     volumes = [flow.bytes for flow in top_down.deployment.flows]
     assert -1e-6 <= loss <= suboptimality_bound(hierarchy, volumes) + 1e-6
     assert bottom_up.deployment.cost >= optimum.deployment.cost - 1e-6
+    limits = bounds(top_down.deployment, streams, size, [hierarchy])
+    assert limits.all_plans == space
+    assert limits.most_plans == pytest.approx(bound)
+    assert limits.most_loss is not None
+    assert loss <= limits.most_loss + 1e-6
+    assert bounds(bottom_up.deployment, streams, size, [hierarchy]).most_loss is None
 
 
 def test_a_hierarchy_of_one_cluster_makes_top_down_exhaustive() -> None:
@@ -171,6 +180,35 @@ def test_phased_planners_keep_to_the_order_by_size() -> None:
     assert len(orders) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_hierarchical_planners_stay_near_the_optimum_although_filters_are_inferred(seed: int) -> None:
+    # They once took every reuse that looked cheap through the hierarchy, and were 21 to 73 % above the optimum.
+    topology = transit_stub(132, seed)
+    hierarchy = build(topology, 32)
+    workload = airline_workload(topology, 300, seed)
+    start = workload.landscape(topology)
+    planners = (Exhaustive(), TopDown(hierarchy), BottomUp(hierarchy), InNetwork(zones(topology, 5), relaxing=False))
+    optimum, top_down, bottom_up, in_network = (deploy(one, start, workload.queries).landscape.cost for one in planners)
+    assert top_down <= 1.05 * optimum
+    assert bottom_up <= 1.10 * optimum
+    assert max(top_down, bottom_up) < in_network
+
+
+def test_a_query_is_planned_with_and_without_reuse() -> None:
+    # Seen from the top, both ends of the line are one site each, and widening the running join looks free.
+    current = landscape(line(6), {"a": "n0", "b": "n3"}, distinct=2000.0)
+    planner = TopDown(build(line(6), 3))
+    first = planner.plan(current, join("first", "ab", "n5"))
+    assert (first.deployment.cost_by_reuse, first.deployment.cost_by_new) == (None, first.deployment.cost)
+    second = planner.plan(first.landscape, join("second", "ab", "n5")).deployment
+    assert second.reused
+    assert second.cost_by_new is not None
+    assert second.cost == second.cost_by_reuse
+    assert second.cost < second.cost_by_new
+    assert second.searches == 2
+
+
 @pytest.mark.parametrize("kind", ["reducing", "growing", "inferred"])
 def test_the_junction_planner_ends_nearer_the_optimum_than_top_down_with_less_search_than_npc(kind: str) -> None:
     # Reducing joins once left it far from the optimum: the sites of large sources were not among those it searched.
@@ -178,7 +216,7 @@ def test_the_junction_planner_ends_nearer_the_optimum_than_top_down_with_less_se
     hierarchy = build(topology, 32)
     selectivities = {"reducing": (0.0005, 0.005), "growing": (0.01, 0.1)}
     if kind == "inferred":
-        workload = airline_workload(topology, 25, 1, inferring=True)
+        workload = airline_workload(topology, 25, 1)
     else:
         workload = random_workload(topology, 20, 1, Ranges(most=5, selectivity=selectivities[kind]))
     start = workload.landscape(topology)

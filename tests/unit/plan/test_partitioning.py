@@ -1,4 +1,4 @@
-"""Partitioning as laws, for any slot map: each combination belongs to one slot, and all its rows are needed there."""
+"""Invariants of partitioning, for any slot map: each combination belongs to one slot, and its rows are needed there."""
 
 from __future__ import annotations
 

@@ -14,11 +14,26 @@ from anabranch.adapt.settings import Settings
 from anabranch.calibrate.engine_costs import stream
 from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.lang.catalog import Catalog
+from anabranch.optimize.explain import explanation
 from anabranch.optimize.proposals import kind
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.planning.choosing import Learn, PlanOptions, change_rules, decide, first_plan, headline, learns, proposal
+from anabranch.plan.query_set import ALONE, Plans, alone
+from anabranch.plan.text import parse
+from anabranch.planning.choosing import (
+    MOST_RIVALS,
+    Learn,
+    PlanOptions,
+    change_rules,
+    decide,
+    first_plan,
+    headline,
+    learns,
+    proposal,
+    taken,
+)
 from anabranch.planning.explain import Explanation
+from anabranch.run.work import Work
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.view import FixedStatistics, Known
 
@@ -56,6 +71,32 @@ def test_auto_takes_a_mesh_that_passes_the_gate() -> None:
     assert learns(BUSY, choice)
 
 
+def test_the_record_of_a_first_plan_says_why_and_what_lost() -> None:
+    choice = decide(QUERY, BUSY, learn=learning(9.0))
+    record = taken(choice, first_plan(choice))
+    assert (str(record.plan), record.query) == (MESH, None)
+    assert record.reason.startswith("saves ")
+    assert 0 < len(record.rivals) <= MOST_RIVALS
+    assert record.plan not in [rival.plan for rival in record.rivals]
+    costs = [rival.cost.cpu for rival in record.rivals]
+    assert costs == sorted(costs)
+    assert record.rivals[0].reason == "the best plan that is not a mesh"
+    # Chosen together with other queries, a plan may be another.
+    other = record.rivals[0].plan
+    assert taken(choice, other, "alerts").reason == "chosen together with the plans of the other queries"
+
+
+def test_a_restart_records_the_plan_that_it_resumes() -> None:
+    choice = decide(QUERY, BUSY)
+    record = taken(choice, first_plan(choice))
+    work = Work(alone(QUERY), Plans({ALONE: record.plan}), taken=(record,))
+    assert work.starts(0) == [record]
+    left = parse("((b c) a)")
+    (resumed,) = replace(work, plans=Plans({ALONE: left})).starts(7)
+    assert (resumed.batch, resumed.plan, resumed.rivals) == (7, left, ())
+    assert resumed.reason == "the plan of the last batch before the restart"
+
+
 def test_a_long_mesh_is_counted_where_a_line_is_short() -> None:
     tests = "(x <= 1.5 ? (x <= 0.5 ? 0 : 1) : (x <= 2.5 ? (x <= 2.25 ? 0 : 1) : (x <= 3.5 ? 0 : 1)))"
     choice = decide(QUERY, BUSY, learn=learning(9.0, f"mesh(a: b>c, c>b by {tests}; b: a>c; c: a>b)"))
@@ -82,7 +123,7 @@ def test_auto_learns_nothing_where_no_mesh_could_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), BUSY.with_hints("mjoin")]
+    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), replace(BUSY, plan="mjoin")]
 )
 def test_a_plan_that_is_wished_for_leaves_no_room_for_a_mesh(wishes: PlanOptions) -> None:
     assert decide(QUERY, wishes, learn=never).mesh is None
@@ -154,3 +195,23 @@ def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> No
         assert change_rules(QUERY, wishes, decide(QUERY, wishes), adapt=Settings()).staging is None
     wanted = replace(BUSY, plan="mesh")
     assert change_rules(QUERY, wanted, decide(QUERY, wanted)).staging == Staging()
+
+
+def test_a_latency_limit_admits_only_plans_that_process_a_batch_in_time() -> None:
+    costs = sorted(each.cost.cpu for each in proposal(decide(QUERY, BUSY, batch=2.0)).considered)
+    cores = (costs[0] + costs[-1]) / 2
+    assert costs[0] < cores < 1
+    choice = decide(QUERY, replace(BUSY, latency=2.0 * (1 + cores)), batch=2.0)
+    found = proposal(choice)
+    assert choice.budget.latency_of(found.cost) <= 2.0 * (1 + cores)
+    over = [each for each in found.considered if each.standing == "over"]
+    assert over
+    assert all(each.cost.cpu > cores and "latency is over" in each.reason for each in over)
+    assert f"budget {2.0 * (1 + cores):g} s of latency" in explanation(choice)
+
+
+def test_a_latency_that_no_plan_keeps_is_named_with_a_remedy() -> None:
+    with pytest.raises(NoFeasiblePlan, match=r"no plan fits within 'limits\.latency'") as raised:
+        proposal(decide(QUERY, replace(BUSY, latency=1.0), batch=2.0))
+    assert "batches come every 2 s" in (raised.value.detail or "")
+    assert "set a shorter trigger" in (raised.value.hint or "")

@@ -25,7 +25,7 @@ TYPES = {"ts": TIMESTAMP, "x": pa.int64(), "y": pa.int32(), "f": pa.float64()}
 RELATIONS = ("a", "b", "c")
 FROM = ", ".join(f"s [RANGE 1 MINUTE] AS {name}" for name in RELATIONS)
 
-# Few columns, so that conditions meet: the laws of rewriting are about what several conditions say of one column.
+# Few columns, so that conditions meet: the invariants of rewriting are about what several conditions say of one column.
 columns = st.sampled_from(["a.x", "b.x", "c.x", "a.x", "b.x", "a.y", "b.f"])
 constants = st.integers(-2, 2)
 terms = st.one_of(

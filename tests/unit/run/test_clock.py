@@ -1,4 +1,4 @@
-"""Clocks as laws: floors never go back, the watermark is the least of those awake, silence stalls nobody for ever."""
+"""Invariants of clocks: floors never go back, the watermark is the least of those awake, silence stalls no stream."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from anabranch.lang.ddl import parse_schema
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, alone, partitioning_of, together
 from anabranch.plan.text import parse
+from anabranch.run import evolving
 from anabranch.run.changing import change_set
-from anabranch.run.deferral import follow_late_filters
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
@@ -31,11 +31,15 @@ TEXT = (
 LIKE = "a.note LIKE 'urgent%'"
 
 
-def compiled(late: Sequence[str], text: str = TEXT) -> Query:
+def catalog() -> Catalog:
     catalog = Catalog()
     for name in "ab":
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))
-    return compile_query(text, catalog, late_filters=late)
+    return catalog
+
+
+def compiled(late: Sequence[str], text: str = TEXT) -> Query:
+    return compile_query(text, catalog(), late_filters=late)
 
 
 def rows(second: int) -> pa.Table:
@@ -52,10 +56,8 @@ def rows(second: int) -> pa.Table:
 
 
 def follow(folder: Path, late: Sequence[str], text: str = TEXT) -> bool:
-    def again(filters: Sequence[str]) -> QuerySet:
-        return alone(compiled(filters, text))
-
-    return follow_late_filters(Store(str(folder)), again(late), again)
+    queries = alone(compiled(late, text))
+    return evolving.follow(Store(str(folder)), queries, catalog(), lambda: partitioning_of(queries, 1)) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The law of holdings, against a naive account: each row is spoken for once in every slot that needs it."""
+"""Holdings, against a naive account: each row is spoken for once in every slot that needs it."""
 
 from __future__ import annotations
 

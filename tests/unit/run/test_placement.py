@@ -1,4 +1,4 @@
-"""The placement of slots on executors as laws: shares follow cores, and slots that need not leave stay."""
+"""Invariants of the placement of slots on executors: shares follow cores, and slots that need not leave stay."""
 
 from __future__ import annotations
 

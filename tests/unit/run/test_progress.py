@@ -45,6 +45,7 @@ def progress(*, is_named: bool) -> BatchProgress:
         late_rows={"s": 1},
         ahead_rows={},
         watermark=7,
+        newest={"s": 9},
         idle_streams=("t",),
         seconds={"plan": 0.001, "step": 0.9, "commit": 0.0022, "adapt": 0.0},
         slots=tuple(SlotProgress.of(number, report, (0, 1)) for number, report in sorted(REPORTS.items())),
@@ -70,6 +71,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "stateRows": 3,
         "stateBytes": 24,
         "watermark": 7,
+        "newest": {"s": 9},
         "idleStreams": ["t"],
         "durationMs": {"plan": 1.0, "step": 900.0, "commit": 2.2, "adapt": 0.0},
         "slotStatistics": [

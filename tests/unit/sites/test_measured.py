@@ -6,15 +6,31 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.lang.ddl import parse_schema
+from anabranch.place.exhaustive import Exhaustive
+from anabranch.place.landscape import bare
+from anabranch.place.learnt import Learnt
+from anabranch.place.statistics import Statistics, StreamStatistics
 from anabranch.run.links.place import open_link
 from anabranch.sites import measured, observed
 from anabranch.sites import root as root_module
+from anabranch.sites.compile import compile_program
 from anabranch.sites.files import load_files
-from anabranch.sites.measured import MOST, flow_rates, stream_rates, take_sample
+from anabranch.sites.measured import MOST, MeasuredFlow, deduced, flow_rates, stream_rates, take_sample
 from anabranch.sites.operators import GATE
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import measured_landscape
 from anabranch.sites.wanted import Wanted, changed
+from lab.place_airline import (
+    COLUMNS,
+    RATES,
+    SITES,
+    AtWork,
+    bound,
+    catalog_of_streams,
+    poisson_rows,
+    topology,
+)
 from tests.unit.sites.test_deployments import PAIR, _rows, program_of, written
 
 
@@ -33,7 +49,7 @@ class Measuring:
         self.gate = next(s for s in self.orders.wanted.operators.values() if s.kind == GATE and s.serves == "a")
 
     def report(self, second: float, rows: int) -> None:
-        one = {"newest": int(1e6 * second), "rows": rows, "batch": 1, "version": 1}
+        one = {"first": 0, "reached": int(1e6 * second), "rows": rows, "batch": 1, "version": 1}
         self.root.report(self.gate.site, {"at": self.clock, "operators": {self.gate.name: one}})
         take_sample(self.root, self.orders)
         self.clock += 5
@@ -82,8 +98,46 @@ def test_flows_are_measured_on_links_and_drawn(tmp_path: Path, monkeypatch: pyte
         link.append(number, [link.write(number, "x", 0, _rows(), number)], 0)
         world.report(10 * number, number)
     # Eight bytes in ten seconds.
-    assert flow_rates(world.root)[reader.link] == pytest.approx(0.8)
+    flow = flow_rates(world.root)[reader.link]
+    assert flow.rows == pytest.approx(0.1)
+    assert flow.bytes == pytest.approx(0.8)
+    assert flow.count == 2
     network = load_files(*written(tmp_path, ("q", "west", PAIR))).network
     shown = measured_landscape(world.root, world.orders, network.landscape.topology)
     flows = [taken.bytes for one in shown.operators.values() for taken in one.inputs if taken.producer == "@a"]
     assert flows == [pytest.approx(0.8)]
+
+
+def test_what_links_carry_teaches_selectivities_and_widths(tmp_path: Path) -> None:
+    """Given wrong rates, no selectivities and rows of 100 bytes, a plan is as dear as measured after learning."""
+    catalog, seconds = catalog_of_streams(), 300.0
+    schemas = {name: parse_schema(columns).names for name, columns in COLUMNS.items()}
+    given = Statistics({name: StreamStatistics(SITES[name], 1.0) for name in COLUMNS})
+    landscape = bare(topology(), given, schemas)
+    ranges = dict.fromkeys(COLUMNS, "20 SECONDS")
+    queries = {
+        "gates": ("gate-a", "flights checkins", "fl.num < 100"),
+        "skies": ("hub-b", "flights weather", "fl.terminal = 3"),
+    }
+    for query in bound(catalog, queries, ranges):
+        landscape = Exhaustive().plan(landscape, query).landscape
+    program = compile_program(landscape, catalog)
+    work = AtWork(program, landscape.topology, poisson_rows(RATES, 60 + seconds, 1), tmp_path)
+    links = {key: work.link(wire.link(wire.stretches[-1])) for key, wire in work.wanted.wiring.wires.items()}
+    work.advance_to(60)
+    before, spent = {key: link.status() for key, link in links.items()}, work.carried
+    work.advance_to(60 + seconds)
+    flows = {}
+    for key, link in links.items():
+        rows, volume = (getattr(link.status(), one) - getattr(before[key], one) for one in ("rows", "bytes"))
+        flows[key] = MeasuredFlow(rows / seconds, volume / seconds, rows)
+    measured = (work.carried - spent) / seconds
+    assert landscape.cost > 1.4 * measured
+    # Joins are learnt from a full window only.
+    assert not deduced(RATES, flows, dict.fromkeys(COLUMNS, 19.0), program, given, catalog).factors
+    learnt = deduced(RATES, flows, dict.fromkeys(COLUMNS, 360.0), program, given, catalog)
+    assert learnt.shares["flights", "num < 100"] == pytest.approx(100 / 120, rel=0.1)
+    assert learnt.widths["flights"]["num"] == 8.0
+    assert landscape.under(learnt.applied(given)).cost == pytest.approx(measured, rel=0.1)
+    few = {key: MeasuredFlow(flow.rows, flow.bytes, 99) for key, flow in flows.items()}
+    assert deduced(RATES, few, dict.fromkeys(COLUMNS, 360.0), program, given, catalog) == Learnt(RATES)

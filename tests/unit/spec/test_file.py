@@ -111,7 +111,7 @@ def test_what_is_said_about_plans_is_read() -> None:
             """
             limits: {cpu: 0.5, memory: 200 MB}
             objective: rate@30 seconds
-            hints: {force: tree, keep: [a b], forbid: (a b | a>b)}
+            hints: {keep: [a b], forbid: (a b | a>b)}
             stats: {rates: {s0: 20}, selectivities: {a b: 0.1}}
             """
         ),
@@ -119,11 +119,7 @@ def test_what_is_said_about_plans_is_read() -> None:
     )
     assert (spec.only.wishes.cpu, spec.only.wishes.memory) == (0.5, 2e8)
     assert spec.only.wishes.objective == Objective("rate", 30.0)
-    assert (spec.only.wishes.force, spec.only.wishes.keep, spec.only.wishes.forbid) == (
-        "tree",
-        ("a b",),
-        ("(a b | a>b)",),
-    )
+    assert (spec.only.wishes.keep, spec.only.wishes.forbid) == (("a b",), ("(a b | a>b)",))
     assert spec.only.wishes.given.rate("a", "s0") == Known(20.0, "given")
 
 

@@ -39,7 +39,7 @@ FULL: dict[str, Any] = yaml.safe_load(
     plan: auto
     limits: {cpu: 0.5, memory: 1 GB}
     objective: qualified
-    hints: {force: tree, keep: [a b], forbid: [mjoin], optimizer: local-rate}
+    hints: {keep: [a b], forbid: [mjoin], optimizer: local-rate}
     stats: {rates: {s0: 1}, rows: {t: 1}, filters: {a: 0.5}, selectivities: {a b: 0.1}, bytes: {s0: 8}, groups: {a: 2},
             functions: {f: 0.1}, predicates: {p: 0.1}}
     late_filters: [a]

@@ -10,60 +10,102 @@
     return node;
   };
   const sum = (values) => Object.values(values).reduce((total, value) => total + value, 0);
-  const count = (value) => value >= 1e9 ? (value / 1e9).toPrecision(3) + " G" : value >= 1e6 ? (value / 1e6).toPrecision(3) + " M"
-    : value >= 1e4 ? (value / 1e3).toPrecision(3) + " k" : value >= 10 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value.toPrecision(2);
-  const bytes = (value) => value >= 1e9 ? (value / 1e9).toFixed(2) + " GB" : value >= 1e6 ? (value / 1e6).toFixed(1) + " MB"
-    : value >= 1e3 ? (value / 1e3).toFixed(1) + " kB" : value + " B";
-  const seconds = (value) => value >= 172800 ? (value / 86400).toFixed(1) + " days" : value >= 7200 ? (value / 3600).toFixed(1) + " h"
-    : value >= 120 ? (value / 60).toFixed(1) + " min" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(0) + " ms";
-  const number = (value) => value === null || value === undefined ? "–" : Math.abs(value) >= 1e4 || value === 0 ? count(value) : Number(value).toPrecision(3);
+  const none = (value) => value === null || value === undefined;
+  // At most three digits, without zeros at the end: 20, 2.5, 0.125.
+  const short = (value) => String(Number(value.toPrecision(3)));
+  const scaled = (value, units) => {
+    const [size, unit] = units.find(([least]) => Math.abs(value) >= least) || units[units.length - 1];
+    return short(value / size) + (unit ? " " + unit : "");
+  };
+  const count = (value) => value >= 1e4 ? scaled(value, [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    : value >= 100 ? Math.round(value).toLocaleString("en") : short(value);
+  const bytes = (value) => scaled(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
+  const seconds = (value) => value === 0 ? "0 s" : scaled(value, [[172800, "days"], [7200, "h"], [120, "min"], [1, "s"], [.001, "ms"]]);
+  const number = (value) => none(value) ? "–" : count(value);
+  const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
+  // The steps between the ticks of an axis of seconds: round numbers of milliseconds, seconds, minutes, hours or days.
+  const STEPS = [[.001, [1, 2, 5, 10, 20, 50, 100, 200, 500]], [1, [1, 2, 5, 10, 20, 30, 60]], [60, [2, 5, 10, 20, 30, 60]],
+    [3600, [2, 4, 6, 12, 24, 48]], [86400, [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]]].flatMap(([unit, steps]) => steps.map((step) => unit * step));
 
-  let runs = [], run = null, points = [], records = [], events = null, canAct = false, view = "now", charts = {}, drawn = -1;
+  let runs = [], run = null, figures = null, quiet = "", samples = [], records = [], events = null, canAct = false;
+  let view = "now", charts = {}, drawn = "", answered = Date.now() / 1000, state = "";
 
   // --- runs and news ------------------------------------------------------------------------------------------------
 
   async function loadRuns() {
-    const found = await (await fetch("api/runs")).json();
+    const found = await (await fetch("api/runs", {signal: AbortSignal.timeout(5000)})).json();
     canAct = found.canAct;
     const ids = found.runs.map((each) => each.id).join();
     const known = runs.map((each) => each.id).join();
     runs = found.runs;
-    if (ids === known) return;
-    $("run").replaceChildren(...runs.map((each) => el("option", {value: each.id}, each.title)));
-    if (!run || !runs.some((each) => each.id === run.id)) follow(runs[runs.length - 1]);
-    else $("run").value = run.id;
+    const same = run && runs.find((each) => each.id === run.id);
+    if (ids !== known) $("run").replaceChildren(...runs.map((each) => el("option", {value: each.id}, each.title)));
+    if (!same || events.readyState === EventSource.CLOSED) return follow(same || runs[runs.length - 1]);
+    run = same;
+    $("run").value = run.id;
+    if (events.readyState === EventSource.OPEN) answer();
+    showControls();
   }
 
   function follow(chosen) {
     if (events) events.close();
-    run = chosen; points = []; records = []; drawn = -1;
+    run = chosen; figures = null; quiet = ""; samples = []; records = []; drawn = "";
     if (!run) return;
     $("run").value = run.id;
     $("text").textContent = run.text;
     $("query").replaceChildren(...(run.queries.length ? run.queries : [""]).map((name) => el("option", {value: name}, name || "the query")));
     $("query").parentElement.hidden = run.queries.length < 2;
-    $("act").hidden = !canAct; $("read-only").hidden = canAct;
+    showControls();
     for (const chart of Object.values(charts)) chart.destroy();
     charts = {};
     for (const each of document.querySelectorAll(".charts figure")) each.hidden = !run.hasPicture;
     events = new EventSource(`api/runs/${encodeURIComponent(run.id)}/events`);
     events.onmessage = (event) => take(JSON.parse(event.data));
-    events.onerror = () => status("the console does not answer", "failed");
+    events.onerror = silence;
+  }
+
+  function showControls() {
+    $("act").hidden = !canAct || !run.canChange;
+    $("controls").hidden = !$("token").value;
   }
 
   function take(news) {
-    const last = points.length ? points[points.length - 1].batch : -1;
-    points = points.concat(news.points.filter((point) => point.batch > last)).slice(-1000);
+    if (news.samples.length) samples = samples.filter((each) => each.number < news.samples[0].number).concat(news.samples).slice(-1000);
     const seen = new Set(records.map((record) => JSON.stringify(record)));
     records = records.concat(news.records.filter((record) => !seen.has(JSON.stringify(record))));
-    const kind = news.status.split(":")[0];
-    const batch = points.length ? `, batch ${points[points.length - 1].batch}` : "";
-    status(news.status + (kind === "running" ? batch : ""), kind);
+    figures = news.figures; quiet = news.quiet; state = news.status;
+    answer();
     show();
   }
 
+  // The console answered: the figures are those of now.
+  function answer() {
+    answered = Date.now() / 1000;
+    document.body.classList.remove("stale");
+    const kind = state.split(":")[0];
+    status(state.split("\n")[0] + (kind === "running" && figures ? `, batch ${figures.batch}` : ""), kind);
+    if (kind === "failed") notice(`The query ${state}`, "bad");
+    else if (kind === "ended") notice("The query has ended. The figures are those of its last minute.");
+    else if (quiet === "idle") notice(`Idle since ${clock(figures.end)}: no new rows.`);
+    else if (quiet === "busy") notice(`No batch has ended since ${clock(figures.end)}. The next one is running.`);
+    else if (figures && figures.migrating.length) notice(`The plan is changing in slot ${figures.migrating.join(", ")}.`);
+    else notice("");
+  }
+
+  function silence() {
+    document.body.classList.add("stale");
+    status("no answer", "failed");
+    notice(`No answer from the console since ${clock(answered)}. The driver may have ended. The figures are from then.`, "bad");
+  }
+
+  function notice(words, kind = "") {
+    $("notice").hidden = !words;
+    $("notice").className = "notice " + kind;
+    if ($("notice").textContent !== words) $("notice").textContent = words;
+  }
+
   function status(words, kind) {
-    $("status").textContent = words.split("\n")[0];
+    $("status").textContent = words;
     $("status").className = "status " + kind;
   }
 
@@ -73,107 +115,121 @@
 
   function showNow() {
     const facts = run.facts || {};
-    if (!points.length) {
+    if (!figures) {
       const stored = Object.keys(facts).length;
       $("tiles").replaceChildren(...(stored ? [
         tile(String(facts.batch), "last committed batch"), tile(count(facts.rows), "rows kept"), tile(String(facts.files), "row files"),
-        tile(String(Object.keys(facts.slots).length), "slots"),
         ...Object.entries(facts.plans).map(([name, plan]) => el("div", {class: "tile"}, el("code", {}, plan), el("span", {}, " plan of " + (name || "the query")))),
       ] : [el("p", {class: "none"}, "Waiting for the first batch …")]));
+      $("slots").replaceChildren(...(stored ? [table("Slots", ["slot", "groups"], Object.entries(facts.slots))] : []));
+      for (const id of ["streams", "queries"]) $(id).replaceChildren();
       return;
     }
-    const recent = points.slice(-10), latest = points[points.length - 1];
-    const spent = recent.reduce((total, point) => total + point.trigger, 0) || 1;
-    const rate = (read) => recent.reduce((total, point) => total + read(point), 0) / spent;
-    const split = el("div", {class: "split", title: "ours, and Spark's"}, el("i", {style: `width:${Math.min(100, 100 * latest.own / (latest.trigger || 1))}%`}));
-    const late = points.reduce((total, point) => total + sum(point.late), 0);
+    const now = figures, isIdle = quiet === "idle";
+    const split = el("div", {class: "split", title: "ours, and Spark's"}, el("i", {style: `width:${Math.min(100, 100 * now.own / (now.trigger || 1))}%`}));
+    const late = now.streams.filter((each) => each.lateTotal);
     $("tiles").replaceChildren(
-      tile(count(rate((point) => sum(point.in))), "rows/s in, while busy"),
-      tile(count(rate((point) => point.out)), "rows/s out, while busy"),
-      tile(seconds(latest.trigger), `trigger: ours ${seconds(latest.own)}, Spark ${seconds(Math.max(0, latest.trigger - latest.own))}`, split),
-      tile(latest.watermark === null ? "–" : seconds(Math.max(0, latest.at - latest.watermark)), "watermark behind"),
-      tile(bytes(latest.stateBytes), `state, ${count(latest.stateRows)} rows`),
-      tile(count(late), "late rows", null, late ? "warn" : ""),
-      tile(latest.backlog === null ? "–" : count(latest.backlog), latest.backlog === null ? "backlog: the sources do not say" : "backlog of the sources"),
-      tile(latest.skew.toFixed(2), `skew over ${latest.slots.filter((slot) => slot.groups).length} slots`),
+      tile(isIdle ? "0" : count(now.in), isIdle ? "rows/s in: idle" : "rows/s in"),
+      tile(isIdle ? "0" : count(now.out), isIdle ? "rows/s out: idle" : "rows/s out"),
+      tile(seconds(now.trigger), `trigger, longest ${seconds(now.longest)}: ours ${seconds(now.own)}, Spark ${seconds(Math.max(0, now.trigger - now.own))}`, split),
+      tile(none(now.lag) ? "–" : seconds(Math.max(0, now.lag)), none(now.lag) ? "no watermark: a stream had no rows yet" : "watermark behind"),
+      tile(bytes(now.stateBytes), `state, ${count(now.stateRows)} rows`),
+      tile(count(sum(late.map((each) => each.lateTotal))), late.length ? "late rows: " + late.map((each) => `${each.stream} ${count(each.lateTotal)}`).join(", ") : "late rows", null, late.length ? "warn" : ""),
+      ...(none(now.backlog) ? [] : [tile(count(now.backlog), "backlog of the sources")]),
+      tile(short(now.skew), `skew over ${now.slots.filter((slot) => slot.groups).length} slots`),
     );
-    if (latest.idle.length) $("tiles").append(tile(String(latest.idle.length), "idle: " + latest.idle.join(", "), null, "warn"));
-    const names = Object.keys(latest.queries);
-    $("queries").replaceChildren(...(names.length ? [el("h2", {}, "Queries"), el("div", {class: "scroll"}, table(["query", "results", "plan"],
-      names.map((name) => [name, count(points.reduce((total, point) => total + ((point.queries[name] || {}).out || 0), 0)), latest.queries[name].plan]), [2]))] : []));
+    $("streams").replaceChildren(table("Streams", ["stream", "rows/s", "behind", "late in the last minute", "late in all"], now.streams.map((each) => [
+      each.stream + (each.idle ? " (idle)" : ""), isIdle ? "0" : count(each.rate), none(each.lag) ? "–" : seconds(Math.max(0, each.lag)), lateRows(each.late), lateRows(each.lateTotal)])));
+    const most = Math.max(1, ...now.slots.map((slot) => slot.load));
+    $("slots").replaceChildren(table("Slots", ["slot", "load (cores)", "state", "groups"], now.slots.map((slot) => [
+      slot.slot, el("span", {}, el("span", {class: "load"}, el("i", {style: `width:${isIdle ? 0 : 100 * slot.load / most}%`})), isIdle ? "0" : short(slot.load)),
+      bytes(slot.bytes) + (slot.rebuilt ? " (rebuilt)" : ""), slot.groups])));
+    $("queries").replaceChildren(...(now.queries.length ? [table("Queries", ["query", "results/s", "results", "plan"],
+      now.queries.map((each) => [each.query, isIdle ? "0" : count(each.rate), count(each.total), each.plan]), [3])] : []));
     draw();
   }
 
-  function table(heads, rows, left = []) {
+  const lateRows = (rows) => rows ? el("span", {class: "warned"}, count(rows)) : "0";
+
+  function table(caption, heads, rows, left = []) {
     const cell = (tag, value, place) => el(tag, left.includes(place) ? {class: "left"} : {}, value instanceof Node ? value : String(value));
-    return el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((head, i) => cell("th", head, i)))),
+    return el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, ...heads.map((head, i) => cell("th", head, i)))),
       el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value, i) => cell("td", value, i))))));
   }
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
   function draw() {
-    const times = points.map((point) => point.at);
-    // Several batches may begin within a clock tick.
-    for (let i = 1; i < times.length; i++) if (times[i] <= times[i - 1]) times[i] = times[i - 1] + 0.001;
-    const busy = (read) => points.map((point) => read(point) / (point.trigger || 0.001));
-    plot("chart-rows", times, [["in", "in", busy((point) => sum(point.in))], ["out", "out", busy((point) => point.out), false, "right"]], count);
-    plot("chart-trigger", times, [["whole", "spark", points.map((point) => point.trigger), true], ["ours", "ours", points.map((point) => point.own), true]], seconds);
-    plot("chart-state", times, [["bytes", "ours", points.map((point) => point.stateBytes), true]], bytes);
-    plot("chart-lag", times, [["behind", "out", points.map((point) => point.watermark === null ? null : Math.max(0, point.at - point.watermark))]], seconds);
+    const of = (name) => samples.map((each) => none(each[name]) ? null : Math.max(0, each[name]));
+    plot("chart-rows", [["in", "in", of("in")], ["out", "out", of("out"), false, "right"]], count);
+    plot("chart-trigger", [["whole", "spark", of("trigger"), true], ["ours", "ours", of("own"), true]], seconds, STEPS);
+    plot("chart-state", [["bytes", "ours", of("stateBytes"), true]], bytes);
+    plot("chart-lag", [["behind", "out", of("lag")]], seconds, STEPS);
   }
 
   const fromZero = {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]};
 
-  function plot(id, times, series, words) {
-    const data = [times, ...series.map((each) => each[2])];
-    const width = Math.max(240, $(id).parentElement.clientWidth - 26);
+  // Two rows of charts fill a screen below the tiles and above the tables.
+  const size = (id) => ({width: Math.max(240, $(id).parentElement.clientWidth - 26), height: Math.max(170, Math.min(360, (innerHeight - 740) / 2))});
+
+  function plot(id, series, words, incrs) {
+    const data = [samples.map((each) => each.number), ...series.map((each) => each[2])];
     if (charts[id]) {
-      if (charts[id].width !== width) charts[id].setSize({width, height: 170});
+      const wanted = size(id);
+      if (charts[id].width !== wanted.width || charts[id].height !== wanted.height) charts[id].setSize(wanted);
       charts[id].setData(data);
-      return;
+      return latestInLegend(charts[id]);
     }
-    const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
     const axis = {stroke: colour("soft"), grid: {stroke: colour("line"), width: 1}, ticks: {stroke: colour("line")}};
-    const marks = {hooks: {drawAxes: [(chart) => {
-      const context = chart.ctx;
-      context.save(); context.strokeStyle = colour("bad"); context.setLineDash([4, 4]);
-      for (const record of records) {
-        if (record.phase !== "began" && record.kind !== "move" && record.action !== "moved") continue;
-        const point = points.find((each) => each.batch === record.batch);
-        if (!point) continue;
-        const x = chart.valToPos(point.at, "x", true);
-        context.beginPath(); context.moveTo(x, chart.bbox.top); context.lineTo(x, chart.bbox.top + chart.bbox.height); context.stroke();
-      }
-      context.restore();
-    }]}};
-    charts[id] = new uPlot({width, height: 170, plugins: [marks], cursor: {drag: {x: true, y: false}},
-      series: [{label: "time", value: (_, time) => time === null ? "–" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5, fill: fill ? colour(tint) + "40" : undefined,
-        points: {show: false}, value: (_, value) => value === null ? "–" : words(value)}))],
-      axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(clock)}, {...axis, size: 88, values: (_, ticks) => ticks.map((tick) => words(tick)), stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
-        ...series.filter((each) => each[4]).map((each) => ({...axis, scale: each[4], side: 1, size: 88, grid: {show: false}, stroke: colour(each[1]), values: (_, ticks) => ticks.map((tick) => words(tick))}))],
+    const tall = {...axis, size: 72, values: (_, ticks) => ticks.map(words), ...(incrs ? {incrs} : {})};
+    const path = uPlot.paths.stepped({align: 1});
+    charts[id] = new uPlot({...size(id), cursor: {drag: {x: true, y: false}}, plugins: [{hooks: {drawAxes: [marks], setLegend: [latestInLegend]}}],
+      series: [{label: "time", value: (_, time) => none(time) ? "" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5,
+        fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: (chart) => chart.data[0].length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
+      axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
+        ...series.filter((each) => each[4]).map((each) => ({...tall, scale: each[4], side: 1, grid: {show: false}, stroke: colour(each[1])}))],
       scales: {y: fromZero, right: fromZero}}, data, $(id));
+    latestInLegend(charts[id]);
+  }
+
+  // Without a cursor the legend has the latest values.
+  function latestInLegend(chart) {
+    const idx = chart.data[0].length - 1;
+    if (!(chart.cursor.left >= 0) && idx >= 0 && chart.legend.idx !== idx) chart.setLegend({idx});
+  }
+
+  // Changes of the plan and moves, as dashed lines.
+  function marks(chart) {
+    const context = chart.ctx;
+    context.save();
+    context.strokeStyle = colour("bad");
+    context.setLineDash([4, 4]);
+    for (const record of records) {
+      if (record.phase !== "began" && record.kind !== "move") continue;
+      const sample = samples.find((each) => each.first <= record.batch && record.batch <= each.batch);
+      if (!sample) continue;
+      const x = chart.valToPos(sample.number, "x", true);
+      context.beginPath();
+      context.moveTo(x, chart.bbox.top);
+      context.lineTo(x, chart.bbox.top + chart.bbox.height);
+      context.stroke();
+    }
+    context.restore();
   }
 
   // --- the plan -----------------------------------------------------------------------------------------------------
 
   async function showPlan() {
-    if (!points.length) {
+    if (!figures) {
       $("picture").replaceChildren(el("p", {class: "none"}, run.hasPicture ? "Waiting for the first batch …" : "A stored run has the texts of its plans only."));
-      $("slots").replaceChildren(table(["slot", "groups"], Object.entries((run.facts || {}).slots || {})));
       return;
     }
-    const latest = points[points.length - 1], name = $("query").value, chosen = run;
-    $("plan-text").textContent = (latest.queries[name] || latest).plan;
-    const total = sum(latest.slots.map((slot) => slot.cpu)) || 1, most = Math.max(...latest.slots.map((slot) => slot.cpu), 1e-9);
-    const warm = (cpu) => el("span", {style: `background:rgba(var(--hot),${(0.75 * cpu / most).toFixed(2)});padding:.1rem .4rem;border-radius:4px`}, seconds(cpu));
-    $("slots").replaceChildren(table(["slot", "CPU", "share", "rows in", "results", "state", "groups", "hot state"], latest.slots.map((slot) => [
-      slot.slot, warm(slot.cpu), (100 * slot.cpu / total).toFixed(0) + " %", count(slot.in), count(slot.out), bytes(slot.bytes), slot.groups,
-      slot.groups ? (slot.hot ? "yes" : "rebuilt") : "–"])));
-    if (drawn === latest.batch + name) return;
-    drawn = latest.batch + name;
-    const answer = await fetch(`api/runs/${encodeURIComponent(chosen.id)}/plan.svg?query=${encodeURIComponent(name)}`);
-    if (answer.ok && chosen === run) $("picture").innerHTML = await answer.text();
+    const name = $("query").value, chosen = run, wanted = `${run.id} ${figures.batch} ${name}`;
+    $("plan-text").textContent = (figures.queries.find((each) => each.query === name) || figures).plan;
+    if (drawn === wanted) return;
+    drawn = wanted;
+    const picture = await fetch(`api/runs/${encodeURIComponent(chosen.id)}/plan.svg?query=${encodeURIComponent(name)}`);
+    if (picture.ok && drawn === wanted) $("picture").innerHTML = await picture.text();
   }
 
   // "0-7, 12" as a list of numbers; null if it is none.
@@ -211,7 +267,7 @@
       const value = await answer.json();
       say(answer.ok ? "asked for; the next batch takes it up" : value.error, answer.ok ? "good" : "bad");
     } catch {
-      say("the console does not answer", "bad");
+      say("no answer from the console", "bad");
     }
   }
 
@@ -219,6 +275,7 @@
 
   function headline(record) {
     switch (record.kind) {
+      case "start": return `started with ${record.plan}: ${record.reason}`;
       case "decision": return record.action === "migrate" ? `change to ${record.proposed}: ${record.reason}` : `keep ${record.plan}: ${record.reason}`;
       case "migration": return record.phase === "began" ? `${record.from} → ${record.to} by ${record.strategy}, ${count(record.recomputedRows)} rows computed in ${seconds(record.seconds)}`
         : `${record.phase}: the plan is ${record.plan}` + (record.reason ? ` (${record.reason})` : "");
@@ -230,26 +287,29 @@
   }
 
   function around(batch) {
-    const before = points.filter((point) => point.batch < batch).slice(-5), after = points.filter((point) => point.batch > batch).slice(0, 5);
+    const known = samples.filter((each) => each.batches);
+    const before = known.filter((each) => each.batch < batch).slice(-5), after = known.filter((each) => each.first > batch).slice(0, 5);
     if (!before.length && !after.length) return null;
-    const mean = (several, read) => several.length ? several.reduce((total, point) => total + read(point), 0) / several.length : null;
-    const line = (words, several) => [words, several.length, several.length ? seconds(mean(several, (point) => point.trigger)) : "–",
-      several.length ? seconds(mean(several, (point) => sum(point.slots.map((slot) => slot.cpu)))) : "–",
-      several.length ? bytes(mean(several, (point) => point.stateBytes) | 0) : "–", several.length ? mean(several, (point) => point.skew).toFixed(2) : "–"];
-    return el("div", {class: "scroll"}, table(["batches", "count", "trigger", "CPU of slots", "state", "skew"], [line("before", before), line("after", after)]));
+    const total = (several, read) => several.reduce((found, each) => found + each.batches * read(each), 0);
+    const line = (words, several) => {
+      const batches = total(several, () => 1), mean = (read, unit) => batches ? unit(total(several, read) / batches) : "–";
+      return [words, batches, mean((each) => each.trigger, seconds), mean((each) => each.cpu, seconds), mean((each) => each.stateBytes, bytes), mean((each) => each.skew, short)];
+    };
+    return el("div", {class: "scroll"}, table("", ["batches", "count", "trigger", "CPU of slots", "state", "skew"], [line("before", before), line("after", after)]));
   }
 
   function details(record) {
     const parts = [];
+    const cost = (which, plan, value) => [which, plan, number(value.cpu), none(value.memory) ? "–" : bytes(value.memory), number(value.rate)];
+    const costs = (...rows) => el("div", {class: "scroll"}, table("", ["", "plan", "cores", "memory", "results/s"], [...rows, ...(record.considered || []).map((each) => cost(each.reason, each.plan, each.cost))], [0, 1]));
+    if (record.kind === "start") parts.push(el("p", {class: "note"}, "Costs as estimated before the first batch."), costs(cost("taken", record.plan, record.cost)));
     if (record.kind === "decision") {
-      const cost = (which, plan, value) => [which, plan, number(value.cpu), value.memory === null ? "–" : bytes(Math.round(value.memory)), number(value.rate)];
       parts.push(el("p", {class: "note"}, `Looked because ${record.trigger} (policy ${record.policy}, proposed by the ${record.origin}).`));
-      parts.push(el("div", {class: "scroll"}, table(["", "plan", "cores", "memory", "results/s"], [cost("in force", record.plan, record.cost), cost("proposed", record.proposed, record.proposedCost),
-        ...(record.considered || []).map((each) => cost(each.reason, each.plan, each.cost))], [0, 1])));
+      parts.push(costs(cost("in force", record.plan, record.cost), cost("proposed", record.proposed, record.proposedCost)));
       if (record.migrationCost) parts.push(el("p", {class: "note"}, "Migration as estimated: " + Object.entries(record.migrationCost).map(([key, value]) => `${key} ${typeof value === "number" ? number(value) : value}`).join(", ")));
       parts.push(el("details", {}, el("summary", {}, "Statistics it rested on"), el("pre", {}, JSON.stringify(record.statistics, null, 1))));
     }
-    const nearby = record.kind === "decision" && record.action === "keep" ? null : around(record.batch);
+    const nearby = record.kind === "start" || record.action === "keep" ? null : around(record.batch);
     if (nearby) parts.push(nearby);
     parts.push(el("details", {}, el("summary", {}, "The record"), el("pre", {}, JSON.stringify(record, null, 1))));
     return parts;
@@ -258,7 +318,8 @@
   let listed = "";
   function showWhy() {
     const all = $("keeps").checked;
-    const shown = records.filter((record) => all || record.action !== "keep").slice(-300).reverse();
+    const wanted = records.filter((record) => all || record.action !== "keep");
+    const shown = [...wanted.slice(0, -300).filter((record) => record.kind === "start"), ...wanted.slice(-300)].reverse();
     const key = run.id + shown.length + all + JSON.stringify(shown[0] || "");
     if (key === listed) return;
     listed = key;
@@ -267,7 +328,7 @@
         el("summary", {}, el("span", {}, `batch ${record.batch}`), el("span", {}, (record.query ? record.query + ": " : "") + headline(record))));
       node.addEventListener("toggle", () => { if (node.open && node.children.length === 1) node.append(...details(record)); });
       return node;
-    }) : [el("p", {class: "none"}, "Nothing was decided yet.")]));
+    }) : [el("p", {class: "none"}, "Nothing was recorded yet.")]));
   }
 
   // --- views --------------------------------------------------------------------------------------------------------
@@ -286,12 +347,14 @@
     if (name) open(name);
   });
   $("run").addEventListener("change", () => { follow(runs.find((each) => each.id === $("run").value)); show(); });
-  $("query").addEventListener("change", () => { drawn = -1; show(); });
+  $("query").addEventListener("change", show);
+  $("token").addEventListener("input", showControls);
+  $("picture").addEventListener("click", () => $("picture").classList.toggle("full"));
   $("keeps").addEventListener("change", show);
   for (const button of document.querySelectorAll("[data-action]")) button.addEventListener("click", () => act(button.dataset.action));
   window.addEventListener("resize", () => { if (view === "now") show(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const chart of Object.values(charts)) chart.destroy(); charts = {}; show(); });
-  const keepLooking = () => loadRuns().catch(() => status("the console does not answer", "failed"));
+  const keepLooking = () => loadRuns().catch(silence);
   keepLooking();
   setInterval(keepLooking, 5000);
 })();

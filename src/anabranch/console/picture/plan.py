@@ -140,6 +140,8 @@ class _Piece:
     colours: Colours
     width: float
     title: str
+    heat: float = 0.0
+    """The share of the work, from 0 to 1, that its colour shows."""
 
     @property
     def height(self) -> float:
@@ -148,6 +150,8 @@ class _Piece:
     def draw(self, x: float, y: float, *, width: float | None = None, height: float | None = None) -> str:
         wide = width or self.width
         parts = [svg.box(x, y, wide, height or self.height, self.colours)]
+        if self.heat:
+            parts.append(svg.glow(x, y, wide, height or self.height, _HOT, self.heat))
         baseline = y + _PADDING
         for words, face in self.lines:
             baseline += face.line
@@ -247,9 +251,7 @@ def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -
     wrapped = tuple(tuple(_QUIET.wrap(order, child.width - 12, 3)) for order, child in zip(orders, inputs, strict=True))
     is_shared = plan.shape in labels.shared
     piece = _join_piece(plan, labels.added[plan.shape], width, labels.notes.get(plan.shape, ""), is_shared=is_shared)
-    if plan.shape in labels.heat:
-        cold = piece.colours
-        piece = replace(piece, colours=Colours(svg.blend(cold.fill, _HOT, labels.heat[plan.shape]), cold.stroke))
+    piece = replace(piece, heat=labels.heat.get(plan.shape, 0.0))
     return _Placed(plan, piece, wrapped, left, width, tuple(inputs))
 
 

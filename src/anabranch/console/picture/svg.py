@@ -59,16 +59,6 @@ class Drawing:
     parts: tuple[str, ...]
 
 
-def blend(cold: str, hot: str, share: float) -> str:
-    """Mixes two colours, given as #rrggbb.
-
-    >>> blend("#000000", "#ff8040", 0.5)
-    '#804020'
-    """
-    parts = ((int(cold[at : at + 2], 16), int(hot[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{int(low + (high - low) * share + 0.5):02x}" for low, high in parts)
-
-
 def text(x: float, y: float, words: str, face: Face, *, anchor: str = "middle") -> str:
     weight = ' font-weight="600"' if face.bold else ""
     family = f' font-family="{MONO}"' if face.mono else ""
@@ -82,6 +72,14 @@ def box(x: float, y: float, width: float, height: float, colours: Colours, *, ra
     return (
         f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" '
         f'fill="{colours.fill}" stroke="{colours.stroke}" stroke-width="1.2"/>'
+    )
+
+
+def glow(x: float, y: float, width: float, height: float, colour: str, share: float) -> str:
+    """Covers a box with a colour that is as strong as a share, from 0 to 1."""
+    return (
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="6" fill="{colour}" '
+        f'fill-opacity="{share:.3f}"/>'
     )
 
 

@@ -305,6 +305,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "regexp_extract": patterns.regexp_extract,
     "regexp_replace": patterns.regexp_replace,
     "field": nested.field,
+    "window": nested.window,
     "element": nested.element,
     "size": nested.size,
     "unix_micros": lambda value: value.cast(pa.int64()),

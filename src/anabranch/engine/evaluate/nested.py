@@ -16,6 +16,12 @@ def field(values: pa.Array, name: pa.Array) -> pa.Array:
 
 
 @on_arrays
+def window(start: pa.Array, end: pa.Array) -> pa.Array:
+    """A struct of the bounds of each window."""
+    return pa.StructArray.from_arrays([start, end], names=["start", "end"])
+
+
+@on_arrays
 def element(values: pa.Array, place: pa.Array) -> pa.Array:
     """The element of each array at a position from 0, or the value of each map at a key; NULL where there is none."""
     if pa.types.is_map(values.type):

@@ -1,4 +1,4 @@
-"""Residual predicates (`Terms`): a query's restrictions on a shared relation beyond those of all queries.
+"""Residual predicates (`ResidualPredicates`): a query's restrictions on a shared relation beyond those of all queries.
 
 A shared relation keeps rows for the longest window of its queries and applies only the filter that all of them share. A
 query with a shorter window or its own filter drops the rest here.
@@ -20,17 +20,19 @@ from anabranch.engine.operators.inputs import InputWork
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.query_set import Terms
+from anabranch.plan.query_set import ResidualPredicates
 
 
-def demanded(several: Iterable[Terms], found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def demanded(
+    several: Iterable[ResidualPredicates], found: Combinations, bases: Mapping[str, BaseState]
+) -> Combinations:
     """Returns the combinations that pass the residual predicates, with their shortened deadlines."""
     for terms in several:
         found = passing(terms, within(terms, found, bases), bases)
     return found
 
 
-def within(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def within(terms: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
     """Returns the combinations that are valid in the query's own, shorter window of a relation."""
     if not terms.is_shorter or not len(found):
         return found
@@ -39,7 +41,7 @@ def within(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) ->
     return keep(replace(found, deadline=deadline), found.newest <= deadline)
 
 
-def passing(terms: Terms, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def passing(terms: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
     """Returns the combinations that pass the query's own filter of a relation."""
     if terms.filter is None or not len(found):
         return found
@@ -51,7 +53,7 @@ class Demanding:
     """An input operator behind residual predicates."""
 
     inner: InputWork
-    terms: tuple[Terms, ...]
+    terms: tuple[ResidualPredicates, ...]
     bases: Mapping[str, BaseState]
 
     def work(self, found: Combinations) -> Combinations:

@@ -17,7 +17,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import Terms
+from anabranch.plan.query_set import ResidualPredicates
 from anabranch.stats.step import StepStatistics
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PlanContext:
     arena: Arena
     meter: Meter = field(default_factory=Meter)
     owns: Ownership | None = None
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[ResidualPredicates, ...] = ()
     """The query's restrictions on shared relations beyond those of all queries."""
     shared: Mapping[Shared, SharedJoin] = field(default_factory=dict)
     """The shared joins of the whole set."""

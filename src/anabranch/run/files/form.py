@@ -3,7 +3,7 @@
 A stream is a scan of files, or a frame over one that selects, computes and filters (`spark/scans`). `Reading` says
 both: which columns of the files are read, and what becomes of them.
 
-Law: rows are those that Spark would read. What a form cannot be sure of, it leaves to Spark (`look_into`).
+Invariant: rows are those that Spark would read. What a form cannot be sure of, it leaves to Spark (`look_into`).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from anabranch.run.links.link import (
     closed_error,
     following,
     overrun,
+    refuse_gap,
 )
 from anabranch.run.locations import UNKNOWN, locate
 
@@ -76,14 +77,16 @@ class FolderLink:
         return names[-1] if names else NO_BATCH
 
     def entries(self, after: int, to: int) -> list[Entry]:
-        found = [self._entry(batch) for batch in range(after + 1, to + 1) if batch >= self._first()]
+        first = self._first()
+        refuse_gap(self.name, after, to, first)
+        found = [self._entry(batch) for batch in range(after + 1, to + 1) if batch >= first]
         if any(entry is None for entry in found):
-            self._refuse_closed()
+            self.refuse_closed()
             raise LinkError(f"link '{self.name}' lacks a batch between {after} and {to}")
         return [entry for entry in found if entry is not None]
 
     def read(self, entry: Entry) -> list[pa.Table]:
-        self._refuse_closed()
+        self.refuse_closed()
         tables = []
         for part in entry.parts:
             with self._named(), self._files.open_input_file(f"{self._root}/parts/{part.name}") as stream:
@@ -172,7 +175,7 @@ class FolderLink:
         for name in self._names("parts"):
             self._delete(f"parts/{name}")
 
-    def _refuse_closed(self) -> None:
+    def refuse_closed(self) -> None:
         if (closed := self._json("closed.json")) is not None:
             raise closed_error(self.name, closed["reason"])
 

@@ -189,6 +189,16 @@ def following(name: str, before: Entry | None, batch: int, parts: Sequence[Part]
     )
 
 
+def refuse_gap(name: str, after: int, to: int, first: int) -> None:
+    """Refuses to continue after a batch if batches between it and the first that is left are gone."""
+    if NO_BATCH < after < min(first - 1, to):
+        raise LinkError(
+            f"link '{name}' begins with batch {first}, and its reader continues after batch {after}",
+            detail="rows that the reader has not taken are lost",
+            hint="restore the store of the producer's site, or deploy the query that reads the link again",
+        )
+
+
 def closed_error(name: str, reason: str) -> LinkClosed:
     return LinkClosed(
         f"link '{name}' is closed",

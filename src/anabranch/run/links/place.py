@@ -1,7 +1,8 @@
-"""Opens links by their place: a folder, or the URL of a Redis server."""
+"""Opens links by their place: a folder, a Redis server, a site that serves its links, or a directory of such sites."""
 
 from __future__ import annotations
 
+from anabranch.run.links import directory, flight
 from anabranch.run.links.folder import FolderLink
 from anabranch.run.links.link import LIMIT, Link
 from anabranch.run.links.redis import SCHEMES, RedisLink
@@ -9,6 +10,10 @@ from anabranch.run.links.redis import SCHEMES, RedisLink
 
 def open_link(place: str, name: str, limit: int = LIMIT) -> Link:
     """The link of that name at a place; nothing is made before the first batch."""
+    if place.startswith(directory.SCHEME):
+        place = directory.found(place, name)
     if place.startswith(SCHEMES):
         return RedisLink(place, name, limit)
+    if place.startswith(flight.SCHEMES):
+        return flight.FlightLink(place, name, limit)
     return FolderLink(place, name, limit)

@@ -27,6 +27,7 @@ from anabranch.run.links.link import (
     closed_error,
     following,
     overrun,
+    refuse_gap,
 )
 from anabranch.settings.secrets import from_environment
 
@@ -105,6 +106,7 @@ class RedisLink:
     def entries(self, after: int, to: int) -> list[Entry]:
         found = self._range(after + 1, to)
         first = self._range(0, to)[:1]
+        refuse_gap(self.name, after, to, first[0].batch if first else 0)
         expected = range(max(after + 1, first[0].batch if first else 0), to + 1)
         if [entry.batch for entry in found] != list(expected):
             self._refuse_closed()

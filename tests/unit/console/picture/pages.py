@@ -21,7 +21,7 @@ def boxes_apart(svg: str) -> int:
     boxes = [
         tuple(float(rect.get(name, "0")) for name in ("x", "y", "width", "height"))
         for rect in root.iter(f"{SVG}rect")
-        if rect.get("x") is not None
+        if rect.get("x") is not None and rect.get("fill-opacity") is None
     ]
     for index, (x, y, wide, tall) in enumerate(boxes):
         assert x >= 0

@@ -10,8 +10,6 @@ from lab.papers.migration_costs import (
     Streams,
     moving_state_length,
     parallel_track_length,
-    parallel_track_work,
-    work,
 )
 
 OLD, NEW = parse("(((a b) c) d)"), parse("(((b c) d) a)")
@@ -34,15 +32,6 @@ def test_one_window_for_one_join_and_two_above() -> None:
     assert parallel_track_length(OLD, 2.0) == 4.0
 
 
-def test_the_work_of_one_join_is_equations_12_5_and_12_6() -> None:
-    plan = parse("(a b)")
-    a, b, w = 10.0, 20.0, 2.0
-    at_rest = 2 * w * (2 * 1e-3 * a * b * w + 2 * 1e-4 * (a + b))
-    filling = w * 1e-4 * (a + b) + 1e-3 * a * b * w**2
-    assert 2 * w * work(plan, STREAMS) == pytest.approx(at_rest)
-    assert parallel_track_work(plan, plan, STREAMS) == pytest.approx(at_rest + filling + at_rest / 2)
-
-
 def test_the_models_are_for_binary_trees() -> None:
-    with pytest.raises(PlanError, match=r"\(a b c d\)"):
-        work(parse("(a b c d)"), STREAMS)
+    with pytest.raises(PlanError, match=r"\(b c d\)"):
+        moving_state_length(OLD, parse("((b c d) a)"), STREAMS)

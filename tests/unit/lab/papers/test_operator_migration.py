@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from lab.balance_operator_level import NEW, OLD, traffic
+from lab.balance_operator_level import NEW, OLD, Rows, pairs_born, traffic
 from lab.papers.operator_migration import (
     Delivered,
     Machine,
@@ -76,3 +77,12 @@ def test_a_message_that_does_not_belong_there_is_refused() -> None:
         manager.receive(Message("Activated", "m1", "manager"))
     with pytest.raises(ValueError, match="does not know"):
         Machine("m1", {}).receive(Message("Hello", "manager", "m1"))
+
+
+def test_pairs_are_counted_by_their_later_row() -> None:
+    left = Rows(np.array([-3.0, -1.0, 2.0]), np.array([1, 1, 2]))
+    right = Rows(np.array([0.5, 1.0, 2.5, 9.0]), np.array([1, 3, 2, 2]))
+    assert pairs_born(left, right, 2.0, 0.0) == 2
+    assert pairs_born(left, right, 4.0, 0.0) == 3
+    assert pairs_born(left, right, 4.0, 1.0) == 1
+    assert pairs_born(right, left, 4.0, 1.0) == 1

@@ -11,13 +11,10 @@ from lab.papers.rate_model import (
     RateModel,
     StreamRate,
     cardinality_cost,
-    hash_arrival,
     join_rate,
     local_rate,
     local_time,
-    nested_loop_arrival,
     outputs,
-    projection_rate,
     selection_rate,
     time_to,
 )
@@ -30,8 +27,6 @@ def model(arrival: float = 0.0, extra: float = 0.0, cardinality: float = inf) ->
 
 
 def test_operators_put_out_what_arrives_until_they_saturate() -> None:
-    assert projection_rate(10, 0.05) == 10
-    assert projection_rate(40, 0.05) == pytest.approx(20)
     assert selection_rate(500, 0.0, 0.1) == pytest.approx(50)
     assert selection_rate(500, 1 / 50, 0.1) == pytest.approx(5)
 
@@ -45,11 +40,6 @@ def test_two_selections_differ_tenfold_by_their_order() -> None:
 def test_a_join_rate_grows_with_time_and_falls_by_its_load() -> None:
     assert join_rate(50, 100, 5e-3, 0.0, 0.0, 2.0) == pytest.approx(50)
     assert join_rate(50, 100, 5e-3, 0.01, 0.01, 2.0) == pytest.approx(50 / 1.5)
-
-
-def test_arrival_costs_of_the_two_joins() -> None:
-    assert hash_arrival(1, 2, 3) == 6
-    assert nested_loop_arrival(1, 0.5, 10, 4) == 21
 
 
 def test_outputs_without_load_are_the_product_of_what_arrived() -> None:
