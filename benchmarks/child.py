@@ -42,6 +42,7 @@ SETTINGS = {
 }
 MODULES: dict[System, str] = {
     "ours": "ours",
+    "ours-delta": "ours",
     "native": "spark_native",
     "native-rocksdb": "spark_native",
     "native-our-jvm": "spark_native",

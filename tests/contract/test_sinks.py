@@ -32,6 +32,7 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("v", pa.string())))
 COLUMNS = "k bigint, v string"
+EMPTY = pa.table({"k": [], "v": []})
 Rows: TypeAlias = list[tuple[int, str]]
 
 
@@ -95,6 +96,47 @@ def table(spark: SparkSession, folder: Path) -> Case:
     )
 
 
+def delta(*partition_by: str) -> Callable[[SparkSession, Path], Case]:
+    def make(spark: SparkSession, folder: Path) -> Case:
+        deltalake = pytest.importorskip("deltalake", reason="the extra 'delta' is not installed")
+
+        def read() -> Rows:
+            rows = deltalake.DeltaTable(str(folder)).to_pyarrow_table() if folder.exists() else EMPTY
+            return sorted((row["k"], row["v"]) for row in rows.to_pylist())
+
+        options = {"path": str(folder)}
+        return Case(
+            lambda: make_sink("delta", options, spark=spark, schema=SCHEMA, partition_by=partition_by),
+            read,
+        )
+
+    return make
+
+
+def iceberg(*partition_by: str) -> Callable[[SparkSession, Path], Case]:
+    def make(spark: SparkSession, folder: Path) -> Case:
+        pytest.importorskip("pyiceberg", reason="the extra 'iceberg' is not installed")
+        from pyiceberg.catalog import load_catalog
+
+        folder.mkdir()
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+
+        def read() -> Rows:
+            catalogue = load_catalog("default", **catalog)
+            if not catalogue.table_exists("db.results"):
+                return []
+            rows = catalogue.load_table("db.results").scan().to_arrow()
+            return sorted((row["k"], row["v"]) for row in rows.to_pylist())
+
+        options = {"table": "db.results", **catalog}
+        return Case(
+            lambda: make_sink("iceberg", options, spark=spark, schema=SCHEMA, partition_by=partition_by),
+            read,
+        )
+
+    return make
+
+
 def read_files(spark: SparkSession, format: str, folder: Path, **options: str) -> Rows:
     if not folder.exists():
         return []
@@ -109,6 +151,10 @@ CASES: dict[str, Callable[[SparkSession, Path], Case]] = {
     "csv": files("csv", header="true"),
     "xml": files("xml", rowTag="ROW"),
     "table": table,
+    "delta": delta(),
+    "partitioned delta": delta("v"),
+    "iceberg": iceberg(),
+    "partitioned iceberg": iceberg("v"),
 }
 
 

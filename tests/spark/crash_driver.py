@@ -2,8 +2,9 @@
 
     python crash_driver.py <folder> <moment> <batch> <plan> <slots> <story as JSON>
 
-A moment is a phase that the runner announces (`begin`, `written`, `committed`, `collected`) or one of `MOMENTS`, which
-lie between them: inside the sink, inside the commit, inside the collection, and inside the step of a worker.
+A moment is a phase that the runner announces (`begin`, `written`, `diverted`, `committed`, `collected`) or one of
+`MOMENTS`, which lie between them: inside the sink, inside the commit, inside the collection, and inside the step of a
+worker.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -30,12 +31,14 @@ from anabranch.run.work import Work
 from anabranch.spark import worker
 from anabranch.spark.runner import RunOptions, SparkRunner, start_query
 from anabranch.spark.session import local_session
-from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
+from anabranch.spark.sinks.lake import LakeSink
+from anabranch.spark.sinks.make import make_sink
+from anabranch.spark.sinks.worker_files import WorkerFileSink
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die, die_at
-from tests.spark.stories import Story, frames
+from tests.spark.stories import Story, frames, sink_options
 
-PHASES = ("begin", "written", "committed", "collected")
+PHASES = ("begin", "written", "diverted", "committed", "collected")
 
 
 def main(folder: Path, moment: str, batch: int, plan: str, slots: int, story: Story) -> None:
@@ -45,7 +48,8 @@ def main(folder: Path, moment: str, batch: int, plan: str, slots: int, story: St
 
 def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str, slots: int, story: Story) -> Any:
     query = compile_query(story.cql, story.catalog())
-    sink = WorkerFileSink(str(folder / "out"), ParquetFiles("snappy"))
+    sink = make_sink(story.sink, sink_options(story.sink, folder), spark=spark, schema=query.schema)
+    assert isinstance(sink, WorkerFileSink | LakeSink)
     runner: SparkRunner | None = None
 
     def announce(phase: str, number: int) -> None:
@@ -72,30 +76,40 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
 # --- in the driver: set up when the batch begins, or when its results are written -------------------------------------
 
 
-def _before_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
-    die_at(sink.folder, "publish", after=False)
+BatchSink: TypeAlias = WorkerFileSink | LakeSink
 
 
-def _amid_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
+def _die_publishing(sink: BatchSink, *, after: bool) -> None:
+    if isinstance(sink, LakeSink):
+        die_at(sink.table, "commit", after=after)
+    else:
+        die_at(sink.folder, "publish", after=after)
+
+
+def _before_publish(runner: SparkRunner, sink: BatchSink) -> None:
+    _die_publishing(sink, after=False)
+
+
+def _amid_publish(runner: SparkRunner, sink: BatchSink) -> None:
     sink.folder._files = MortalFiles()
     die_at(sink.folder._files, "move", after=True)
 
 
-def _after_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
-    die_at(sink.folder, "publish", after=True)
+def _after_publish(runner: SparkRunner, sink: BatchSink) -> None:
+    _die_publishing(sink, after=True)
 
 
-def _before_rename(runner: SparkRunner, sink: WorkerFileSink) -> None:
+def _before_rename(runner: SparkRunner, sink: BatchSink) -> None:
     runner.store.files = MortalFiles()
     die_at(runner.store.files, "move", after=False)
 
 
-def _amid_collection(runner: SparkRunner, sink: WorkerFileSink) -> None:
+def _amid_collection(runner: SparkRunner, sink: BatchSink) -> None:
     runner.store.files = MortalFiles()
     die_at(runner.store.files, "delete_file", after=True)
 
 
-MOMENTS: Mapping[str, Callable[[SparkRunner, WorkerFileSink], None]] = {
+MOMENTS: Mapping[str, Callable[[SparkRunner, BatchSink], None]] = {
     "before the files are published": _before_publish,
     "when one file is published": _amid_publish,
     "when all files are published": _after_publish,

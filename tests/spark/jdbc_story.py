@@ -32,12 +32,12 @@ MOMENTS = ("DELETE", "INSERT", "commit", "count")
 """After which statement the driver dies: inside the transaction, behind it, or between staging and publishing."""
 
 
-def check(url: str, jar: str, folder: Path) -> None:
-    """Kills the driver at every moment, lets it end, and compares the table with the batch answer."""
+def check(url: str, jar: str, folder: Path, moments: tuple[str, ...]) -> None:
+    """Kills the driver at each moment, lets it end, and compares the table with the batch answer."""
     tables = STORY.tables()
     for batch in cut(tables, 8):
         feed(folder, batch)
-    for moment in MOMENTS:
+    for moment in moments:
         code = _child(folder, url, jar, moment)
         assert code == -signal.SIGKILL, f"the driver ended with {code} instead of being killed at {moment}"
     assert _child(folder, url, jar, "never") == 0

@@ -68,6 +68,7 @@ class Story:
     switches: Sequence[tuple[int, str, str]] = ()
     moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
     is_apart: bool = False
+    sink: str = "parquet"
     """Whether each stream is a folder of its own, whose files the slots read; for stories that are fed beforehand."""
 
     @property
@@ -187,16 +188,38 @@ def register(spark: SparkSession, story: Story, folder: Path, **idle_timeouts: s
     return session
 
 
-def run(query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2) -> anabranch.QueryHandle:
+def run(
+    query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2, sink: str = "parquet"
+) -> anabranch.QueryHandle:
     """Runs the query over all feeds so far; results and checkpoint are in folders below `folder`."""
-    writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(folder / "out"))
+    writer = query.writeStream.format(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    writer = writer.options(**sink_options(sink, folder)).trigger(availableNow=True)
+    handle = writer.plan(plan).slots(slots).start()
     handle.awaitTermination()
     return handle
 
 
-def written(folder: Path) -> Answer:
-    """The rows in the Parquet sink."""
+def sink_options(sink: str, folder: Path) -> dict[str, str]:
+    """The options of a sink whose results are below `folder`."""
+    if sink != "iceberg":
+        return {"path": str(folder / "out")}
+    (folder / "out").mkdir(exist_ok=True)
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/out/catalog.db", "warehouse": f"file://{folder}/out"}
+    return {"table": "db.results", **catalog}
+
+
+def written(folder: Path, sink: str = "parquet") -> Answer:
+    """The rows in the sink, read by a library that is not ours."""
+    if sink == "delta":
+        from deltalake import DeltaTable
+
+        return rows_as_multiset(DeltaTable(str(folder / "out")).to_pyarrow_table())
+    if sink == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        options = sink_options(sink, folder)
+        rows = load_catalog("default", **options).load_table(options["table"]).scan().to_arrow()
+        return rows_as_multiset(rows)
     files = sorted((folder / "out").glob("part-*.parquet"))
     return rows_as_multiset(pa.concat_tables([parquet.read_table(file) for file in files])) if files else Answer()
 

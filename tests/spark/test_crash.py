@@ -41,13 +41,14 @@ GROUPS = Story(
 )
 FILES = replace(JOIN, is_apart=True)
 ONE_KEY = replace(JOIN, cql=JOIN.cql.replace("b.y = c.y", "b.x = c.x"))
+DELTA, ICEBERG = replace(FILES, sink="delta"), replace(FILES, sink="iceberg")
 ALL = (*PHASES, *MOMENTS, *IN_WORKER)
 
 
 def crash(folder: Path, story: Story, moment: str, batch: int, plan: str, slots: int) -> None:
     """Runs the story until the moment, at which the driver dies."""
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root), *sys.path])}
     command = [sys.executable, str(Path(crash_driver.__file__)), str(folder), moment, str(batch), plan, str(slots)]
     done = subprocess.run(
         [*command, json.dumps(asdict(story))],
@@ -69,16 +70,19 @@ def check_recovery(
     spark: SparkSession, folder: Path, story: Story, crashes: list[tuple[str, int]], plan: str, slots: int
 ) -> None:
     """The story crashes at each of the moments in turn, with two slots; then it goes on with that plan and slots."""
+    if story.sink != "parquet":
+        package = {"delta": "deltalake", "iceberg": "pyiceberg"}[story.sink]
+        pytest.importorskip(package, reason=f"the extra '{story.sink}' is not installed")
     tables = story.tables()
     for batch in cut(tables, BATCHES):
         (feed_apart if story.is_apart else feed)(folder, batch)
     for moment, number in crashes:
         crash(folder, story, moment, number, "mjoin", 2)
-        assert describe_difference(story.expected(tables), written(folder))
-    handle = run(register(spark, story, folder).sql(story.cql), folder, plan, slots)
+        assert describe_difference(story.expected(tables), written(folder, story.sink))
+    handle = run(register(spark, story, folder).sql(story.cql), folder, plan, slots, story.sink)
     assert handle.report()["late_rows"] == 0
     assert not [*(folder / "checkpoint" / "anabranch").rglob("*.partial")]
-    assert not describe_difference(story.expected(tables), written(folder))
+    assert not describe_difference(story.expected(tables), written(folder, story.sink))
 
 
 @own_driver
@@ -88,8 +92,10 @@ def check_recovery(
         (JOIN, "when one file is published", 2, "((a b) c)", 3),
         (GROUPS, "committed", 1, "(b a)", 2),
         (FILES, "in the middle of a step", 2, "((a b) c)", 3),
+        (DELTA, "when all files are published", 2, "((a b) c)", 3),
+        (ICEBERG, "when all files are published", 2, "((a b) c)", 3),
     ],
-    ids=["publishing", "committed", "reading files"],
+    ids=["publishing", "committed", "reading files", "delta", "iceberg"],
 )
 def test_a_killed_driver_loses_and_repeats_nothing(
     story: Story, moment: str, batch: int, plan: str, slots: int, spark: SparkSession, tmp_path: Path
@@ -102,8 +108,14 @@ def test_a_killed_driver_loses_and_repeats_nothing(
 @pytest.mark.parametrize("moment", ALL)
 @pytest.mark.parametrize(
     ("story", "plan", "slots"),
-    [(JOIN, "((a b) c)", 3), (GROUPS, "(b a)", 1), (FILES, "((a b) c)", 3)],
-    ids=["join", "groups", "files"],
+    [
+        (JOIN, "((a b) c)", 3),
+        (GROUPS, "(b a)", 1),
+        (FILES, "((a b) c)", 3),
+        (DELTA, "((a b) c)", 3),
+        (ICEBERG, "((a b) c)", 3),
+    ],
+    ids=["join", "groups", "files", "delta", "iceberg"],
 )
 def test_a_driver_may_be_killed_at_any_moment(
     story: Story, plan: str, slots: int, moment: str, spark: SparkSession, tmp_path: Path

@@ -380,10 +380,15 @@ def test_a_length_of_time_comes_back_as_one(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
-def test_a_folder_of_sparks_own_sink_is_refused(spark: SparkSession, tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize(
+    ("log", "what"), [("_spark_metadata", "the sink of a Spark streaming query"), ("_delta_log", "a Delta table")]
+)
+def test_a_folder_of_sparks_own_sink_is_refused(
+    spark: SparkSession, tmp_path: Path, format: str, log: str, what: str
+) -> None:
     """What is not in its log nobody would see who reads the folder."""
-    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
-    with pytest.raises(errors.SinkError, match="is the sink of a Spark streaming query"):
+    (tmp_path / "out" / log).mkdir(parents=True)
+    with pytest.raises(errors.SinkError, match=f"is {what}"):
         make_sink(format, {"path": str(tmp_path / "out")}, spark=spark, schema=SCHEMA)
 
 
@@ -423,7 +428,7 @@ class _Union(AccumulatorParam[set[int]]):
         return value1 | value2
 
 
-@pytest.mark.parametrize("format", ["no.such.format", "avro", "delta"])
+@pytest.mark.parametrize("format", ["no.such.format", "avro"])
 def test_a_format_that_spark_does_not_have_is_refused_at_once(spark: SparkSession, format: str) -> None:
     with pytest.raises(errors.SpecError, match=f"Spark has no sink format '{format}'") as caught:
         make_sink(format, {"path": "p"}, spark=spark, schema=SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,36 @@ def test_a_table_is_read_again_and_met_by_later_batches(spark: SparkSession, tmp
     assert manifest["tables"] == {"customers": "000000002-customers.arrow"}
 
 
-@pytest.mark.parametrize("version", ["files", "SELECT MAX(name) FROM parquet.`{folder}/customers`"])
-def test_a_spec_says_when_a_table_has_changed(version: str, spark: SparkSession, tmp_path: Path) -> None:
+def _write_parquet(rows: pa.Table, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    parquet.write_table(rows, folder / "rows.parquet")
+
+
+def _write_delta(rows: pa.Table, folder: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="the extra 'delta' is not installed")
+    deltalake.write_deltalake(str(folder), rows, mode="overwrite")
+
+
+@pytest.mark.parametrize(
+    ("format", "write", "version"),
+    [
+        ("parquet", _write_parquet, "files"),
+        ("parquet", _write_parquet, "SELECT MAX(name) FROM parquet.`{folder}/customers`"),
+        ("delta", _write_delta, "files"),
+    ],
+)
+def test_a_spec_says_when_a_table_has_changed(
+    format: str, write: Callable[[pa.Table, Path], None], version: str, spark: SparkSession, tmp_path: Path
+) -> None:
     """The first batch meets the old rows; the table changes while the query runs, and the others meet the new ones."""
     story = Story("SELECT a.p AS p, t.name AS name FROM s0 [NOW] AS a, customers AS t WHERE a.x = t.x")
     batches = list(cut(story.tables(), 3))
-    (tmp_path / "customers").mkdir()
-    parquet.write_table(OLD, tmp_path / "customers" / "rows.parquet")
+    write(OLD, tmp_path / "customers")
     feed(tmp_path, batches[0])
     text = f"""
 streams: {{s0: {{format: parquet, path: {FEEDS}, schema: "ts timestamp, x bigint, p bigint", event_time: ts}}}}
 tables:
-  customers: {{format: parquet, path: customers, schema: "x bigint, name string", version: "{version}"}}
+  customers: {{format: {format}, path: customers, schema: "x bigint, name string", version: "{version}"}}
 query: {story.cql}
 sink: {{format: parquet, path: out}}
 checkpoint: checkpoint
@@ -76,7 +94,7 @@ slots: 2
     handle = prepare(parse(text.replace("{folder}", str(tmp_path)), folder=tmp_path), spark).start()
     try:
         handle.processAllAvailable()
-        parquet.write_table(NEW, tmp_path / "customers" / "rows.parquet")
+        write(NEW, tmp_path / "customers")
         for batch in batches[1:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()

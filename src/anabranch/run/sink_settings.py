@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from anabranch.errors import SpecError
-from anabranch.lang.schema import Schema
+from anabranch.lang.schema import Schema, is_integer, is_text, type_name
 from anabranch.run.formats import FILE_FORMATS
 
 KNOWN_FORMATS = FILE_FORMATS | {"memory", "console", "jdbc", "noop", "kafka", "delta", "iceberg"}
 """Formats that are certain to be there, and those of packages that many have."""
 BATCH, KEYS = "batchColumn", "keyColumns"
 _OURS = (BATCH.lower(), KEYS.lower(), "dbtable")
+_ICEBERG = ("table", "catalog", "compression")
 _ROWS = "numRows"
+COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
+"""Arrow's compression names, by Spark's name, for those that both support."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,15 @@ class JdbcTable:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class IcebergTarget:
+    """A table of an Iceberg catalog; `properties` are those of the catalog."""
+
+    table: str
+    catalog: str
+    properties: Mapping[str, str]
+
+
 def check_sink(sink: SinkSettings, schema: Schema) -> None:
     """Refuses settings that no run could use for results of these columns."""
     require_columns(sink.partition_by, schema)
@@ -67,6 +81,18 @@ def check_sink(sink: SinkSettings, schema: Schema) -> None:
             console_rows(sink.options)
         case "jdbc":
             jdbc_table(sink, schema)
+        case "delta":
+            _require_lake(sink, schema)
+            if sink.path is None:
+                raise SpecError("the 'delta' sink has no path", hint="give start(path) or option('path', …)")
+            if unknown := sorted(key for key in sink.options if key.lower() != "compression"):
+                raise SpecError(
+                    f"the 'delta' sink has no option '{unknown[0]}'",
+                    hint="it takes 'compression' only; credentials of object storage come from the environment",
+                )
+        case "iceberg":
+            _require_lake(sink, schema)
+            iceberg_target(sink)
         case format if format in FILE_FORMATS and sink.path is None:
             raise SpecError(f"the '{sink.format}' sink has no path", hint="give start(path) or option('path', …)")
 
@@ -107,6 +133,50 @@ def jdbc_table(sink: SinkSettings, schema: Schema) -> JdbcTable | None:
         raise SpecError(f"{BATCH} '{batch_column}' is a column of the results", hint="give it a name of its own")
     rest = {key: value for key, value in sink.options.items() if key.lower() not in _OURS}
     return JdbcTable(name, rest, batch_column, columns)
+
+
+def iceberg_target(sink: SinkSettings) -> IcebergTarget:
+    """The table and the catalog of an Iceberg sink; options that are not ours are properties of the catalog."""
+    lower = {key.lower(): value for key, value in sink.options.items()}
+    table = lower.get("table") or sink.path
+    if not table or "." not in table.strip("."):
+        raise SpecError(
+            "the 'iceberg' sink has no table" if not table else f"'{table}' is not the name of an Iceberg table",
+            hint="give option('table', 'namespace.name')",
+        )
+    properties = {key: value for key, value in sink.options.items() if key.lower() not in _ICEBERG}
+    return IcebergTarget(table, lower.get("catalog", "default"), properties)
+
+
+def compression(options: Mapping[str, str]) -> str:
+    """The compression of the Parquet files of a lake table, by its Arrow name."""
+    given = next((value for key, value in options.items() if key.lower() == "compression"), "snappy").lower()
+    if given not in COMPRESSIONS:
+        raise SpecError(
+            f"'{given}' is not a compression of Parquet files", hint=f"write one of {', '.join(sorted(COMPRESSIONS))}"
+        )
+    return COMPRESSIONS[given]
+
+
+def _require_lake(sink: SinkSettings, schema: Schema) -> None:
+    """Refuses columns that a Delta or Iceberg table cannot have."""
+    compression(sink.options)
+    for column in schema:
+        if pa.types.is_duration(column.type) or pa.types.is_null(column.type):
+            raise SpecError(
+                f"column '{column.name}' is of type {type_name(column.type)}",
+                detail=f"a '{sink.format}' table does not have this type",
+                hint="cast it in the SELECT list",
+            )
+    for name in sink.partition_by:
+        found = schema.find(name)
+        assert found is not None
+        kind = found.type
+        if not (is_integer(kind) or is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)):
+            raise SpecError(
+                f"partition column '{found.name}' is of type {type_name(kind)}",
+                hint="partition a table by integers, texts, booleans or dates, such as CAST(ts AS DATE) AS day",
+            )
 
 
 def require_columns(partition_by: tuple[str, ...], schema: Schema) -> None:

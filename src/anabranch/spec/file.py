@@ -429,6 +429,10 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
             raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
     elif table.format is None:
         raise entry.missing("format", "format: parquet, or table: name for a registered table")
+    if table.is_delta and table.path is None:
+        raise entry.missing("path", "path: lake/customers, or table: name for a table of Spark's catalog")
+    if table.is_delta and table.options:
+        raise entry.wrong("has 'options', which format 'delta' does not have", "credentials come from the environment")
     if table.version == FILES and table.path is None:
         raise entry.missing("path", "path: data/customers, or for version: a query such as SELECT MAX(changed) FROM …")
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.stream_sample import StreamSample, file_sample
+from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
+from anabranch.spark.delta import delta_version, read_delta
 from anabranch.spark.failure import named_source, refuses_schema
 from anabranch.spark.own import travel_by_value
 from anabranch.spark.redis_source import FORMAT as REDIS
@@ -97,8 +100,10 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
         )
     for table in spec.tables:
         read_again = partial(read_table, table, spark)
-        version = None
-        if table.version is not None:
+        version: Callable[[], object] | None = None
+        if table.is_delta and table.version == FILES:
+            version = partial(delta_version, table.name, table.path or "")
+        elif table.version is not None:
             version = partial(version_of, spark, table.name, table.path, table.version)
         is_read_again = table.refresh is not None or version is not None
         session.table(table.name, read_again if is_read_again else read_again(), table.refresh, version)
@@ -170,6 +175,8 @@ def shaped(stream: StreamSpec, frame: DataFrame) -> DataFrame:
 
 def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
     """Reads the batch frame of a table's entry."""
+    if table.is_delta and table.path is not None:
+        return read_delta(spark, table.name, table.path)
     reader = spark.read.options(**from_environment(table.options))
     with named_source(table.name, kind="table"):
         if table.table is not None:

@@ -81,6 +81,11 @@ class TableSpec:
     """How changes are detected: `files`, or a query."""
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def is_delta(self) -> bool:
+        """True for a Delta table that is read by its path."""
+        return (self.format or "").lower() == "delta"
+
 
 @dataclass(frozen=True)
 class SinkSpec:

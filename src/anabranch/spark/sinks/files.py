@@ -33,6 +33,7 @@ class FileSink(Sink):
 
     def __post_init__(self) -> None:
         self.folder = BatchFolder(self.path, self.format, self.options)
+        self.folder.refuse_logs()
 
     @property
     def title(self) -> str:

@@ -1,8 +1,9 @@
 """A folder of result files; each file belongs to one batch of one query.
 
 A batch is staged in a hidden folder inside the target, then published: files of an earlier attempt at this batch and
-query are removed, and the staged files are moved to `part-<batch>-<query>-…` inside the same partition folders. Only a
-batch interrupted by a crash can have leftovers, so the folder is listed once per start.
+query are removed, and the staged files are moved to `part-<batch>-<query>-<attempt>-…` inside the same partition
+folders. Only a batch interrupted by a crash can have leftovers, so the folder is listed once per start. A sink with a
+transaction log of its own (`lake`) moves the files and removes leftovers itself.
 
 Limit: a path without a scheme is a local path of driver and executors; other locations need a URI that Arrow supports
 (`hdfs:`, `s3:`, `s3a:`, `gs:`, `abfs:`, `abfss:`).
@@ -22,19 +23,19 @@ from anabranch.errors import SinkError
 from anabranch.run.locations import UNKNOWN, locate
 
 _STAGING = ".staging-"
-_SPARKS_LOG = "_spark_metadata"
+_LOGS = {"_spark_metadata": "the sink of a Spark streaming query", "_delta_log": "a Delta table"}
+"""Logs that list the files of a folder, and what a folder with such a log is."""
 
 
 class BatchFolder:
     """The files of one folder; `stage` and `publish` alternate for each batch."""
 
-    def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
+    def __init__(self, path: str, format: str, options: Mapping[str, str] | None = None) -> None:
         self._files, self._root, self._spark_root = open_place(path)
         self._format = format
-        self._options = {key.lower(): value for key, value in options.items()}
+        self._options = {key.lower(): value for key, value in (options or {}).items()}
         self._newest: int | None = None
         self._staged = ""
-        self._refuse_sparks_log()
 
     @property
     def place(self) -> str:
@@ -59,11 +60,17 @@ class BatchFolder:
 
     def publish(self, batch_id: int, query_id: str) -> None:
         """Replaces the files of this batch with the staged files that have rows."""
-        prefix = f"part-{batch_id:09d}-{_owner(query_id)}-"
         if self._newest is None or batch_id <= self._newest:
-            self._drop_leftovers(prefix)
+            self.drop_leftovers(batch_id, query_id)
+        self.move(batch_id, query_id)
+        self._newest = batch_id if self._newest is None else max(batch_id, self._newest)
+
+    def move(self, batch_id: int, query_id: str) -> list[str]:
+        """Moves the staged files that have rows into place; returns their paths inside the folder."""
+        prefix = f"{batch_prefix(batch_id, query_id)}{self._staged.rpartition('-')[2]}-"
         staging = posixpath.join(self._root, self._staged)
         made: set[str] = set()
+        moved = []
         for file in self._data_files(staging):
             # Spark's first task creates a file even without rows.
             if file.base_name.startswith("part-00000-") and not self._has_rows(file):
@@ -73,29 +80,50 @@ class BatchFolder:
             if folder not in made:
                 self._files.create_dir(folder, recursive=True)
                 made.add(folder)
-            self._files.move(file.path, posixpath.join(folder, prefix + file.base_name.removeprefix("part-")))
+            target = posixpath.join(folder, prefix + file.base_name.removeprefix("part-"))
+            self._files.move(file.path, target)
+            moved.append(posixpath.relpath(target, self._root))
         if self._files.get_file_info(staging).type == fs.FileType.Directory:
             self._files.delete_dir(staging)
-        self._newest = batch_id if self._newest is None else max(batch_id, self._newest)
+        return moved
 
-    def _refuse_sparks_log(self) -> None:
-        log = self._files.get_file_info(posixpath.join(self._root, _SPARKS_LOG))
-        if log.type == fs.FileType.Directory:
-            raise SinkError(
-                f"folder '{self._root}' is the sink of a Spark streaming query",
-                detail=f"found '{_SPARKS_LOG}'; readers see only the files that it lists, not these results",
-                hint=f"write to another folder, or remove '{_SPARKS_LOG}' if that query will not run again",
-            )
+    def drop_leftovers(self, batch_id: int, query_id: str) -> None:
+        """Removes the files of earlier attempts at a batch."""
+        prefix = batch_prefix(batch_id, query_id)
+        for file in self._data_files(self._root):
+            if file.base_name.startswith(prefix):
+                self._files.delete_file(file.path)
+
+    @property
+    def files(self) -> fs.FileSystem:
+        return self._files
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file of the folder, in its file system."""
+        return posixpath.join(self._root, name)
+
+    def uri(self, name: str) -> str:
+        """Returns the path of a file of the folder with its scheme."""
+        return posixpath.join(self._spark_root, name)
+
+    def has_files(self) -> bool:
+        """Returns True when the folder has data files, of any query."""
+        return bool(self._data_files(self._root))
+
+    def refuse_logs(self) -> None:
+        """Refuses a folder whose readers would not see files without an entry in its log."""
+        for log, owner in _LOGS.items():
+            if self._files.get_file_info(posixpath.join(self._root, log)).type == fs.FileType.Directory:
+                raise SinkError(
+                    f"folder '{self._root}' is {owner}",
+                    detail=f"found '{log}'; readers see only the files that it lists, not these results",
+                    hint=f"write to another folder, or remove '{log}' if nobody uses it any more",
+                )
 
     def _drop_staging(self, owner: str) -> None:
         for entry in self._list(self._root, recursive=False):
             if entry.base_name.startswith(_STAGING) and f"-{owner}-" in entry.base_name:
                 self._files.delete_dir(entry.path)
-
-    def _drop_leftovers(self, prefix: str) -> None:
-        for file in self._data_files(self._root):
-            if file.base_name.startswith(prefix):
-                self._files.delete_file(file.path)
 
     def _data_files(self, folder: str) -> list[fs.FileInfo]:
         listed = self._list(folder, recursive=True)
@@ -127,6 +155,11 @@ class BatchFolder:
     def _has_plain_lines(self, file: fs.FileInfo) -> bool:
         """Returns True when the lines of the file can be counted: default line ends, a compression that Arrow reads."""
         return "linesep" not in self._options and file.extension in (self._format, "txt", "gz", "bz2")
+
+
+def batch_prefix(batch_id: int, query_id: str) -> str:
+    """Returns the beginning of the names of all files of a batch."""
+    return f"part-{batch_id:09d}-{_owner(query_id)}-"
 
 
 def _owner(query_id: str) -> str:

@@ -17,16 +17,19 @@ from pyspark.sql import SparkSession
 from anabranch.errors import SpecError
 from anabranch.lang.schema import Schema
 from anabranch.run.formats import FILE_FORMATS
-from anabranch.run.sink_settings import SinkSettings, check_sink, console_rows, jdbc_table
+from anabranch.run.sink_settings import SinkSettings, check_sink, compression, console_rows, iceberg_target, jdbc_table
 from anabranch.spark.internals.writers import require_format
 from anabranch.spark.session import first_cause
+from anabranch.spark.sinks.delta import DeltaLakeTable
 from anabranch.spark.sinks.files import FileSink
 from anabranch.spark.sinks.functions import ConsoleSink
+from anabranch.spark.sinks.iceberg import IcebergLakeTable
 from anabranch.spark.sinks.jdbc import JdbcSink
+from anabranch.spark.sinks.lake import LakeSink
 from anabranch.spark.sinks.memory import MemorySink
 from anabranch.spark.sinks.sink import Sink
 from anabranch.spark.sinks.spark_writer import WriterSink
-from anabranch.spark.sinks.worker_files import WorkerFileSink, written_form
+from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink, written_form
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,25 @@ def _jdbc(request: SinkRequest) -> Sink:
     return _spark_writer(request) if table is None else JdbcSink(request.spark, table)
 
 
+def _delta(request: SinkRequest) -> Sink:
+    sink = request.sink
+    assert sink.path is not None
+    table = DeltaLakeTable(sink.path, request.schema, sink.partition_by)
+    return LakeSink(table, ParquetFiles(compression(sink.options)))
+
+
+def _iceberg(request: SinkRequest) -> Sink:
+    sink = request.sink
+    table = IcebergLakeTable(iceberg_target(sink), request.schema, sink.partition_by)
+    return LakeSink(table, ParquetFiles(compression(sink.options)))
+
+
 MAKERS: dict[str, Maker] = {
     "memory": _memory,
     "console": _console,
     "jdbc": _jdbc,
+    "delta": _delta,
+    "iceberg": _iceberg,
     **dict.fromkeys(sorted(FILE_FORMATS), _files),
 }
 

@@ -1,7 +1,7 @@
-"""Any other Spark batch writer, in append mode: Delta, Iceberg, JDBC, noop and formats from packages.
+"""Any other Spark batch writer, in append mode: JDBC, noop and formats from packages.
 
-Delta drops a replayed batch by its transaction identifier. Every other writer appends, so the batch interrupted by a
-crash may appear twice, unless the target replaces rows by a key.
+The writer appends, so the batch interrupted by a crash may appear twice, unless the target replaces rows by a key. A
+Delta table of Spark's catalog drops a replayed batch by its transaction identifier.
 """
 
 from __future__ import annotations

@@ -24,15 +24,15 @@ from pyarrow import csv, fs, parquet
 
 from anabranch.errors import SinkError
 from anabranch.lang.schema import Schema, is_fixed_width, is_integer
+from anabranch.run.sink_settings import COMPRESSIONS
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.sinks.folder import BatchFolder, open_place
+from anabranch.spark.sinks.partitions import UNPARTITIONED, Partitions
 from anabranch.spark.sinks.sink import Batch, Sink
 
 _PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 _SEPARATORS = (",", ";", "|")
 _SPARKS_TYPES = "org.apache.spark.sql.parquet.row.metadata"
-_COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
-"""Arrow's compression names, by Spark's name, for those that both support."""
 
 
 class FileWriter(Protocol):
@@ -59,7 +59,7 @@ def written_form(format: str, options: Mapping[str, str], schema: Schema) -> Wri
     asked = {name.lower(): value for name, value in options.items()}
     match format:
         case "parquet" if asked.keys() <= {"compression"}:
-            compression = _COMPRESSIONS.get(asked.get("compression", "snappy").lower())
+            compression = COMPRESSIONS.get(asked.get("compression", "snappy").lower())
             return None if compression is None else ParquetFiles(compression)
         case "csv" if asked.keys() <= {"header", "sep"} and len(schema) > 1:
             header, separator = asked.get("header", "false").lower(), asked.get("sep", ",")
@@ -82,7 +82,8 @@ class ParquetFiles:
         texts = [field.name for field in schema if not is_fixed_width(field.type)]
         # Parquet has no interval type, and intervals would be read back as numbers; Spark's writer also stores its
         # types here.
-        schema = schema.with_metadata({_SPARKS_TYPES: to_spark(Schema.from_arrow(schema)).json()})
+        spark_types = to_spark(Schema.from_arrow(schema)).json()
+        schema = schema.with_metadata({**(schema.metadata or {}), _SPARKS_TYPES: spark_types})
         writer: FileWriter = parquet.ParquetWriter(
             path, schema, filesystem=files, compression=self.compression, use_dictionary=texts
         )
@@ -128,7 +129,8 @@ class WorkerFileSink(Sink):
     form: WrittenForm
 
     def __post_init__(self) -> None:
-        self.folder = BatchFolder(self.path, self.form.name, {})
+        self.folder = BatchFolder(self.path, self.form.name)
+        self.folder.refuse_logs()
 
     @property
     def title(self) -> str:
@@ -147,10 +149,11 @@ class WorkerFileSink(Sink):
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file of the staging folder, written by one worker; it becomes visible when complete."""
+    """The staged output of one worker: one file, or one for each partition. A file becomes visible when complete."""
 
     staging: str
     form: WrittenForm
+    partitions: Partitions = UNPARTITIONED
 
     @contextmanager
     def open(self, part: str) -> Iterator[OpenFile]:
@@ -164,32 +167,36 @@ class StagedFile:
 
 
 class OpenFile:
-    """A staged file being written; the file is created with the first batch."""
+    """A staged output being written; a file is created with its first rows."""
 
     def __init__(self, file: StagedFile, part: str) -> None:
         self._file = file
-        self._files, folder, _ = open_place(file.staging)
-        self._folder = folder
-        self._target = posixpath.join(folder, f"part-{part}.{file.form.name}")
-        self._partial = posixpath.join(folder, f".part-{uuid.uuid4().hex}")
-        self._writer: FileWriter | None = None
+        self._files, self._folder, _ = open_place(file.staging)
+        self._part = part
+        self._unique = uuid.uuid4().hex
+        self._writers: dict[str, FileWriter] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         with _sink_errors(self._file.staging):
-            if self._writer is None:
-                self._files.create_dir(self._folder, recursive=True)
-                self._writer = self._file.form.open(self._files, self._partial, batch.schema)
-            self._writer.write_batch(batch)
+            for name, rows in self._file.partitions.split(batch):
+                if name not in self._writers:
+                    self._files.create_dir(self._folder, recursive=True)
+                    self._writers[name] = self._file.form.open(self._files, self._partial(name), rows.schema)
+                self._writers[name].write_batch(rows)
 
     def finish(self) -> None:
-        if self._writer is not None:
-            with _sink_errors(self._file.staging):
-                self._writer.close()
-                self._files.move(self._partial, self._target)
+        with _sink_errors(self._file.staging):
+            for name, writer in self._writers.items():
+                writer.close()
+                target = f"part-{self._part}{name}.{self._file.form.name}"
+                self._files.move(self._partial(name), posixpath.join(self._folder, target))
 
     def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def _partial(self, name: str) -> str:
+        return posixpath.join(self._folder, f".part-{self._unique}{name}")
 
 
 @contextmanager
