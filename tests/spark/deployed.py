@@ -72,7 +72,7 @@ class Deployed:
         files = load_files(self.folder / "network.yaml", self.folder / "queries.yaml")
         self.controller.__enter__()
         planned = Planned(files.network.landscape, planner="exhaustive")
-        settings = Orders(Wanted(), place=links or self.root.default_place, interval=0.1)
+        settings = Orders(Wanted(), place=links or self.root.default_place, interval=0.1, runners=files.runners)
         self.controller.begin(planned, files.queries, settings)
         self.is_headless = False
 
@@ -81,7 +81,7 @@ class Deployed:
 
         def work() -> None:
             try:
-                Site(self.root, name, self._spark).run(ending.is_set)
+                Site(self.root, name, lambda: self._spark).run(ending.is_set)
             except BaseException as error:
                 self.failed[name] = error
 

@@ -28,7 +28,7 @@ from anabranch.planning.calibration import load_units
 from anabranch.settings.entries import Entry, document, optional
 
 _OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes"
-_OF_A_SITE = "name cpu memory"
+_OF_A_SITE = "name cpu memory runner"
 _OF_A_LINK = "ends latency cost bandwidth"
 _OF_A_STREAM = "site rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
 _OF_A_QUERY = "name sink query into"

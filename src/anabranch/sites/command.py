@@ -85,7 +85,7 @@ def add_site_arguments(commands: Commands) -> None:
     parser = add_command(
         commands,
         "site",
-        "run what a deployment wants of one site, as a Spark application",
+        "run what a deployment wants of one site",
         """
         anabranch site hall-a --root /srv/airline
         anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
@@ -134,9 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_site(arguments: argparse.Namespace) -> int:
     """Runs a site until its deployment is stopped."""
-    # Imported here because only a site needs Spark.
-    from anabranch.sites.site import SITE_SETTINGS, Site
-    from anabranch.spark.session import open_session
+    from anabranch.sites.site import SITE_SETTINGS, Site  # Imported here because other commands need neither.
 
     listen = _address(arguments.listen)
     root = Root(arguments.root)
@@ -146,9 +144,17 @@ def run_site(arguments: argparse.Namespace) -> int:
         Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
     root.lease(f"site-{arguments.name}").refuse_living()
     settings = dict(_pair(text) for text in arguments.conf)
-    spark = open_session(
-        arguments.master, {"spark.app.name": f"anabranch site {arguments.name}", **SITE_SETTINGS, **settings}
-    )
+    opened: list[Any] = []
+
+    def session() -> Any:
+        """Opens the Spark session when the first operator needs it."""
+        if not opened:
+            from anabranch.spark.session import open_session  # Imported here because a light site needs no Spark.
+
+            title = f"anabranch site {arguments.name}"
+            opened.append(open_session(arguments.master, {"spark.app.name": title, **SITE_SETTINGS, **settings}))
+        return opened[0]
+
     is_ended = False
 
     def end(*_: object) -> None:
@@ -158,12 +164,13 @@ def run_site(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
-        Site(root, arguments.name, spark, store=arguments.store, listen=listen).run(lambda: is_ended)
+        Site(root, arguments.name, session, store=arguments.store, listen=listen).run(lambda: is_ended)
     except (LinkError, SiteError) as error:
         # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)
         os._exit(1)
-    spark.stop()
+    for spark in opened:
+        spark.stop()
     return 0
 
 
@@ -176,6 +183,7 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
         place=root.place_at_sites if arguments.links == AT_SITES else arguments.links or root.default_place,
         interval=arguments.interval,
         limit=arguments.limit,
+        runners=files.runners,
     )
     if arguments.links != AT_SITES:
         make_private(settings.place)

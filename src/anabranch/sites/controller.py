@@ -85,7 +85,7 @@ class Controller:
         if known is not None:
             # Read here, so that a network file that does not fit the deployment starts nothing.
             names = self.planned.queries
-            self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False)))
+            self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False), runners=settings.runners))
             self.log.append(f"goes on with version {known.wanted.version}: {', '.join(names) or 'no query'}")
             return
         planned = planned.with_hierarchies()

@@ -35,7 +35,7 @@ from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.site import Running, Site
+from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.view import plain_status
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.sites.wiring import Wiring
@@ -730,7 +730,7 @@ def test_status_shows_links_as_planned_and_as_measured(
 
 def test_rows_of_a_batch_whose_progress_is_not_known_yet_are_counted_later(tmp_path: Path) -> None:
     """A report between a batch's commit and its progress lost the rows: measured rates were 7 % too low."""
-    running = Running(next(iter(program_of(tmp_path, ("q", "west", PAIR)).operators.values())), "")
+    running = on_spark(tmp_path)
 
     class Runner:
         plan = "r"
@@ -749,18 +749,23 @@ def test_rows_of_a_batch_whose_progress_is_not_known_yet_are_counted_later(tmp_p
     for batch in range(6):
         runner.manifest.batch, runner.manifest.clocks.newest = batch, 1_000_000 * batch
         running.count()
-        runner.known[batch] = SimpleNamespace(late_rows={}, rows_in={"a": 5}, watermark=1_000_000 * batch)
+        runner.known[batch] = SimpleNamespace(late_rows={}, rows_in={"a": 5}, watermark=1_000_000 * batch, newest={})
         if batch % 2:
             running.count()
-        assert running.rate in (None, 5.0)
-    assert (running.rows, running.rate) == (25, 5.0)
+        assert running._tally.rate in (None, 5.0)
+    assert (running._tally.rows, running._tally.rate) == (25, 5.0)
+
+
+def on_spark(folder: Path) -> SparkOperator:
+    """An operator that was not started."""
+    spec = next(iter(program_of(folder, ("q", "west", PAIR)).operators.values()))
+    no_session: Any = None
+    return SparkOperator(Root(str(folder / "root")), spec, "", no_session, lambda operator, phase, batch: None)
 
 
 def test_the_error_of_an_operator_is_reported_without_secrets(tmp_path: Path) -> None:
-    spec = next(iter(program_of(tmp_path, ("q", "west", PAIR)).operators.values()))
-    running = Running(spec, "")
-    no_spark: Any = None
-    Site(Root(str(tmp_path / "root")), "west", no_spark)._failed(running, ValueError("jdbc://h?password=hunter2"))
+    running = on_spark(tmp_path)
+    running.failed(ValueError("jdbc://h?password=hunter2"))
     assert running.report()["error"] == "jdbc://h?password=***"
 
 
