@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine import slices
+from anabranch.errors import ChangePending
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.planner import _commit
 from anabranch.place.problem import problem_of
@@ -124,22 +125,26 @@ def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crash
         )
         for change in data.draw(st.lists(st.sampled_from([*queries, "move"]), max_size=6), "changes"):
             world.run(data.draw(st.integers(0, 30), "steps"))
-            if world.wanted.is_changing:
-                event("still changing")
-                continue
+            is_changing = world.wanted.is_changing
             if change == "move":
-                placing = list(landscape.queries.values())
-                landscape = network(rows)
-                for query in placing:
-                    landscape = placed(landscape, query, random)
+                after = network(rows)
+                for query in landscape.queries.values():
+                    after = placed(after, query, random)
             elif change not in landscape.queries:
-                landscape = placed(landscape, queries[change], random)
+                after = placed(landscape, queries[change], random)
             else:
-                landscape = removed(landscape, change)
-                if any(name.startswith(f"{change}/") for name in landscape.operators):
+                after = removed(landscape, change)
+                if any(name.startswith(f"{change}/") for name in after.operators):
                     event("leave: others use its operators")
             before = set(world.wanted.operators)
-            world.change(compile_program(landscape, rows.catalog))
+            try:
+                world.change(compile_program(after, rows.catalog))
+            except ChangePending:
+                event("has to wait")
+                continue
+            landscape = after
+            if is_changing:
+                event("two changes under way")
             event(f"{change}: {len(set(world.wanted.operators) - before)} new operators")
         world.run()
         event("settled" if not world.wanted.is_changing else "not settled")

@@ -218,7 +218,8 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
 
 
 def _ask(root: Root, kind: str, **details: Any) -> int:
-    Console().print(ask(root, kind, **details), highlight=False)
+    console = Console()
+    console.print(ask(root, kind, tell=lambda text: console.print(text, highlight=False), **details), highlight=False)
     return 0
 
 

@@ -3,6 +3,7 @@
     <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
     <root>/plan.json                the landscape behind it, for the next change; the controller's own
     <root>/controller.json          the errors of the controller, by what it was doing
+    <root>/waits.json               what the changes under way wait for
     <root>/leases/<owner>.json      one for each site and for the controller, renewed by its live owner
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
@@ -37,7 +38,7 @@ from anabranch.sites.operators import OperatorSpec, control_link
 from anabranch.sites.wanted import Wanted
 from anabranch.spec.model import SinkSpec, StreamSpec
 
-ERRORS = "controller.json"
+ERRORS, WAITS = "controller.json", "waits.json"
 LIGHT, SPARK = RUNNERS = ("light", "spark")
 """What runs the operators of a site, if its network file says so."""
 LEASE = 15.0

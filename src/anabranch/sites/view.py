@@ -17,7 +17,7 @@ from anabranch.place.view import View
 from anabranch.sites.measured import flow_rates
 from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
-from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
+from anabranch.sites.root import ERRORS, LEASE, WAITS, Orders, Root, now
 
 
 def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
@@ -36,9 +36,13 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
     return {
         "version": wanted.version,
         "changing": wanted.is_changing,
+        "waits": (root.read(WAITS) or {}).get("waits", []) if wanted.is_changing else [],
         "stopped": wanted.is_stopped,
         "controller": {"alive": root.holder("controller") is not None, "errors": root.read(ERRORS) or {}},
-        "sites": {site: "silent" if site in silent else "alive" for site in reports},
+        "sites": {
+            site: "alive" if site not in silent else "silent" if report is not None else "not started"
+            for site, report in reports.items()
+        },
         "clusters": _clusters(root, silent),
         "queries": {
             spec.serves: {
@@ -99,6 +103,11 @@ def troubles(root: Root, orders: Orders) -> list[str]:
             "no controller is at work: start 'anabranch deploy' with the same files and root; operators run on"
         )
     found += [f"the controller cannot {doing}: {error}" for doing, error in status["controller"]["errors"].items()]
+    found += [
+        f"site '{site}' has not started yet: 'anabranch deploy … --local' starts it, or 'anabranch site {site} --root …'"
+        for site, state in status["sites"].items()
+        if state == "not started"
+    ]
     found += [
         f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
         f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'"
@@ -170,13 +179,15 @@ def status_table(root: Root, orders: Orders) -> Group:
     """Returns operators and flows, for a terminal."""
     status = plain_status(root, orders)
     change = ", changing" if status["changing"] else ""
-    operators = Table(title=f"version {status['version']}{change}")
+    waits = f"\nwaiting for {'; '.join(status['waits'])}" if status["waits"] else ""
+    operators = Table(title=f"version {status['version']}{change}{waits}")
     for column in ("site", "operator", "state"):
         operators.add_column(column, overflow="fold")
     for column in ("batch", "rows in", "rows out", "late", "state"):
         operators.add_column(column, justify="right")
     for name, one in status["operators"].items():
-        site = one["site"] if status["sites"][one["site"]] == "alive" else f"{one['site']} (silent)"
+        where = status["sites"][one["site"]]
+        site = one["site"] if where == "alive" else f"{one['site']} ({where})"
         state = "waiting" if one["waiting"] else "runs" if one.get("active") else "starting"
         if one.get("error"):
             state = one["error"].partition("\n")[0][:60]

@@ -204,7 +204,7 @@ def test_orders_are_the_same_after_a_trip_through_the_root(tmp_path: Path) -> No
     assert root.orders() is None
     root.order(orders)
     assert root.orders() == orders
-    assert plain_status(root, orders)["sites"] == {"west": "silent", "east": "silent"}
+    assert plain_status(root, orders)["sites"] == {"west": "not started", "east": "not started"}
 
 
 def test_a_plan_is_the_same_after_a_trip_through_its_file(tmp_path: Path) -> None:
@@ -600,6 +600,10 @@ def test_a_site_that_does_not_answer_is_named_with_what_to_do(
     root = Root(str(tmp_path / "root"))
     root.order(Orders(changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR))), files.sources, place="links"))
     root.report("west", {"at": root_module.now(), "stopped": False, "operators": {}})
+    assert cli.main(["deploy", "status", "--root", root.location]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "site 'east' has not started yet" in said
+    root.report("east", {"at": root_module.now() - 60, "stopped": False, "operators": {}})
     assert cli.main(["deploy", "status", "--root", root.location]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "site 'east' does not answer: start it with 'anabranch site east --root …'" in said
