@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.cli import main as cli
-from anabranch.errors import AnabranchError, SiteError, SpecError, TopologyError
+from anabranch.errors import AnabranchError, ChangePending, SiteError, SpecError, TopologyError
 from anabranch.place.hierarchy import to_names
 from anabranch.place.learnt import Learnt
 from anabranch.place.removal import removed, tightened
@@ -24,9 +24,11 @@ from anabranch.place.spec import load_network, load_queries
 from anabranch.run.links.feed import BEFORE_ALL
 from anabranch.run.links.link import Link
 from anabranch.run.links.place import open_link
+from anabranch.sites import asking as asking_module
 from anabranch.sites import controller as controller_module
 from anabranch.sites import observed as observed_module
 from anabranch.sites import root as root_module
+from anabranch.sites import waiting as waiting_module
 from anabranch.sites.asking import ask
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.compile import compile_program
@@ -37,6 +39,7 @@ from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.view import plain_status
+from anabranch.sites.waiting import waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.sites.wiring import Wiring
 
@@ -304,11 +307,61 @@ def _rows() -> object:
     return pa.table({"v": [1]})
 
 
-def test_two_changes_at_once_are_refused(tmp_path: Path) -> None:
+def test_a_change_waits_only_for_what_it_would_hand_over_again(tmp_path: Path) -> None:
     wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
-    two = program_of(tmp_path, ("q", "west", PAIR), ("r", "middle", PAIR))
-    with pytest.raises(SiteError, match="another change of the deployment is under way"):
-        changed(changed(wanted, two), two)
+    wider = ("r", "west", PAIR.replace("RANGE 5", "RANGE 7"))
+    both = program_of(tmp_path, ("q", "west", PAIR), wider)
+    opened = changed(wanted, both)
+    with pytest.raises(ChangePending, match="have not begun"):
+        changed(opened, both)
+    moving = progressed(opened, Seen(tmp_path, newest=10_000_000))
+    assert moving.is_changing
+    third = program_of(tmp_path, ("q", "west", PAIR), wider, ("s", "middle", PAIR))
+    two = changed(moving, third)
+    assert set(moving.operators) < set(two.operators)
+    assert any(len(wire.stretches) > 1 for wire in two.wiring.wires.values()), "the first one goes on"
+    with pytest.raises(ChangePending, match=r"operator 'query-q\..* is being handed over"):
+        changed(moving, program_of(tmp_path, ("q", "west", PAIR)))
+
+
+def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    monkeypatch.setattr(asking_module, "TELL_AFTER", 0.0)
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        wider = written(tmp_path, ("r", "west", PAIR.replace("RANGE 5", "RANGE 7")))[1]
+        ask(root, "add", wait=controller.step, file=str(wider))
+        told: list[str] = []
+
+        def step() -> None:
+            controller.step()
+            if told and "gate" in told[-1]:
+                # Each gate of the change has noted its new links, and is far from the cut.
+                orders = controller.orders
+                for name, spec in orders.wanted.operators.items():
+                    one = {"active": True, "error": None, "heard": 0, "watermark": 5_000_000, "batch": 3}
+                    one["version"] = orders.wanted.version
+                    known = root.status(spec.site) or {"operators": {}}
+                    operators = {**known["operators"], name: one}
+                    root.report(spec.site, {"at": root_module.now(), "stopped": False, "operators": operators})
+            if any("to end its link" in text for text in told):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ask(root, "remove", wait=step, tell=told.append, query="r")
+        assert "to write to its new links" in told[0]
+        assert not root.names("requests"), "a request that is given up is withdrawn"
+        orders = controller.orders
+        (wire,) = (wire for wire in orders.wanted.wiring.wires.values() if len(wire.stretches) > 1)
+        cut = orders.wanted.wiring.with_wires([wire.cut(60_000_000)])
+        seen = observed_module.Observed(root, orders)
+        said = waits(replace(orders, wanted=replace(orders.wanted, wiring=cut)), seen)
+        reached = "to reach 1970-01-01T00:01:00.000Z (it is at 1970-01-01T00:00:05.000Z; it has no idle_timeout)"
+        assert sorted(said) == [f"stream '{stream}' {reached}" for stream in "ab"]
+    with pytest.raises(SiteError, match="no controller is at work"):
+        ask(root, "remove", query="r")
 
 
 def test_a_new_plan_must_be_worth_its_hand_over(tmp_path: Path) -> None:
@@ -334,7 +387,7 @@ def test_a_silent_gate_hears_how_far_the_others_are_and_a_dead_one_does_not(
     root = Root(str(tmp_path / "root"))
     clock = 1000.0
     monkeypatch.setattr(root_module, "now", lambda: clock)
-    monkeypatch.setattr(controller_module, "now", lambda: clock)
+    monkeypatch.setattr(waiting_module, "now", lambda: clock)
     monkeypatch.setattr(observed_module, "now", lambda: clock)
     with Controller(root, files.network, files.sources) as controller:
         planned = Planned(files.network.landscape, planner="exhaustive")

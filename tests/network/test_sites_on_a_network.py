@@ -1,0 +1,213 @@
+"""Sites on an emulated network: the bytes that links really carry, and exact answers through cuts, kills and slow links.
+
+Every site is a process in a network namespace of its own; the kernel counts what crosses a link. Without the right to
+make namespaces these tests prove nothing, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import duckdb
+import pytest
+import yaml
+
+from anabranch.place.spec import load_network
+from anabranch.sites.root import Root
+from tests.network.namespaces import CONTROL, PORT, Network, NoRights, end
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sites"
+START, RATE, BAGS = 1_700_000_000, 500, 200_000
+SECRET = {"ANABRANCH_LINKS_SECRET": "of the test"}
+SCHEDULES = int(os.environ.get("SCHEDULES", "2"))
+
+
+class Airport:
+    """The example's sites on the emulated network, with their data and answers."""
+
+    def __init__(self, folder: Path, network: Network, *, joins_at: str | None = None) -> None:
+        self.folder, self.network = folder, network
+        self.root = Root(str(folder / "root"))
+        self.second = 0
+        self._chance = Random(3)
+        self._sites: dict[str, subprocess.Popen[bytes]] = {}
+        document = yaml.safe_load((EXAMPLE / "bags.yaml").read_text())
+        for site in document["sites"]:
+            if joins_at is not None and site["name"] != joins_at:
+                site["cpu"] = 0
+        (folder / "network.yaml").write_text(yaml.safe_dump(document))
+        (folder / "queries.yaml").write_text((EXAMPLE / "bags-queries.yaml").read_text())
+        words = ["-m", "anabranch", "deploy", "network.yaml", "queries.yaml", "--root", "root", "--links", "sites"]
+        self._controller = network.start(CONTROL, words, folder / "controller.log", **SECRET)
+        self.until("orders are there", lambda: self.root.orders() is not None)
+        for site in network.topology.sites:
+            self.start(site.name)
+
+    def start(self, site: str) -> None:
+        address = f"{self.network.address(site)}:{PORT}"
+        words = ["-m", "anabranch", "site", site, "--root", "root", "--store", f"store-{site}", "--listen", address]
+        self._sites[site] = self.network.start(site, words, self.folder / f"{site}.log", **SECRET)
+
+    def kill(self, site: str) -> None:
+        """Ends a site without warning; its parent process would know, so its lease is free at once."""
+        end(self._sites[site], signal.SIGKILL)
+        self.root.remove(f"leases/site-{site}.json")
+
+    def feed(self, seconds: int) -> None:
+        """Writes the rows of some seconds of event time, one file for each stream and second."""
+        for _ in range(seconds):
+            for stream, extra in (("checkins", {"flight": 200, "passenger": 10**9}), ("scans", {"belt": 40})):
+                lines = []
+                for number in range(RATE):
+                    at = datetime.fromtimestamp(START + self.second + number / RATE, UTC)
+                    row: dict[str, object] = {"bag": self._chance.randrange(BAGS), "ts": at.isoformat()}
+                    for column, values in extra.items():
+                        value = self._chance.randrange(values)
+                        row[column] = value if column == "flight" else f"{column}-{value}"
+                    lines.append(json.dumps(row))
+                target = self.folder / "data" / stream / f"{self.second:06d}.json"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(f".{target.name}")
+                partial.write_text("\n".join(lines))
+                os.utime(partial, (START + self.second,) * 2)
+                partial.rename(target)
+            self.second += 1
+
+    def difference(self, query: str) -> int:
+        """Returns how many results are missing or too many, by DuckDB over all files."""
+        given = self.folder / "out" / query
+        if not any(given.glob("part-*")):
+            return -1
+        extra, selected = {
+            "found": ("", "ci.bag, ci.flight, ci.passenger, sc.belt"),
+            "first-flights": ("AND ci.flight < 20", "ci.bag, ci.flight, sc.belt"),
+        }[query]
+        tables = ", ".join(
+            f"(SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros FROM read_json('{self.folder}/data/{stream}/*')) AS {name}"
+            for stream, name in (("checkins", "ci"), ("scans", "sc"))
+        )
+        wanted = (
+            f"SELECT {selected} FROM {tables} WHERE ci.bag = sc.bag {extra} "
+            "AND abs(ci.micros - sc.micros) <= 30000000"
+        )
+        found = f"SELECT * FROM read_parquet('{given}/part-*')"
+        ((count,),) = duckdb.execute(
+            f"SELECT count(*) FROM (({wanted} EXCEPT ALL {found}) UNION ALL ({found} EXCEPT ALL {wanted}))"
+        ).fetchall()
+        return int(count)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.difference("found") == self.difference("first-flights") == 0
+
+    def until(self, what: str, is_true: object, seconds: float = 300.0) -> None:
+        assert callable(is_true)
+        limit = time.monotonic() + seconds
+        while not is_true():
+            logs = [path.read_text()[-600:] for path in self.folder.glob("*.log")]
+            assert self._controller.poll() is None, logs
+            assert time.monotonic() < limit, f"not within {seconds:g} seconds: {what}; {logs}"
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        for process in (*self._sites.values(), self._controller):
+            if process.poll() is None:
+                process.terminate()
+        for process in (*self._sites.values(), self._controller):
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                end(process, signal.SIGKILL)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    try:
+        with Network(load_network(EXAMPLE / "bags.yaml").landscape.topology) as made:
+            yield made
+    except NoRights as error:
+        pytest.skip(f"nothing was proved: no right to emulate a network here ({error})")
+
+
+def carried(folder: Path, network: Network, joins_at: str | None) -> dict[tuple[str, str], int]:
+    """Runs the example to its end; returns the bytes of each link."""
+    folder.mkdir()
+    airport = Airport(folder, network, joins_at=joins_at)
+    try:
+        airport.feed(5)
+        airport.until("the first results are there", lambda: airport.difference("found") >= 0)
+        before = network.bytes()
+        for _ in range(30):
+            airport.feed(2)
+            time.sleep(0.5)
+        airport.until("the answers are DuckDB's", lambda: airport.is_exact)
+        after = network.bytes()
+    finally:
+        airport.close()
+    return {link: after[link] - before[link] for link in after}
+
+
+def test_planned_placement_costs_less_on_the_wire_than_joins_at_the_sink(tmp_path: Path, network: Network) -> None:
+    planned = carried(tmp_path / "planned", network, None)
+    at_sink = carried(tmp_path / "sink", network, "gate")
+    ratio = network.cost(planned) / network.cost(at_sink)
+    print(f"planned {planned}, at the sink {at_sink}, cost ratio {ratio:.2f}")
+    assert ratio <= 0.6
+    # The plan counts values; the wire has compressed rows, and calls.
+    flows = json.loads((tmp_path / "planned/root/plan.json").read_text())["flows"]
+    expected = 60 * sum(flow["bytes"] * flow["distance"] for flow in flows)
+    print(f"planned cost {expected:,.0f}, on the wire {network.cost(planned):,.0f}")
+    assert 0.3 * expected <= network.cost(planned) <= 2 * expected
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_nothing_is_lost_or_repeated_through_cuts_kills_and_slow_links(
+    tmp_path: Path, network: Network, seed: int
+) -> None:
+    chance = Random(seed)
+    (tmp_path / "run").mkdir()
+    airport = Airport(tmp_path / "run", network)
+    links = [(link.left, link.right) for link in network.topology.links]
+    sites = [site.name for site in network.topology.sites]
+    story = []
+    try:
+        airport.feed(5)
+        airport.until("the first results are there", lambda: airport.difference("found") >= 0)
+        for _ in range(4):
+            what, link, site = chance.choice(("cut", "kill", "slow")), chance.choice(links), chance.choice(sites)
+            pause = chance.choice((1, 8))
+            story.append((what, site if what == "kill" else link, pause))
+            match what:
+                case "cut":
+                    network.cut(*link)
+                case "slow":
+                    network.limit(*link, "200kbit")
+                case "kill":
+                    airport.kill(site)
+            for _ in range(pause):
+                airport.feed(1)
+                time.sleep(1)
+            match what:
+                case "cut":
+                    network.heal(*link)
+                case "slow":
+                    network.unlimit(*link)
+                case "kill":
+                    airport.start(site)
+            airport.feed(2)
+        airport.until(f"the answers are DuckDB's after {story}", lambda: airport.is_exact)
+    finally:
+        print(story)
+        airport.close()
+    late = [re.findall(r'"late": ([1-9]\d*)', path.read_text()) for path in (tmp_path / "run/root/status").glob("*")]
+    assert not any(late), "no row was late"
