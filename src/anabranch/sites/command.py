@@ -74,6 +74,9 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
     parser.add_argument("--dry-run", action="store_true", help="show the effect of add, remove or replan only")
+    parser.add_argument(
+        "--replan", default="ask", choices=("ask", "auto"), help="whether the controller replans by itself when it pays"
+    )
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")
@@ -190,7 +193,8 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
-    with Controller(root, files.network, files.sources, str(network.resolve())) as controller:
+    replans = arguments.replan == "auto"
+    with Controller(root, files.network, files.sources, str(network.resolve()), replans=replans) as controller:
         controller.begin(planned, files.queries, settings)
         started = time.monotonic()
         shown = 0

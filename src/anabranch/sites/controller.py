@@ -32,18 +32,31 @@ from anabranch.sites.measured import learn, take_sample
 from anabranch.sites.observed import Observed, silent_sites
 from anabranch.sites.operators import Program, control_link
 from anabranch.sites.plan_state import Planned, judged
-from anabranch.sites.root import ERRORS, WAITS, Orders, Root
+from anabranch.sites.root import ERRORS, WAITS, Orders, Root, now
 from anabranch.sites.waiting import gates_of, ticks, waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
 
 
+REPLAN_EVERY = 60.0
+"""Seconds between two looks whether another plan would pay, if the controller replans by itself; samples span as much."""
+
+
 class Controller:
     """The only process that may change a deployment."""
 
-    def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec], file: str = "") -> None:
+    def __init__(
+        self,
+        root: Root,
+        network: Network,
+        sources: Mapping[str, StreamSpec],
+        file: str = "",
+        *,
+        replans: bool = False,
+    ) -> None:
         self.root, self.network, self.sources = root, network, sources
         self._file = file
+        self._replans, self._replanned = replans, now()
         self._lease = root.lease("controller")
         self.log: list[str] = []
         self._errors: dict[str, str] = {}
@@ -161,6 +174,12 @@ class Controller:
             self._wake_silent_gates(orders, seen)
             self._remove_retired(orders)
             take_sample(self.root, orders)
+        if self._replans and now() - self._replanned >= REPLAN_EVERY and not self.orders.wanted.is_changing:
+            self._replanned = now()
+            with self.surviving("replan"):
+                said = self._replan([], False)
+                if said.startswith("replanned"):
+                    self.log.append(said)
 
     def _wake_silent_gates(self, orders: Orders, seen: Observed) -> None:
         """Sends each silent gate the event time that it is to move to."""

@@ -379,6 +379,33 @@ def test_a_new_plan_must_be_worth_its_hand_over(tmp_path: Path) -> None:
         planned.replanned(Learnt(), ["north"])
 
 
+def test_a_controller_replans_by_itself_when_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse = NETWORK.replace("distinct: {k: 10}", "distinct: {k: 1000}")
+    files = load_files(*written(tmp_path, ("q", "middle", PAIR), network=sparse))
+    root, clock, learnt = Root(str(tmp_path / "root")), 1000.0, Learnt()
+    monkeypatch.setattr(controller_module, "now", lambda: clock)
+    monkeypatch.setattr(Controller, "learnt", lambda self: learnt)
+    with Controller(root, files.network, files.sources, replans=True) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+
+        def join_after(seconds: float) -> str:
+            nonlocal clock
+            clock += seconds
+            controller.step()
+            return next(one.site for one in controller.orders.wanted.operators.values() if one.kind == JOIN)
+
+        before = join_after(controller_module.REPLAN_EVERY)
+        assert controller.orders.wanted.version == 1, "measured as planned"
+        # A stream that is far faster than it was planned: the join moves to its site.
+        learnt = Learnt({"a": 0.1, "b": 500.0})
+        assert join_after(controller_module.REPLAN_EVERY / 2) == before
+        join_after(controller_module.REPLAN_EVERY / 2)
+        assert any(line.startswith("replanned: network usage goes from") for line in controller.log)
+        assert {one.site for one in controller.orders.wanted.operators.values() if one.kind == JOIN} == {before, "east"}
+        assert before != "east"
+
+
 def test_a_silent_gate_hears_how_far_the_others_are_and_a_dead_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
