@@ -24,6 +24,7 @@ from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import read as read_statistics
 from anabranch.place.topology import Site, Topology
+from anabranch.place.windows import as_ranges
 from anabranch.planning.calibration import load_units
 from anabranch.settings.entries import Entry, document, optional
 
@@ -73,7 +74,7 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
         entries = each.mapping(_OF_A_QUERY, required)
         name = entries["name"].label()
         try:
-            query = compile_query(entries["query"].text(), network.catalog)
+            query = as_ranges(compile_query(entries["query"].text(), network.catalog))
         except AnabranchError as error:
             raise SpecError(f"query '{name}' of '{path}' cannot be bound", detail=str(error)) from error
         if query.sides:

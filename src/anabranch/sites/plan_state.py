@@ -21,6 +21,7 @@ from anabranch.place.replan import afresh, beside, double_work
 from anabranch.place.run import DEFAULT, HIERARCHICAL, Options, hierarchies, planner_named, planner_on
 from anabranch.place.spec import Network
 from anabranch.place.topology import Topology
+from anabranch.place.windows import as_ranges
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.files import QueryFile
 from anabranch.spec.model import SinkSpec
@@ -162,7 +163,7 @@ class Planned:
                 "options": tuple((key, each) for key, each in one["into"]["options"]),
                 "partition_by": tuple(one["into"]["partition_by"]),
             }
-            bound = SinkQuery(one["name"], compile_query(one["cql"], network.catalog), one["sink"])
+            bound = SinkQuery(one["name"], as_ranges(compile_query(one["cql"], network.catalog)), one["sink"])
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
         # Plans of earlier releases have neither site names nor clusters.
