@@ -30,7 +30,7 @@ from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
 from anabranch.sites.measured import learn, take_sample
 from anabranch.sites.observed import Observed, silent_sites
-from anabranch.sites.operators import Program, control_link
+from anabranch.sites.operators import GATE, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import ERRORS, WAITS, Orders, Root, now
 from anabranch.sites.waiting import gates_of, ticks, waits
@@ -130,7 +130,8 @@ class Controller:
             {"reader": reader, "stream": stream, "bytes": flow.bytes, "distance": flow.distance}
             for (reader, stream), flow in program.flows.items()
         ]
-        self.root.write("plan.json", {"network": self._file, **planned.to_json(), "flows": flows})
+        own = {"network": self._file, "currency": self.network.currency, "flows": flows}
+        self.root.write("plan.json", {**planned.to_json(), **own})
 
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
@@ -320,6 +321,9 @@ class Controller:
     def _nearest_living(self, lost: str, wanted: Wanted) -> str | None:
         topology = self.network.landscape.topology
         working = {spec.site for spec in wanted.operators.values()} - {lost}
+        streams = self.network.landscape.statistics.streams
+        bounds = [streams[one.serves].stays_at for one in wanted.operators.values() if one.kind == GATE]
+        working = working.intersection(*(bound for bound in bounds if bound is not None and lost in bound))
         living = [name for name in self.root.sites_alive() if name in working]
         at = topology.position(lost)
         return min(living, key=lambda name: (topology.distance(at, topology.position(name)), name), default=None)

@@ -149,7 +149,13 @@ class Planned:
             "hierarchies": [{"max_cs": one.max_cs, "levels": to_names(one)} for one in self.hierarchies],
             "operators": encode(dict(self.landscape.operators)),
             "queries": [
-                {"name": one.query.name, "sink": one.query.sink, "cql": one.cql, "into": one.into.__dict__}
+                {
+                    "name": one.query.name,
+                    "sink": one.query.sink,
+                    "joins_at": sorted(one.query.joins_at),
+                    "cql": one.cql,
+                    "into": one.into.__dict__,
+                }
                 for one in self.queries.values()
             ],
         }
@@ -163,7 +169,8 @@ class Planned:
                 "options": tuple((key, each) for key, each in one["into"]["options"]),
                 "partition_by": tuple(one["into"]["partition_by"]),
             }
-            bound = SinkQuery(one["name"], as_ranges(compile_query(one["cql"], network.catalog)), one["sink"])
+            query = as_ranges(compile_query(one["cql"], network.catalog))
+            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one.get("joins_at", ())))
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
         # Plans of earlier releases have neither site names nor clusters.

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 
 from anabranch.lang.sizes import size_text
-from anabranch.place.landscape import Input, Landscape, Operator
+from anabranch.place.landscape import Input, Landscape, Operator, monthly
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
 from anabranch.place.view import View
@@ -32,6 +32,8 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
     compared, reached = _compared(root, orders), flows(root, orders)
+    cost = {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")}
+    currency = (root.read("plan.json") or {}).get("currency")
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
@@ -54,7 +56,13 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
             if spec.kind == DELIVERY
         },
         "operators": operators,
-        "cost": {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")},
+        "cost": cost,
+        "monthly": None
+        if currency is None
+        else {
+            "currency": currency,
+            **{kind: None if each is None else monthly(each) for kind, each in cost.items()},
+        },
         "links": {name: {**status.to_json(), **compared[name]} for name, status in reached.items()},
         "unreachable": sorted(set(compared) - set(reached)),
     }
@@ -217,11 +225,14 @@ def status_table(root: Root, orders: Orders) -> Group:
     links.add_section()
     costs = (_rounded(status["cost"][kind]) for kind in ("planned", "measured"))
     links.add_row("all", *("" for _ in range(8)), *costs)
+    if (month := status["monthly"]) is not None:
+        prices = (_rounded(month[kind], 2) for kind in ("planned", "measured"))
+        links.add_row(f"{month['currency']} a month", *("" for _ in range(8)), *prices)
     return Group(operators, links)
 
 
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _rounded(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def _shown(value: Any) -> Any:
