@@ -155,8 +155,7 @@ class Network:
                 link.right if link.left == site else link.left
                 for link in self.topology.links
                 if site in link.ends
-                and link.cost
-                + self.topology.distance(self.topology.position((set(link.ends) - {site}).pop()), to)
+                and link.cost + self.topology.distance(self.topology.position((set(link.ends) - {site}).pop()), to)
                 == self.topology.distance(at, to)
             )
             via, source = self._address[following, site], self.address(site)

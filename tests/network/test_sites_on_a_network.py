@@ -1,12 +1,14 @@
-"""Sites on an emulated network: the bytes that links really carry, and exact answers through cuts, kills and slow links.
+"""Sites on an emulated network: the bytes that links carry, and exact answers through cuts, kills and slow links.
 
 Every site is a process in a network namespace of its own; the kernel counts what crosses a link. Without the right to
-make namespaces these tests prove nothing, and say so.
+make namespaces these tests prove nothing, and say so. `SCHEDULES=20` draws as many schedules of faults (half a minute
+each); `-o log_cli_level=INFO` shows the figures.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -29,6 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sites"
 START, RATE, BAGS = 1_700_000_000, 500, 200_000
 SECRET = {"ANABRANCH_LINKS_SECRET": "of the test"}
+_log = logging.getLogger(__name__)
 SCHEDULES = int(os.environ.get("SCHEDULES", "2"))
 
 
@@ -92,13 +95,13 @@ class Airport:
             "found": ("", "ci.bag, ci.flight, ci.passenger, sc.belt"),
             "first-flights": ("AND ci.flight < 20", "ci.bag, ci.flight, sc.belt"),
         }[query]
+        timed = "SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros"
         tables = ", ".join(
-            f"(SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros FROM read_json('{self.folder}/data/{stream}/*')) AS {name}"
+            f"({timed} FROM read_json('{self.folder}/data/{stream}/*')) AS {name}"
             for stream, name in (("checkins", "ci"), ("scans", "sc"))
         )
         wanted = (
-            f"SELECT {selected} FROM {tables} WHERE ci.bag = sc.bag {extra} "
-            "AND abs(ci.micros - sc.micros) <= 30000000"
+            f"SELECT {selected} FROM {tables} WHERE ci.bag = sc.bag {extra} AND abs(ci.micros - sc.micros) <= 30000000"
         )
         found = f"SELECT * FROM read_parquet('{given}/part-*')"
         ((count,),) = duckdb.execute(
@@ -161,12 +164,12 @@ def test_planned_placement_costs_less_on_the_wire_than_joins_at_the_sink(tmp_pat
     planned = carried(tmp_path / "planned", network, None)
     at_sink = carried(tmp_path / "sink", network, "gate")
     ratio = network.cost(planned) / network.cost(at_sink)
-    print(f"planned {planned}, at the sink {at_sink}, cost ratio {ratio:.2f}")
+    _log.info(f"planned {planned}, at the sink {at_sink}, cost ratio {ratio:.2f}")
     assert ratio <= 0.6
     # The plan counts values; the wire has compressed rows, and calls.
     flows = json.loads((tmp_path / "planned/root/plan.json").read_text())["flows"]
     expected = 60 * sum(flow["bytes"] * flow["distance"] for flow in flows)
-    print(f"planned cost {expected:,.0f}, on the wire {network.cost(planned):,.0f}")
+    _log.info(f"planned cost {expected:,.0f}, on the wire {network.cost(planned):,.0f}")
     assert 0.3 * expected <= network.cost(planned) <= 2 * expected
 
 
@@ -207,7 +210,7 @@ def test_nothing_is_lost_or_repeated_through_cuts_kills_and_slow_links(
             airport.feed(2)
         airport.until(f"the answers are DuckDB's after {story}", lambda: airport.is_exact)
     finally:
-        print(story)
+        _log.info(f"{story}")
         airport.close()
     late = [re.findall(r'"late": ([1-9]\d*)', path.read_text()) for path in (tmp_path / "run/root/status").glob("*")]
     assert not any(late), "no row was late"

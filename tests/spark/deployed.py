@@ -36,7 +36,11 @@ class Deployed:
     """Sites of one session, and the controller of their deployment."""
 
     def __init__(
-        self, folder: Path, spark: SparkSession | None, network: Mapping[str, Any], queries: Mapping[str, tuple[str, str]]
+        self,
+        folder: Path,
+        spark: SparkSession | None,
+        network: Mapping[str, Any],
+        queries: Mapping[str, tuple[str, str]],
     ) -> None:
         self.folder, self._spark = folder, spark
         self.second = 0

@@ -188,7 +188,10 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
         wanted = needed[mask].view
         for operator in landscape.offers.get(wanted.signature, ()):
             if operator.is_base or (
-                reusing and _may_use(query, landscape, operator) and operator.view.may_serve(wanted) and (relaxing or operator.view.covers(wanted))
+                reusing
+                and _may_use(query, landscape, operator)
+                and operator.view.may_serve(wanted)
+                and (relaxing or operator.view.covers(wanted))
             ):
                 wider = landscape.relaxed(operator.name, wanted)
                 if wider is not None:

@@ -66,9 +66,7 @@ def load_network(path: Path) -> Network:
         schemas[name.lower()] = schema.names
         if "stays_in" in entries:
             stays[name.lower()] = _sites_of(entries["stays_in"], entries["site"].label(), file)
-    streams = {
-        name: replace(one, stays_at=stays.get(name.lower())) for name, one in statistics.streams.items()
-    }
+    streams = {name: replace(one, stays_at=stays.get(name.lower())) for name, one in statistics.streams.items()}
     currency = optional(file.named(), "currency", Entry.label, None)
     return Network(bare(topology, replace(statistics, streams=streams), schemas), catalog, currency)
 

@@ -1,11 +1,9 @@
-"""The commands `anabranch deploy …` and `anabranch site NAME`."""
+"""The command `anabranch deploy …`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from anabranch.errors import LinkError, SiteError, SpecError
+from anabranch.errors import SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
@@ -83,31 +81,6 @@ def add_arguments(commands: Commands) -> None:
     parser.set_defaults(run=run)
 
 
-def add_site_arguments(commands: Commands) -> None:
-    """Adds `site`."""
-    parser = add_command(
-        commands,
-        "site",
-        "run what a deployment wants of one site",
-        """
-        anabranch site hall-a --root /srv/airline
-        anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
-        anabranch site hall-a --root /srv/airline --master spark://hall-a:7077 --conf spark.driver.memory=2g
-        """,
-    )
-    parser.add_argument("name", help="the name of the site in the network file")
-    parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
-    parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master (default: local[1])")
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
-    parser.add_argument(
-        "--store", metavar="DIR", help="the folder for links that the site keeps (default: in the root)"
-    )
-    parser.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the site serves its links; port 0: any"
-    )
-    parser.set_defaults(run=run_site)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Deploys, or sends a request to the running controller."""
     root = Root(arguments.root)
@@ -133,48 +106,6 @@ def run(arguments: argparse.Namespace) -> int:
             hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, network, stop",
         )
     return _deploy(root, Path(words[0]), Path(words[1]), arguments)
-
-
-def run_site(arguments: argparse.Namespace) -> int:
-    """Runs a site until its deployment is stopped."""
-    from anabranch.sites.site import SITE_SETTINGS, Site  # Imported here because other commands need neither.
-
-    listen = _address(arguments.listen)
-    root = Root(arguments.root)
-    orders = root.orders()
-    if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
-        known = sorted({spec.site for spec in orders.wanted.operators.values()})
-        Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
-    root.lease(f"site-{arguments.name}").refuse_living()
-    settings = dict(_pair(text) for text in arguments.conf)
-    opened: list[Any] = []
-
-    def session() -> Any:
-        """Opens the Spark session when the first operator needs it."""
-        if not opened:
-            from anabranch.spark.session import open_session  # Imported here because a light site needs no Spark.
-
-            title = f"anabranch site {arguments.name}"
-            opened.append(open_session(arguments.master, {"spark.app.name": title, **SITE_SETTINGS, **settings}))
-        return opened[0]
-
-    is_ended = False
-
-    def end(*_: object) -> None:
-        nonlocal is_ended
-        is_ended = True
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    try:
-        Site(root, arguments.name, session, store=arguments.store, listen=listen).run(lambda: is_ended)
-    except (LinkError, SiteError) as error:
-        # A hanging query would prevent Spark, and so this process, from exiting.
-        Console(stderr=True).print(f"error: {error}", highlight=False)
-        os._exit(1)
-    for spark in opened:
-        spark.stop()
-    return 0
 
 
 def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namespace) -> int:
@@ -286,17 +217,3 @@ def _word(words: list[str], count: int, what: str) -> str:
     if len(words) != count:
         raise SpecError(f"'deploy {words[0]}' needs {what}", hint=f"write: anabranch deploy {words[0]} … --root DIR")
     return words[1]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise SpecError(f"option '--listen' is '{text}'", hint="write HOST:PORT, such as hall-a:7070")
-    return host, int(port)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise SpecError(f"option '--conf' is '{text}'", hint="write KEY=VALUE")
-    return key, value

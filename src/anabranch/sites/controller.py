@@ -37,9 +37,8 @@ from anabranch.sites.waiting import gates_of, ticks, waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
 
-
 REPLAN_EVERY = 60.0
-"""Seconds between two looks whether another plan would pay, if the controller replans by itself; samples span as much."""
+"""Seconds between two attempts of a controller that replans by itself; the samples span as much."""
 
 
 class Controller:
@@ -267,7 +266,7 @@ class Controller:
         return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
 
     def _answer_one(self) -> None:
-        """Serves the oldest request, or a stop request; one that has to wait is tried again when a change has moved on."""
+        """Serves the oldest request, or one to stop; one that waits is tried again when a change has moved on."""
         for name, request in self._requests().items():
             version = self.orders.wanted.version
             if self._waiting == version and request["kind"] != "stop":

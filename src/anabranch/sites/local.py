@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.plan.mesh import Plan
+from anabranch.run.folder import Folder
 from anabranch.run.links.feed import Feed, Inlet, Offset
 from anabranch.run.links.link import Link
 from anabranch.run.links.outlet import Outlet
 from anabranch.run.links.place import open_link
-from anabranch.run.folder import Folder
 from anabranch.run.local import LocalHost
 from anabranch.run.slot import SlotTask
 from anabranch.sites.operators import OperatorSpec, Program

@@ -1,8 +1,8 @@
 """A site: one process that runs the operators ordered by the controller.
 
-It reads the controller's orders, starts and stops operators to match them, and reports. Gates, relays and deliveries run
-in this process (`light`) if their files can be read and written without Spark; joins, groups and all others run in one
-Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs everything
+It reads the controller's orders, starts and stops operators to match them, and reports. Gates, relays and deliveries
+run in this process (`light`) if their files can be read and written without Spark; joins, groups and all others run in
+one Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs everything
 itself, one with `runner: spark` nothing. An operator that began on Spark stays there where the site has Spark.
 
 If a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets and the same

@@ -112,7 +112,7 @@ def troubles(root: Root, orders: Orders) -> list[str]:
         )
     found += [f"the controller cannot {doing}: {error}" for doing, error in status["controller"]["errors"].items()]
     found += [
-        f"site '{site}' has not started yet: 'anabranch deploy … --local' starts it, or 'anabranch site {site} --root …'"
+        f"site '{site}' has not started yet: start it with 'anabranch site {site} --root …', or deploy with --local"
         for site, state in status["sites"].items()
         if state == "not started"
     ]

@@ -109,8 +109,8 @@ class Seen(Protocol):
 def changed(wanted: Wanted, program: Program) -> Wanted:
     """Returns the first state of a change to another program; it only opens links.
 
-    Several changes may be under way. A change waits with ChangePending while operators of an earlier one have not begun,
-    or if it would hand over an input that is being handed over to another producer.
+    Several changes may be under way. Raises ChangePending while operators of an earlier one have not begun, or if an
+    input would be handed over that is being handed over to another producer.
     """
     if wanted.waiting:
         raise ChangePending("the operators of an earlier change have not begun")

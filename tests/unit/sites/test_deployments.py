@@ -34,10 +34,10 @@ from anabranch.sites.codec import decode, encode
 from anabranch.sites.compile import compile_program
 from anabranch.sites.controller import Controller
 from anabranch.sites.files import load_files, require_sources
+from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.view import plain_status
 from anabranch.sites.waiting import waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
