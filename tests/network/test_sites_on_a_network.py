@@ -15,21 +15,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-import duckdb
 import pytest
 import yaml
 
 from anabranch.place.spec import load_network
 from anabranch.sites.root import Root
+from examples.sites import bags
 from tests.network.namespaces import CONTROL, PORT, Network, NoRights, end
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sites"
-START, RATE, BAGS = 1_700_000_000, 500, 200_000
 SECRET = {"ANABRANCH_LINKS_SECRET": "of the test"}
 _log = logging.getLogger(__name__)
 SCHEDULES = int(os.environ.get("SCHEDULES", "2"))
@@ -67,51 +65,14 @@ class Airport:
         self.root.remove(f"leases/site-{site}.json")
 
     def feed(self, seconds: int) -> None:
-        """Writes the rows of some seconds of event time, one file for each stream and second."""
+        """Writes the rows of some seconds of event time."""
         for _ in range(seconds):
-            for stream, extra in (("checkins", {"flight": 200, "passenger": 10**9}), ("scans", {"belt": 40})):
-                lines = []
-                for number in range(RATE):
-                    at = datetime.fromtimestamp(START + self.second + number / RATE, UTC)
-                    row: dict[str, object] = {"bag": self._chance.randrange(BAGS), "ts": at.isoformat()}
-                    for column, values in extra.items():
-                        value = self._chance.randrange(values)
-                        row[column] = value if column == "flight" else f"{column}-{value}"
-                    lines.append(json.dumps(row))
-                target = self.folder / "data" / stream / f"{self.second:06d}.json"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                partial = target.with_name(f".{target.name}")
-                partial.write_text("\n".join(lines))
-                os.utime(partial, (START + self.second,) * 2)
-                partial.rename(target)
+            bags.write_second(self.folder, self.second, self._chance)
             self.second += 1
-
-    def difference(self, query: str) -> int:
-        """Returns how many results are missing or too many, by DuckDB over all files."""
-        given = self.folder / "out" / query
-        if not any(given.glob("part-*")):
-            return -1
-        extra, selected = {
-            "found": ("", "ci.bag, ci.flight, ci.passenger, sc.belt"),
-            "first-flights": ("AND ci.flight < 20", "ci.bag, ci.flight, sc.belt"),
-        }[query]
-        timed = "SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros"
-        tables = ", ".join(
-            f"({timed} FROM read_json('{self.folder}/data/{stream}/*')) AS {name}"
-            for stream, name in (("checkins", "ci"), ("scans", "sc"))
-        )
-        wanted = (
-            f"SELECT {selected} FROM {tables} WHERE ci.bag = sc.bag {extra} AND abs(ci.micros - sc.micros) <= 30000000"
-        )
-        found = f"SELECT * FROM read_parquet('{given}/part-*')"
-        ((count,),) = duckdb.execute(
-            f"SELECT count(*) FROM (({wanted} EXCEPT ALL {found}) UNION ALL ({found} EXCEPT ALL {wanted}))"
-        ).fetchall()
-        return int(count)
 
     @property
     def is_exact(self) -> bool:
-        return self.difference("found") == self.difference("first-flights") == 0
+        return all(bags.difference(self.folder, query) == 0 for query in bags.QUERIES)
 
     def until(self, what: str, is_true: object, seconds: float = 300.0) -> None:
         assert callable(is_true)
@@ -148,7 +109,7 @@ def carried(folder: Path, network: Network, joins_at: str | None) -> dict[tuple[
     airport = Airport(folder, network, joins_at=joins_at)
     try:
         airport.feed(5)
-        airport.until("the first results are there", lambda: airport.difference("found") >= 0)
+        airport.until("the first results are there", lambda: bags.difference(airport.folder, "found") >= 0)
         before = network.bytes()
         for _ in range(30):
             airport.feed(2)
@@ -185,7 +146,7 @@ def test_nothing_is_lost_or_repeated_through_cuts_kills_and_slow_links(
     story = []
     try:
         airport.feed(5)
-        airport.until("the first results are there", lambda: airport.difference("found") >= 0)
+        airport.until("the first results are there", lambda: bags.difference(airport.folder, "found") >= 0)
         for _ in range(4):
             what, link, site = chance.choice(("cut", "kill", "slow")), chance.choice(links), chance.choice(sites)
             pause = chance.choice((1, 8))

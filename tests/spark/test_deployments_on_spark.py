@@ -23,7 +23,7 @@ SITES = ("west", "middle", "east")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session of the tests reports no progress without data, so an operator that waits for rows looks stuck."""
-    monkeypatch.setattr("anabranch.sites.site.STUCK", 1e9)
+    monkeypatch.setattr("anabranch.sites.on_spark.STUCK", 1e9)
 
 
 DISPLAY = (
