@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
+from anabranch.console.command import address
 from anabranch.errors import SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
+from anabranch.place.topology import Topology
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
 from anabranch.sites.asking import ask
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 AT_SITES = "sites"
 """The value of `--links` for links that the sites of their producers keep and serve."""
+PAGE_PORT = 4070
+"""The port of the page of a deployment."""
 HEAP = "512m"
 """The default memory of a site's JVM."""
 
@@ -47,6 +51,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch deploy add more.yaml --root /srv/airline                       add the queries of a file
         anabranch deploy remove gate-17 --root /srv/airline
         anabranch deploy status --root /srv/airline --picture net.svg
+        anabranch deploy console --root /srv/airline                             the same in the browser
         anabranch deploy replan --root /srv/airline                              by measured rates, if it pays
         anabranch deploy replan --root /srv/airline --without hall-a             as if a site were gone
         anabranch deploy network new.yaml --root /srv/airline                    other links, capacities or sites
@@ -56,7 +61,7 @@ def add_arguments(commands: Commands) -> None:
         """,
     )
     parser.add_argument(
-        "words", nargs="+", metavar="WORD", help="two files; or add, remove, status, replan, network or stop"
+        "words", nargs="+", metavar="WORD", help="two files; or add, remove, status, console, replan, network or stop"
     )
     parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
     parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
@@ -78,6 +83,9 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    parser.add_argument(
+        "--at", metavar="[HOST:]PORT", help="where 'console' listens (default: port 4070 of this machine)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -91,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
         "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
+        "console": lambda: _console(root, arguments.at or ""),
         "stop": lambda: _stop(root),
     }
     if arguments.dry_run and words[0] not in ("add", "remove", "replan"):
@@ -103,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(words) != 2:
         raise SpecError(
             f"'deploy {' '.join(words)}' is not a command",
-            hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, network, stop",
+            hint="write two files, or one of add, remove, status, console, replan, network, stop",
         )
     return _deploy(root, Path(words[0]), Path(words[1]), arguments)
 
@@ -198,12 +207,33 @@ def _draw(root: Root, orders: Orders, path: Path) -> None:
     """Draws the network with the running operators and the measured flows."""
     from anabranch.place.picture import save  # Imported here because matplotlib takes a second to load.
 
+    shown = measured_landscape(root, orders, _topology(root))
+    with writing(path):
+        save(shown, path, f"version {orders.wanted.version}, measured flows")
+
+
+def _console(root: Root, at: str) -> int:
+    """Serves the page of the deployment until it is interrupted."""
+    if root.orders() is None:
+        raise SiteError(f"nothing is deployed in '{root.location}'", hint="start with 'anabranch deploy'")
+    host, port = address(at)
+    try:
+        import uvicorn
+
+        from anabranch.sites.page import LOOPBACK, page_of  # Imported here because both need the extra 'console'.
+    except ImportError as error:
+        raise SiteError("the page needs the extra: pip install 'anabranch[console]'", detail=str(error)) from error
+    app = page_of(root, lambda: _topology(root), LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else ("*",))
+    Console(stderr=True).print(f"the deployment is at http://{host}:{port or PAGE_PORT}/   (Ctrl-C ends the page)")
+    uvicorn.run(app, host=host, port=port or PAGE_PORT, log_level="critical")
+    return 0
+
+
+def _topology(root: Root) -> Topology:
     plan = root.read("plan.json")
     if plan is None or not Path(plan["network"]).is_file():
         raise SiteError("the network file of the deployment cannot be read", hint="put it back where it was")
-    topology = load_network(Path(plan["network"])).landscape.topology
-    with writing(path):
-        save(measured_landscape(root, orders, topology), path, f"version {orders.wanted.version}, measured flows")
+    return load_network(Path(plan["network"])).landscape.topology
 
 
 def _file(words: list[str], count: int) -> Path:

@@ -880,3 +880,25 @@ def test_commands_that_cannot_be_meant_are_refused(
 ) -> None:
     assert cli.main(["deploy", *words, "--root", str(tmp_path / "root")]) != 0
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_page_shows_the_map_and_the_problems_of_a_deployment(
+    watched: tuple[Controller, Root], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette", reason="the extra 'console' is not installed")
+    from starlette.testclient import TestClient
+
+    from anabranch.sites.page import page_of
+
+    controller, root = watched
+    delivery = next(spec for spec in controller.orders.wanted.operators.values() if spec.kind == DELIVERY)
+    failed = {"active": False, "error": "<b>no space left</b>"}
+    root.report(delivery.site, {"at": root_module.now(), "stopped": False, "operators": {delivery.name: failed}})
+    client = TestClient(page_of(root, lambda: controller.network.landscape.topology), base_url="http://127.0.0.1")
+    shown = client.get("/").text
+    assert delivery.name in shown
+    assert "&lt;b&gt;no space left&lt;/b&gt;" in shown
+    drawn = client.get("/network.svg").text
+    assert all(site in drawn for site in ("west", "middle", "east"))
+    assert client.get("/status.json").json()["version"] == 1
+    assert client.get("/", headers={"host": "elsewhere"}).status_code == 400
