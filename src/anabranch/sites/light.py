@@ -83,10 +83,10 @@ class LightOperator:
         pause, failing = 0.0, FIRST_PAUSE
         while not self._ending.wait(pause):
             began = time.monotonic()
-            orders = self._root.orders()
-            if orders is None or self.spec.name not in orders.wanted.operators:
-                return
             try:
+                orders = self._root.orders()
+                if orders is None or self.spec.name not in orders.wanted.operators:
+                    return
                 self._run(orders)
             except Exception as error:
                 self._error = without_secrets(str(error)[:2000])

@@ -40,8 +40,9 @@ class Tally:
         else:
             self.rows += rows
         self.reached = self.reached if watermark is None else watermark
-        if rows or self.newest is None:
+        if rows:
             self.hear()
+        if rows or self.newest is None:
             self.newest = newest
 
     def hear(self) -> None:

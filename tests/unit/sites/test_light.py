@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,15 +18,18 @@ from pyarrow import parquet
 from anabranch.errors import CatalogError, SiteError
 from anabranch.lang.ddl import parse_schema
 from anabranch.run.links.feed import Inlet
+from anabranch.sites import tally as tally_module
+from anabranch.sites.deployment import Deployment
 from anabranch.sites.local import LinkSource, Offsets
 from anabranch.sites.local_files import FileSource, ParquetResults, why_spark
 from anabranch.sites.operators import DELIVERY, GATE, JOIN
 from anabranch.sites.root import Orders
 from anabranch.sites.site import runs_light
+from anabranch.sites.tally import Tally
 from anabranch.sites.waiting import GateProgress, ticks
 from anabranch.sites.wanted import Wanted
 from anabranch.spec.model import SinkSpec, StreamSpec
-from examples.sites import show
+from examples.sites import bags, show
 from tests.spark.deployed import Deployed, join_of
 from tests.unit.sites.test_deployments import PAIR, program_of
 
@@ -225,3 +230,35 @@ def test_sites_without_spark_deploy_change_and_finish_while_all_streams_are_sile
         deployed.end()
     assert not deployed.root.names("leases")
     assert show.results(tmp_path, "display")
+
+
+def test_ticks_do_not_end_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 100.0
+    monkeypatch.setattr(tally_module, "now", lambda: clock)
+    tally = Tally()
+    tally.add(5, 0, 1, 3)
+    clock = 200.0
+    tally.add(0, 0, 7, 9)
+    assert (tally.heard, tally.newest, tally.rows, tally.rate) == (100.0, 3, 0, 0.0)
+    tally.add(5, 1, 1_000_001, 12)
+    assert (tally.heard, tally.newest, tally.late, tally.rate) == (200.0, 12, 1, 5.0)
+
+
+def test_a_deployment_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "network.yaml").write_text("sites: [a, a]\nlinks: []\nstreams: {}")
+    (tmp_path / "queries.yaml").write_text("queries: []")
+    with pytest.raises(SiteError, match="the deployment did not start") as refused:
+        Deployment.start(tmp_path / "network.yaml", tmp_path / "queries.yaml", tmp_path / "root")
+    assert "site 'a' is listed twice" in " ".join(refused.value.detail.split())
+    with pytest.raises(SiteError, match="nothing is deployed"):
+        _ = Deployment(tmp_path / "other").status
+
+
+@pytest.mark.slow
+def test_the_example_of_bags_runs_as_its_page_says(tmp_path: Path) -> None:
+    words = [sys.executable, str(Path(bags.__file__)), "--folder", str(tmp_path / "bags")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as DuckDB has it") == 2
+    assert "at desks" in done.stdout
+    assert "left: first-flights; problems: none" in done.stdout
