@@ -88,7 +88,7 @@ class FileSource:
         assert stream.schema is not None
         assert stream.path is not None
         self._name, self._control = name, control
-        self._format, self._folder = stream.format, stream.path.removeprefix("file://")
+        self._format, self._folder = stream.format, stream.path
         self._types = {field.name: field.type for field in stream.schema}
         asked = {key.lower(): value for key, value in stream.options}
         self._most = int(asked.get("maxfilespertrigger", MOST_FILES))

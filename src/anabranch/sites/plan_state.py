@@ -170,11 +170,10 @@ class Planned:
                 "partition_by": tuple(one["into"]["partition_by"]),
             }
             query = as_ranges(compile_query(one["cql"], network.catalog))
-            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one.get("joins_at", ())))
+            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one["joins_at"]))
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
-        # Plans of earlier releases have neither site names nor clusters.
-        sites = value.get("sites", list(topology.positions))
+        sites = value["sites"]
         names = sorted(set(topology.positions) ^ set(sites))
         if names:
             raise TopologyError(
@@ -188,23 +187,14 @@ class Planned:
             operators={name: replace(one, site=at[one.site]) for name, one in operators.items()},
             queries={name: query.query for name, query in queries.items()},
         )
-        read = {taken.producer for one in operators.values() for taken in one.inputs}
-        for name in sorted(read & set(queries)):
-            # In plans of earlier releases, operators read deliveries.
-            landscape, producer = landscape.relaying(name)
-            landscape = landscape.reading({name: producer}).with_operators([landscape.operators[name]])
         state = cls(
             landscape,
             queries,
             value["planner"],
             Options(**{**value["options"], "other_cs": tuple(value["options"]["other_cs"])}),
-            hierarchies=tuple(
-                from_names(topology, one["max_cs"], one["levels"]) for one in value.get("hierarchies", ())
-            ),
+            hierarchies=tuple(from_names(topology, one["max_cs"], one["levels"]) for one in value["hierarchies"]),
         )
-        # Plans of earlier releases have rates alone.
-        learnt = Learnt.from_json(value["learnt"]) if "learnt" in value else Learnt(value["rates"])
-        return state.measured(learnt, value["closed"])
+        return state.measured(Learnt.from_json(value["learnt"]), value["closed"])
 
 
 def _refuse_moved(stream: str, home: str, network: Network) -> None:

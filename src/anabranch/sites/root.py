@@ -273,7 +273,7 @@ def _orders(value: Mapping[str, Any]) -> Orders:
         value["place"],
         value["interval"],
         value["limit"],
-        value.get("runners", {}),
+        value["runners"],
     )
 
 

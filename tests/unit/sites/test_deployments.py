@@ -151,24 +151,6 @@ def test_a_query_that_another_one_reads_is_removed_while_that_one_stays(tmp_path
         assert set(controller.planned.queries) == {"display", "gate"}
 
 
-def test_a_plan_in_which_an_operator_reads_a_delivery_is_still_read(tmp_path: Path) -> None:
-    """Earlier releases wrote such plans."""
-    one = "SELECT a.x FROM a [RANGE 10 SECONDS]"
-    files = load_files(*written(tmp_path, ("q", "east", one), ("r", "east", one)))
-    planned = Planned(files.network.landscape, planner="exhaustive")
-    for query in files.queries:
-        planned = planned.with_query(query)
-    operators = dict(planned.landscape.operators)
-    (relay,) = (name for name, one in operators.items() if len(one.inputs) == 1 and name not in "qr")
-    operators["q"] = replace(operators["q"], inputs=operators.pop(relay).inputs)
-    (taken,) = operators["r"].inputs
-    operators["r"] = replace(operators["r"], inputs=(replace(taken, producer="q"),))
-    old = {**planned.to_json(), "operators": encode(operators)}
-    again = Planned.from_json(json.loads(json.dumps(old)), files.network)
-    assert again.landscape.operators == planned.landscape.operators
-    assert compile_program(again.without_query("q").landscape, files.network.catalog).sites
-
-
 def test_queries_whose_names_are_one_in_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="two queries have operators with the name 'query-gate-1"):
         program_of(tmp_path, ("gate 1", "west", PAIR), ("gate-1", "west", PAIR))
