@@ -7,6 +7,7 @@
     <checkpoint>/anabranch/lease.json               the driver that may commit; removed when the query stops
     <checkpoint>/anabranch/letters/<name>.json      change requests to the driver, and its answers
     <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that applies from the batch on
+    <checkpoint>/anabranch/read.jsonl               in real-time mode: the files that batches have read
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each; a restart reads statistics
 
 Invariant: a batch is committed when its manifest (`run/manifest`) has its final name, and not before. A reader sees
@@ -52,6 +53,9 @@ TABLES = "tables"
 _MESSAGES = "letters"
 """The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
+_MODE, _REAL_TIME = "mode", "real-time"
+_READ = "read.jsonl"
+"""The files that batches before the last ones have read, in real-time mode."""
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Our files that were never renamed; no other file in the folder is touched."""
 
@@ -175,6 +179,15 @@ class Store(Folder):
     def note_metadata(self, **entries: object) -> None:
         """Adds or replaces entries of the metadata, in one write."""
         self.write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether a run in real-time mode has gone on with the checkpoint: Spark's part of it is then out of date."""
+        return (self.metadata() or {}).get(_MODE) == _REAL_TIME
+
+    def note_real_time(self) -> None:
+        """Notes that the checkpoint goes on in real-time mode."""
+        self.note_metadata(**{_MODE: _REAL_TIME})
 
     def belong_to(self, queries: QuerySet) -> None:
         """Assigns the checkpoint to another set of queries; its last manifest is already of that set."""
@@ -361,6 +374,36 @@ class Store(Folder):
         """Reads a version of a table."""
         return self._read_rows(name, TABLES)
 
+    # --- files of streams that have been read -------------------------------------------------------------------------
+
+    def note_read(self, files: Mapping[str, Collection[str]]) -> None:
+        """Appends the files that a batch has read, by stream, to the list of all of them."""
+        path = f"{self.root}/{_READ}"
+        try:
+            with self.files.open_append_stream(path) as out:
+                out.write(f"{json.dumps({name: list(several) for name, several in files.items()})}\n".encode())
+        except NotImplementedError as error:
+            raise CheckpointError(
+                f"checkpoint '{self.location}' is on storage that cannot append to files",
+                detail="real-time mode keeps the list of the files that it has read there",
+                hint="use a local disk or HDFS for the checkpoint, or run in micro-batches",
+            ) from error
+        except OSError as error:
+            raise self.storage_error(error, path) from error
+
+    def read_files(self) -> list[dict[str, list[str]]]:
+        """Returns the files that `note_read` has listed; a line that a crash cut short is left out."""
+        path = f"{self.root}/{_READ}"
+        if self.files.get_file_info(path).type != pafs.FileType.File:
+            return []
+        with self.files.open_input_stream(path) as stream:
+            return _objects(stream.read())
+
+    def keep_read(self, files: Mapping[str, Collection[str]]) -> None:
+        """Replaces the list of files by a shorter one."""
+        with self.whole(f"{self.root}/{_READ}") as out:
+            out.write(f"{json.dumps({name: sorted(several) for name, several in files.items()})}\n".encode())
+
     # --- history ------------------------------------------------------------------------------------------------------
 
     def note(self, record: Writable) -> None:
@@ -374,12 +417,7 @@ class Store(Folder):
         if self.files.get_file_info(path).type != pafs.FileType.File:
             return []
         with self.files.open_input_stream(path) as stream:
-            lines = stream.read().decode(errors="replace").splitlines()
-        records = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                records.append(json.loads(line))
-        return [record for record in records if isinstance(record, dict)]
+            return _objects(stream.read())
 
     # --- lease --------------------------------------------------------------------------------------------------------
 
@@ -427,6 +465,15 @@ def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
 def new_attempt() -> str:
     """Returns a name that no other attempt at a batch has."""
     return uuid.uuid4().hex[:12]
+
+
+def _objects(content: bytes) -> list[dict[str, Any]]:
+    """Returns the JSON objects of a file, one in each line; skips damaged lines."""
+    found = []
+    for line in content.decode(errors="replace").splitlines():
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _late_text(filters: list[str]) -> str:
