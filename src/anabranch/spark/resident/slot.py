@@ -144,9 +144,11 @@ class Peers:
     def met(cls, slot: int, several: Iterable[Hello], listener: Listener, secret: bytes) -> Peers:
         """Connects a slot to those of lower numbers, and waits for those of higher ones."""
         others = [each for each in several if each.slot != slot]
-        channels = {each.slot: connect(each.host, each.port, secret) for each in others if each.slot < slot}
-        for channel in channels.values():
-            channel.send(pickle.dumps(slot))
+        channels: dict[int, Channel] = {}
+        for each in others:
+            if each.slot < slot:
+                channels[each.slot] = connect(each.host, each.port, secret)
+                channels[each.slot].send(pickle.dumps(slot))
         for _ in range(len(others) - len(channels)):
             channel = proved(listener.accept(), secret)
             channels[pickle.loads(channel.receive())] = channel

@@ -163,16 +163,17 @@ class Slots:
         with suppress(ChannelClosed):
             channel = proved(connected, self._address.secret)
             hello: Hello = pickle.loads(channel.receive())
-            if hello.turn > self._turn:
-                self._leave(self._turn)
             with self._changed:
-                if self._is_over or hello.turn < self._turn:
-                    channel.close()
-                    return
-                self._turn = hello.turn
-                self._meeting[hello.slot] = hello, channel
+                leaving = [channel] if self._is_over or hello.turn < self._turn else []
+                if not leaving and hello.turn > self._turn:
+                    leaving = [each for _, each in self._meeting.values()]
+                    self._turn, self._meeting, self._channels = hello.turn, {}, {}
+                if channel not in leaving:
+                    self._meeting[hello.slot] = hello, channel
                 met = dict(self._meeting)
-            if len(met) == self._count:
+            for each in leaving:
+                each.close()
+            if channel not in leaving and len(met) == self._count:
                 self._introduce(hello.turn, met)
 
     def _introduce(self, turn: Turn, met: Mapping[int, tuple[Hello, Channel]]) -> None:
