@@ -60,7 +60,7 @@ def folders(frames: Mapping[str, DataFrame], wanted: Mapping[str, Columns]) -> F
         with suppress(Py4JError, TypeError, AttributeError):
             source = source_of(frame)
             if source is None:
-                raise _refused(stream, "its frame does more than select and filter the rows of one source")
+                raise _refused(stream, "its frame is not a scan of files whose rows are selected and filtered")
             watched[stream] = _folder(stream, source, folder_of(frame))
             whole = whole_reading(frame) if has_plain_settings(frame.sparkSession) else None
             reading = None if whole is None else reading_of(whole, columns)

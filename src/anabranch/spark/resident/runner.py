@@ -45,7 +45,8 @@ class ResidentRunner(RunningQueries):
         super().__init__(work, sinks, checkpoint, options)
         self.query: ResidentQuery
         self._work = work
-        self._slots: Slots | None = None
+        self.slots: Slots | None = None
+        """The slots of the run, once it has begun."""
         self._before: float | None = None
         """Seconds of the last batch."""
 
@@ -66,8 +67,8 @@ class ResidentRunner(RunningQueries):
         title = ", ".join(sink.title for sink in self.sinks.values())
         self.query = ResidentQuery(identity, str(uuid.uuid4()), self.options.name, title)
         job = SparkJob(spark, count, self.title, f"anabranch-slots-{self.query.runId}")
-        self._slots = Slots(count, str(spark.conf.get("spark.driver.host")), self.store.location, job)
-        host = ResidentHost(self._pipeline, spark, found, self._slots, identity)
+        self.slots = Slots(count, str(spark.conf.get("spark.driver.host")), self.store.location, job)
+        host = ResidentHost(self._pipeline, spark, found, self.slots, identity)
         self.query.start(lambda: self._run(spark, found, host))
         return self.query
 
@@ -79,8 +80,8 @@ class ResidentRunner(RunningQueries):
         self.query.leave()
 
     def release(self, *, is_followed: bool = False) -> None:
-        if self._slots is not None:
-            self._slots.close()
+        if self.slots is not None:
+            self.slots.close()
         super().release(is_followed=is_followed)
 
     def _restore(self, found: Folders) -> None:
@@ -97,10 +98,10 @@ class ResidentRunner(RunningQueries):
         self.store.keep_read(found.watched.read)
 
     def _run(self, spark: SparkSession, found: Folders, host: ResidentHost) -> None:
-        assert self._slots is not None
+        assert self.slots is not None
         self._batch_thread = get_ident()
         try:
-            self._slots.require()
+            self.slots.require()
             while not self.query.is_stopping:
                 started = time.perf_counter()
                 look, is_thorough = self.query.begin_look()
@@ -120,7 +121,7 @@ class ResidentRunner(RunningQueries):
             raise
         finally:
             self._batch_thread = None
-            self._slots.close()
+            self.slots.close()
 
     def _take(self, host: ResidentHost) -> None:
         """Runs one round; a batch that lost a slot stays offered."""
