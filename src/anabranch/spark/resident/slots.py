@@ -63,12 +63,6 @@ class Slots:
         with self._changed:
             return {slot: hello.process for slot, (hello, _) in self._meeting.items() if slot in self._channels}
 
-    @property
-    def hosts(self) -> dict[int, str]:
-        """The address of each slot that works."""
-        with self._changed:
-            return {slot: hello.host for slot, (hello, _) in self._meeting.items() if slot in self._channels}
-
     def require(self) -> None:
         """Waits until all slots work; starts their job if there is none."""
         self._ready()
