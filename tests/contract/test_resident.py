@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from anabranch.plan.mesh import parse_plan
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.run.round import PHASES
+from anabranch.spark.resident.slots import SlotsLost
 from anabranch.testing.contracts import (
     DURABLE_HOST_CHECKS,
     HOST_CHECKS,
@@ -72,6 +74,36 @@ def test_resident_slots_on_any_workload(check: HostCheck, name: str, is_direct: 
 @pytest.mark.parametrize("check", DURABLE_HOST_CHECKS, ids=lambda check: check.__name__)
 def test_resident_slots_with_a_checkpoint(check: HostCheck, name: str, runs: Runs) -> None:
     check(runs.maker(2, is_direct=True, is_lasting=True), WORKLOADS[name])
+
+
+@pytest.mark.parametrize("phase", ["begin", "written", "committed"])
+@pytest.mark.parametrize("name", ["a chain on two keys", "groups"])
+def test_a_batch_that_loses_a_slot_is_repeated(name: str, phase: str, tmp_path: Path) -> None:
+    workload, losses = WORKLOADS[name], [(phase, 2)]
+
+    def announce(*point: object) -> None:
+        if point in losses:
+            losses.clear()
+            run.lose(1)
+
+    names = workload.query.graph.names
+    run = ResidentRun(workload.query, mjoin(names), tmp_path, slots=2, announce=announce)
+    answers, lost = [], 0
+    for number, batch in enumerate(workload.batches(5)):
+        if number == 2:
+            # Changes that begin with the batch that is lost.
+            run.move(range(8), to=1)
+            run.migrate(parse_plan(f"({' '.join(reversed(names))})"))
+        while True:
+            try:
+                answers.append(run.step(batch))
+                break
+            except SlotsLost:
+                lost += 1
+    run.close()
+    assert lost == 1
+    found = rows_as_multiset(pa.concat_tables(answers))
+    assert found == workload.answer, describe_difference(found, workload.answer)
 
 
 class Died(BaseException):

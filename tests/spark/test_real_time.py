@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.api import ContinuousQuery, QueryHandle, Session
+from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.errors import AnabranchError, ForeignCheckpoint, HostError, SpecError
 from anabranch.run.round import PHASES
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
@@ -120,7 +121,7 @@ def test_queries_join_and_leave(spark: SparkSession, tmp_path: Path) -> None:
     session = register(spark, story, tmp_path)
     pairs, filtered = session.sql(PAIRS), session.sql(f"{PAIRS} AND a.y = 1")
 
-    def writer(query: ContinuousQuery, name: str) -> object:
+    def writer(query: ContinuousQuery, name: str) -> ContinuousQueryWriter:
         return query.writeStream.format("parquet").option("path", str(tmp_path / name / "out"))
 
     together = session.together(pairs=writer(pairs, "pairs"))

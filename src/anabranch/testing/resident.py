@@ -106,6 +106,10 @@ class ResidentRun(Controls):
             self.late[stream] += count
         return self.answer
 
+    def lose(self, slot: int) -> None:
+        """Cuts the connection of the driver to a slot, as the death of the slot would."""
+        self.slots._channels[slot].close()
+
     def close(self) -> None:
         """Ends the slots, as the death of the driver would."""
         self.slots.close()

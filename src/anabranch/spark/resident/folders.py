@@ -7,7 +7,7 @@ refused when the query starts, by name. Limit: folders of local files in Parquet
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame
 
 from anabranch.errors import HostError, SpecError
 from anabranch.run.files.form import Columns, Reading
+from anabranch.run.ingest import Reader
 from anabranch.run.new_files import WatchedFolder, WatchedFolders
-from anabranch.run.pieces import Piece, pieces_of
+from anabranch.run.pieces import MOST_READERS, Piece, divided, files_of, pieces_of, shared
 from anabranch.spark.file_streams import folder_of, has_plain_settings, reading_of, whole_reading
 from anabranch.spark.internals.plans import Source
 from anabranch.spark.scans import source_of
@@ -30,16 +31,36 @@ _IN_MICRO_BATCHES = "leave trigger(realTime=True) out: in micro-batches, Spark r
 
 
 @dataclass(frozen=True)
+class FilePart:
+    """The files of one batch."""
+
+    pieces: tuple[Piece, ...]
+    readings: Mapping[str, Reading]
+
+    @property
+    def offsets(self) -> Mapping[str, tuple[str, ...]]:
+        return files_of(self.pieces)
+
+    def reader(self, slots: int) -> tuple[Reader, bool]:
+        is_direct = slots <= MOST_READERS
+        make = shared if is_direct else divided
+        return make(self.pieces, self.readings, slots), is_direct
+
+
+@dataclass(frozen=True)
 class Folders:
     """The folders of the streams, and the readers of their files."""
 
     watched: WatchedFolders
     readings: Mapping[str, Reading]
 
-    def pieces(self, files: Mapping[str, list[str]]) -> list[Piece]:
+    def look(self, *, is_thorough: bool = False) -> Mapping[str, Collection[str]]:
+        return self.watched.look(is_thorough=is_thorough)
+
+    def part(self, offsets: Mapping[str, Collection[str]]) -> FilePart:
         """Returns the pieces of new files; refuses a file that only Spark can read."""
-        found = []
-        for stream, paths in files.items():
+        found: list[Piece] = []
+        for stream, paths in offsets.items():
             for path in paths:
                 footer = self.readings[stream].look_into(path)
                 if not footer.is_readable:
@@ -49,7 +70,14 @@ class Folders:
                         hint="the batch is not committed; write the file again with the columns of the stream",
                     )
                 found += pieces_of(stream, path, footer)
-        return found
+        return FilePart(tuple(found), self.readings)
+
+    def took(self, offsets: Mapping[str, Collection[str]]) -> None:
+        self.watched.took(offsets)
+
+    @property
+    def read(self) -> Mapping[str, Collection[str]]:
+        return self.watched.read
 
 
 def folders(frames: Mapping[str, DataFrame], wanted: Mapping[str, Columns]) -> Folders:

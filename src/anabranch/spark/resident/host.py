@@ -6,20 +6,20 @@ removed; so a restart reads each file once. Limit: the driver reads the footer o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from anabranch.run.ingest import Reader
 from anabranch.run.manifest import Manifest
-from anabranch.run.pieces import MOST_READERS, Piece, PieceReader, divided, files_of, shared
 from anabranch.run.results import ResultLayout
 from anabranch.run.round import Arrivals
 from anabranch.run.slot import SlotTask
 from anabranch.spark.micro_batch import DriverSide, Pipeline, reports_of
-from anabranch.spark.resident.folders import Folders
 from anabranch.spark.resident.messages import Answer, BatchOrder, SharedPickler, Turn, batches_of
 from anabranch.spark.resident.slots import Slots
 from anabranch.spark.sinks.delivery import deliver_tables
@@ -27,27 +27,60 @@ from anabranch.spark.sinks.sink import Batch
 from anabranch.spark.sinks.workers import WorkerWriter
 from anabranch.stats.report import SlotReports
 
+Offsets: TypeAlias = Mapping[str, Collection[str]]
+"""What a batch reads of each stream, as the manifest has it: the paths of files, or ranges of a log."""
+
+
+class Part(Protocol):
+    """The rows of one batch."""
+
+    @property
+    def offsets(self) -> Mapping[str, tuple[str, ...]]:
+        """What the manifest says of them."""
+
+    def reader(self, slots: int) -> tuple[Reader, bool]:
+        """Returns the reader of the slots, and whether every slot reads all rows and keeps its own."""
+
+
+class Source(Protocol):
+    """Where the streams of a run come from; the driver looks, and slots read."""
+
+    @property
+    def readings(self) -> object:
+        """What all readers share; it travels to the slots once."""
+
+    def look(self, *, is_thorough: bool = False) -> Offsets:
+        """Returns what has come and was not taken; empty for nothing. A thorough look trusts no earlier one."""
+
+    def part(self, offsets: Offsets) -> Part:
+        """Returns the rows that a look has found, or refuses them."""
+
+    def took(self, offsets: Offsets) -> None:
+        """Notes what a committed batch has read, in this run or an earlier one."""
+
+    @property
+    def read(self) -> Offsets:
+        """All that has been read."""
+
 
 class ResidentHost(DriverSide):
     """All batches of a run, one after another."""
 
-    def __init__(
-        self, pipeline: Pipeline, session: SparkSession, folders: Folders, slots: Slots, query_id: str
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, session: SparkSession, source: Source, slots: Slots, query_id: str) -> None:
         super().__init__(pipeline, session)
-        self._folders, self._slots, self._query_id = folders, slots, query_id
-        self._found: Mapping[str, list[str]] = {}
-        self._pieces: Sequence[Piece] = ()
+        self._source, self._slots, self._query_id = source, slots, query_id
+        self._found: Offsets = {}
+        self._part: Part
         self._answers: Mapping[int, Answer] = {}
         self._pickler: tuple[Turn, SharedPickler] = ((0, 0), SharedPickler())
 
-    def offer(self, files: Mapping[str, list[str]]) -> None:
-        """Takes the new files of the next batch."""
-        self._found = files
+    def offer(self, found: Offsets) -> None:
+        """Takes what a look has found, for the next batch."""
+        self._found = found
 
     def arrivals(self, batch: int) -> Arrivals:
-        self._pieces = self._folders.pieces(self._found)
-        return Arrivals(self._pipeline.tables.in_force(batch), files_of(self._pieces))
+        self._part = self._source.part(self._found)
+        return Arrivals(self._pipeline.tables.in_force(batch), self._part.offsets)
 
     def run(self, task: SlotTask) -> SlotReports:
         self._batch = Batch(task.batch, self._query_id, task.attempt, task.answered_before)
@@ -57,21 +90,21 @@ class ResidentHost(DriverSide):
         return reports_of(task, steps, merges)
 
     def collect(self, kept: tuple[Manifest, ...]) -> None:
-        """Lists the files that the batch has read, then removes what no manifest needs."""
+        """Lists what the batch has read, then removes what no manifest needs."""
         self._pipeline.store.note_read(kept[0].pieces)
-        self._folders.watched.took(kept[0].pieces)
+        self._source.took(kept[0].pieces)
         super().collect(kept)
 
     def _results(self, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> Mapping[str, pa.Table]:
         """Runs all stages of the batch; returns the results that the slots have not written."""
-        reader, is_direct = self._reader(len(task.partitioning.working))
+        reader, is_direct = self._part.reader(len(task.partitioning.working))
         late = self._pipeline.late
         layout, keys = None if late is None else late.layout, self._pipeline.prefilter.keys(task.versions)
         order = BatchOrder(task, reader, is_direct, writers, layout, keys)
         same: dict[str, object] = {
             "queries": task.queries,
             "table": task.partitioning,
-            "readings": self._folders.readings,
+            "readings": self._source.readings,
         }
         same |= {"diverted": layout} if layout else {}
         same |= {"keys": keys} if keys else {}
@@ -85,9 +118,3 @@ class ResidentHost(DriverSide):
         found = ResultLayout(self._queries)
         batches = chain.from_iterable(batches_of(answer.results) for answer in self._answers.values())
         return found.split(pa.Table.from_batches(batches, found.schema.to_arrow()))
-
-    def _reader(self, slots: int) -> tuple[PieceReader, bool]:
-        """Returns the reader of the batch, and whether every slot reads all of it."""
-        readings, is_direct = self._folders.readings, slots <= MOST_READERS
-        make = shared if is_direct else divided
-        return make(self._pieces, readings, slots), is_direct

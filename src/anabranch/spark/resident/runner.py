@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,8 +21,8 @@ from anabranch.run.ingest import columns_to_read
 from anabranch.run.round import Taken, take_batch
 from anabranch.run.work import Work
 from anabranch.spark.failure import is_spark_gone
-from anabranch.spark.resident.folders import Folders, folders
-from anabranch.spark.resident.host import ResidentHost
+from anabranch.spark.resident.folders import folders
+from anabranch.spark.resident.host import Offsets, ResidentHost, Source
 from anabranch.spark.resident.job import SparkJob, refuse_few_cores
 from anabranch.spark.resident.query import ResidentQuery, now
 from anabranch.spark.resident.slots import Slots, SlotsLost
@@ -58,18 +58,18 @@ class ResidentRunner(RunningQueries):
     def begin(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> ResidentQuery:
         """Starts the slots and the thread that runs the rounds."""
         layout = None if self.options.late is None else self.options.late.layout
-        found = folders(frames, columns_to_read(self.queries, layout))
+        source = folders(frames, columns_to_read(self.queries, layout))
         count = self._work.slots.most
         refuse_few_cores(spark, count)
-        self._restore(found)
+        self._restore(source)
         self.store.note_real_time()
         identity = spark_identity(self.store) or str(uuid.UUID(hex=self.identity))
         title = ", ".join(sink.title for sink in self.sinks.values())
         self.query = ResidentQuery(identity, str(uuid.uuid4()), self.options.name, title)
         job = SparkJob(spark, count, self.title, f"anabranch-slots-{self.query.runId}")
         self.slots = Slots(count, str(spark.conf.get("spark.driver.host")), self.store.location, job)
-        host = ResidentHost(self._pipeline, spark, found, self.slots, identity)
-        self.query.start(lambda: self._run(spark, found, host))
+        host = ResidentHost(self._pipeline, spark, source, self.slots, identity)
+        self.query.start(lambda: self._run(spark, source, host))
         return self.query
 
     def newest(self) -> Iterator[tuple[int, Callable[[], str]]]:
@@ -84,20 +84,20 @@ class ResidentRunner(RunningQueries):
             self.slots.close()
         super().release(is_followed=is_followed)
 
-    def _restore(self, found: Folders) -> None:
-        """Lets the folders know which files have been read, in whichever mode, and shortens the list of them."""
+    def _restore(self, source: Source) -> None:
+        """Lets the source know what has been read, in whichever mode, and writes the list of that anew."""
         manifest = self.manifest
-        listed: list[Mapping[str, Collection[str]]] = [*self.store.read_files()]
+        listed: list[Offsets] = [*self.store.read_files()]
         if manifest is not None and not self.store.is_real_time:
             listed = [files_read_by_spark(self.store, manifest.batch)]
         for batch in self.store.batches():
             known = self.store.manifest(batch)
             listed += [] if known is None else [known.pieces]
         for files in listed:
-            found.watched.took(files)
-        self.store.keep_read(found.watched.read)
+            source.took(files)
+        self.store.keep_read(source.read)
 
-    def _run(self, spark: SparkSession, found: Folders, host: ResidentHost) -> None:
+    def _run(self, spark: SparkSession, source: Source, host: ResidentHost) -> None:
         assert self.slots is not None
         self._batch_thread = get_ident()
         try:
@@ -105,10 +105,10 @@ class ResidentRunner(RunningQueries):
             while not self.query.is_stopping:
                 started = time.perf_counter()
                 look, is_thorough = self.query.begin_look()
-                files = found.watched.look(is_thorough=is_thorough)
-                self.query.found(look, bool(files))
-                if files:
-                    host.offer(files)
+                found = source.look(is_thorough=is_thorough)
+                self.query.found(look, bool(found))
+                if found:
+                    host.offer(found)
                     self._take(host)
                 else:
                     self.query.rest(max(_REST, (_SHARE - 1) * (time.perf_counter() - started)))
