@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from anabranch.errors import HostError
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.run.round import PHASES
-from anabranch.spark.resident.slots import SlotsLost
+from anabranch.spark.resident.slot import Address
+from anabranch.spark.resident.slots import Slots, SlotsLost
 from anabranch.testing.contracts import (
     DURABLE_HOST_CHECKS,
     HOST_CHECKS,
@@ -138,3 +141,38 @@ def test_a_death_of_the_driver_at_any_crash_point_changes_no_answer(name: str, p
     run.close()
     found = sum((rows_as_multiset(table) for table in sink.values() if table.num_rows), Answer())
     assert found == workload.answer, describe_difference(found, workload.answer)
+
+
+def test_slots_that_never_come_keep_nobody_waiting(tmp_path: Path) -> None:
+    class Nothing:
+        """A job that waits for cores until it is cancelled."""
+
+        def __init__(self) -> None:
+            self.is_over = threading.Event()
+
+        def run(self, address: Address, number: int) -> None:
+            self.is_over.wait()
+
+        def cancel(self) -> None:
+            self.is_over.set()
+
+    slots = Slots(1, "127.0.0.1", str(tmp_path), Nothing(), patience=0.01)
+    ending = threading.Thread(target=slots.wait_no_more)
+    ending.start()
+    with pytest.raises(SlotsLost):
+        slots.require()
+    ending.join()
+    slots.close()
+
+
+def test_slots_that_die_again_and_again_end_the_run_by_name(tmp_path: Path) -> None:
+    class Dying:
+        def run(self, address: Address, number: int) -> None:
+            raise RuntimeError("exit code 137")
+
+        def cancel(self) -> None: ...
+
+    slots = Slots(1, "127.0.0.1", str(tmp_path), Dying())
+    with pytest.raises(HostError, match="have ended before they finished a batch\nRuntimeError: exit code 137"):
+        slots.require()
+    slots.close()

@@ -192,12 +192,13 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
     ("settings", "message"),
     [
         (lambda writer: writer.outputMode("update"), "output mode 'update' is not supported"),
-        (lambda writer: writer.trigger(), "exactly one of processingTime and availableNow"),
+        (lambda writer: writer.trigger(), "exactly one of processingTime, availableNow and realTime"),
         (lambda writer: writer.trigger("1 second"), "takes its arguments by name, found '1 second'"),
         (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
         (lambda writer: writer.trigger(once=True), "trigger 'once' is not supported"),
         (lambda writer: writer.trigger(continuous="1 second"), "trigger 'continuous' is not supported"),
-        (lambda writer: writer.trigger(realTime="1 second"), "trigger 'realTime' is not supported"),
+        (lambda writer: writer.trigger(realTime="1 second"), "trigger 'realTime' takes True, found '1 second'"),
+        (lambda writer: writer.trigger(realTime=True, availableNow=True), "exactly one of"),
         (lambda writer: writer.trigger(processingTime="often"), "processing time is 'often'"),
         (lambda writer: writer.trigger(processingTime=2), "processing time is 2"),
         (lambda writer: writer.trigger(processingTime="-2 seconds"), "processing time is negative"),
@@ -336,6 +337,6 @@ def test_importing_the_package_loads_neither_spark_nor_arrow() -> None:
 
 
 def test_the_package_shows_its_public_names() -> None:
-    assert dir(anabranch) == ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors"]
+    assert dir(anabranch) == ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors", "local_session"]
     with pytest.raises(AttributeError, match="no attribute 'Sessions'"):
         _ = anabranch.Sessions

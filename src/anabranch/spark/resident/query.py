@@ -187,11 +187,15 @@ class ResidentQuery:
         self._raise()
         return None if timeout is None else self._is_over
 
-    def leave(self) -> None:
-        """Waits for the batch at hand; no other begins."""
+    def end(self) -> None:
+        """Lets no further batch begin."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Waits for the batch at hand; no other begins."""
+        self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

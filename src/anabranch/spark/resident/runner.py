@@ -76,7 +76,10 @@ class ResidentRunner(RunningQueries):
         return self.query.newest()
 
     def leave(self) -> None:
-        """Waits for the batch at hand; no other follows."""
+        """Waits for the batch at hand, but not for slots that are not there; no other batch follows."""
+        self.query.end()
+        if self.slots is not None:
+            self.slots.wait_no_more()
         self.query.leave()
 
     def release(self, *, is_followed: bool = False) -> None:
@@ -113,7 +116,8 @@ class ResidentRunner(RunningQueries):
                 else:
                     self.query.rest(max(_REST, (_SHARE - 1) * (time.perf_counter() - started)))
         except BaseException as error:
-            if self.is_ending and (isinstance(error, SlotsLost) or is_spark_gone(spark)):
+            is_expected = self.is_ending or self.query.is_stopping
+            if is_expected and (isinstance(error, SlotsLost) or is_spark_gone(spark)):
                 return
             self.failure = error
             kind, batch = type(error).__name__, self.round.batch

@@ -21,7 +21,7 @@ from anabranch.run.channel import Channel, ChannelClosed, Listener, proved
 from anabranch.spark.resident.messages import Answer, Hello, Setup, Turn
 from anabranch.spark.resident.slot import Address
 
-_PATIENCE = 5.0
+PATIENCE = 5.0
 """Seconds that tasks have to end by themselves, and then those that their job has to be cancelled."""
 
 
@@ -42,7 +42,7 @@ class SlotsLost(Exception):
 class Slots:
     """The slots of a run, from the first order to `close`."""
 
-    def __init__(self, count: int, host: str, checkpoint: str, job: Job) -> None:
+    def __init__(self, count: int, host: str, checkpoint: str, job: Job, *, patience: float = PATIENCE) -> None:
         self._count, self._checkpoint, self._job = count, checkpoint, job
         self._listener = Listener(host)
         self._address = Address(host, self._listener.port, secrets.token_bytes(32))
@@ -54,7 +54,8 @@ class Slots:
         """The slots that work; empty until all have met."""
         self._jobs, self._has_job, self._has_answered = 0, False, True
         self._failure: BaseException | None = None
-        self._is_over = False
+        self._patience = patience
+        self._is_leaving, self._is_over = False, False
         threading.Thread(target=self._welcome, name="anabranch-slots", daemon=True).start()
 
     @property
@@ -88,6 +89,12 @@ class Slots:
         self._has_answered = True
         return answers
 
+    def wait_no_more(self) -> None:
+        """Lets an order that is under way finish, and waits for no slots that are not there."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Ends all slots, and waits for the end of their job."""
         with self._changed:
@@ -97,16 +104,16 @@ class Slots:
         self._listener.close()
         self._leave(turn)
         with self._changed:
-            if self._changed.wait_for(lambda: not self._has_job, _PATIENCE):
+            if self._changed.wait_for(lambda: not self._has_job, self._patience):
                 return
         self._job.cancel()
         with self._changed:
-            self._changed.wait_for(lambda: not self._has_job, _PATIENCE)
+            self._changed.wait_for(lambda: not self._has_job, self._patience)
 
     def _ready(self) -> tuple[Mapping[int, Channel], Turn]:
         with self._changed:
             while not self._channels:
-                if self._is_over:
+                if self._is_leaving or self._is_over:
                     raise SlotsLost
                 if not self._has_job:
                     self._start()
