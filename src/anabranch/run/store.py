@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -54,7 +54,7 @@ _MESSAGES = "letters"
 """The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
 _MODE, _REAL_TIME = "mode", "real-time"
-_READ = "read.jsonl"
+READ = "read.jsonl"
 """The files that batches before the last ones have read, in real-time mode."""
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Our files that were never renamed; no other file in the folder is touched."""
@@ -376,12 +376,12 @@ class Store(Folder):
 
     # --- files of streams that have been read -------------------------------------------------------------------------
 
-    def note_read(self, files: Mapping[str, Collection[str]]) -> None:
+    def note_read(self, batch: int, files: Mapping[str, Collection[str]]) -> None:
         """Appends the files that a batch has read, by stream, to the list of all of them."""
-        path = f"{self.root}/{_READ}"
+        path = f"{self.root}/{READ}"
         try:
             with self.files.open_append_stream(path) as out:
-                out.write(f"{json.dumps({name: list(several) for name, several in files.items()})}\n".encode())
+                out.write(_line_of_files(batch, files))
         except NotImplementedError as error:
             raise CheckpointError(
                 f"checkpoint '{self.location}' is on storage that cannot append to files",
@@ -391,18 +391,25 @@ class Store(Folder):
         except OSError as error:
             raise self.storage_error(error, path) from error
 
-    def read_files(self) -> list[dict[str, list[str]]]:
-        """Returns the files that `note_read` has listed; a line that a crash cut short is left out."""
-        path = f"{self.root}/{_READ}"
-        if self.files.get_file_info(path).type != pafs.FileType.File:
-            return []
-        with self.files.open_input_stream(path) as stream:
-            return _objects(stream.read())
+    def read_files(self) -> list[tuple[int, dict[str, list[str]]]]:
+        """Returns the list of files that have been read, with the batch of each entry.
 
-    def keep_read(self, files: Mapping[str, Collection[str]]) -> None:
+        A line that a crash cut short is left out: the manifest of its batch has the same files.
+        """
+        path = f"{self.root}/{READ}"
+        if self.files.get_file_info(path).type != pafs.FileType.File:
+            raise CorruptCheckpoint(
+                f"checkpoint '{self.location}' has no list of the files that it has read",
+                detail=f"'{path}' is missing",
+                hint="restore the whole folder from a copy, or start with an empty one",
+            )
+        with self.files.open_input_stream(path) as stream:
+            return [(each["batch"], each["files"]) for each in _objects(stream.read())]
+
+    def keep_read(self, entries: Iterable[tuple[int, Mapping[str, Collection[str]]]]) -> None:
         """Replaces the list of files by a shorter one."""
-        with self.whole(f"{self.root}/{_READ}") as out:
-            out.write(f"{json.dumps({name: sorted(several) for name, several in files.items()})}\n".encode())
+        with self.whole(f"{self.root}/{READ}") as out:
+            out.write(b"".join(_line_of_files(batch, files) for batch, files in entries))
 
     # --- history ------------------------------------------------------------------------------------------------------
 
@@ -465,6 +472,10 @@ def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
 def new_attempt() -> str:
     """Returns a name that no other attempt at a batch has."""
     return uuid.uuid4().hex[:12]
+
+
+def _line_of_files(batch: int, files: Mapping[str, Collection[str]]) -> bytes:
+    return f"{json.dumps({'batch': batch, 'files': {name: list(paths) for name, paths in files.items()}})}\n".encode()
 
 
 def _objects(content: bytes) -> list[dict[str, Any]]:

@@ -207,19 +207,7 @@ def start_query(
     except BaseException:
         undo()
         raise
-    for sink in (*sinks.values(), *([] if options.late is None else [options.late.sink])):
-        sink.begin()
-    after = runner.manifest.batch if runner.manifest else None
-    log_event(
-        "started",
-        run=runner.title,
-        id=str(started.id),
-        plan=str(runner.plan),
-        after=after,
-        text=work.queries.text,
-        inputs={each.stream: list(each.schema.names) for each in work.queries.graph.streamed if not each.is_result},
-        outputs={name: sink.place or sink.title for name, sink in sinks.items()},
-    )
+    runner.note_started(str(started.id))
     return started, runner
 
 

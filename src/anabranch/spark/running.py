@@ -207,6 +207,23 @@ class RunningQueries(Controls):
         """Records why the queries begin with their plans."""
         self._note(self._between)
 
+    def note_started(self, query_id: str) -> None:
+        """Lets the sinks begin, and logs the start, once the run has started."""
+        late = [] if self.options.late is None else [self.options.late.sink]
+        for sink in (*self.sinks.values(), *late):
+            sink.begin()
+        queries = self.queries
+        log_event(
+            "started",
+            run=self.title,
+            id=query_id,
+            plan=str(self.plan),
+            after=self.manifest.batch if self.manifest else None,
+            text=queries.text,
+            inputs={each.stream: list(each.schema.names) for each in queries.graph.streamed if not each.is_result},
+            outputs={name: sink.place or sink.title for name, sink in self.sinks.items()},
+        )
+
     def _remember(self, taken: Taken) -> None:
         """Keeps the progress of a batch, for listeners and pages."""
         task, reports, clocks, batch_id = taken.task, taken.reports, taken.clocks, taken.task.batch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.errors import CatalogError
+from anabranch.errors import CatalogError, CorruptCheckpoint
 from anabranch.run.new_files import WatchedFolder, WatchedFolders
 from anabranch.run.store import Store
 
@@ -82,14 +82,15 @@ def test_a_folder_that_is_gone_is_an_error_with_a_name(tmp_path: Path) -> None:
 def test_the_list_of_read_files_survives_a_line_that_was_cut_short(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     Path(store.root).mkdir()
-    assert store.read_files() == []
-    store.note_read({"a": ("x", "y")})
-    store.note_read({"b": ("z",)})
+    with pytest.raises(CorruptCheckpoint, match="has no list of the files"):
+        store.read_files()
+    store.note_read(0, {"a": ("x", "y")})
+    store.note_read(1, {"b": ("z",)})
     path = Path(store.root) / "read.jsonl"
     path.write_bytes(path.read_bytes()[:-4])
     folders = WatchedFolders({"a": WatchedFolder("/a"), "b": WatchedFolder("/b")})
-    for files in store.read_files():
+    for _, files in store.read_files():
         folders.took(files)
     assert folders.read == {"a": {"x", "y"}, "b": set()}
-    store.keep_read(folders.read)
-    assert store.read_files() == [{"a": ["x", "y"], "b": []}]
+    store.keep_read([(-1, {"a": ("x",)}), (1, {"b": ("z",)})])
+    assert store.read_files() == [(-1, {"a": ["x"]}), (1, {"b": ["z"]})]

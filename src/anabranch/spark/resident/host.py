@@ -91,7 +91,7 @@ class ResidentHost(DriverSide):
 
     def collect(self, kept: tuple[Manifest, ...]) -> None:
         """Lists what the batch has read, then removes what no manifest needs."""
-        self._pipeline.store.note_read(kept[0].pieces)
+        self._pipeline.store.note_read(kept[0].batch, kept[0].pieces)
         self._source.took(kept[0].pieces)
         super().collect(kept)
 

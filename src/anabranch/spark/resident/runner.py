@@ -67,9 +67,11 @@ class ResidentRunner(RunningQueries):
         title = ", ".join(sink.title for sink in self.sinks.values())
         self.query = ResidentQuery(identity, str(uuid.uuid4()), self.options.name, title)
         job = SparkJob(spark, count, self.title, f"anabranch-slots-{self.query.runId}")
-        self.slots = Slots(count, str(spark.conf.get("spark.driver.host")), self.store.location, job)
-        host = ResidentHost(self._pipeline, spark, source, self.slots, identity)
-        self.query.start(lambda: self._run(spark, source, host))
+        host = str(spark.conf.get("spark.driver.host"))
+        bind = str(spark.conf.get("spark.driver.bindAddress", host))
+        self.slots = Slots(count, host, self.store.location, job, bind=bind)
+        batches = ResidentHost(self._pipeline, spark, source, self.slots, identity)
+        self.query.start(lambda: self._run(spark, source, batches))
         return self.query
 
     def newest(self) -> Iterator[tuple[int, Callable[[], str]]]:
@@ -88,17 +90,24 @@ class ResidentRunner(RunningQueries):
         super().release(is_followed=is_followed)
 
     def _restore(self, source: Source) -> None:
-        """Lets the source know what has been read, in whichever mode, and writes the list of that anew."""
-        manifest = self.manifest
-        listed: list[Offsets] = [*self.store.read_files()]
-        if manifest is not None and not self.store.is_real_time:
-            listed = [files_read_by_spark(self.store, manifest.batch)]
-        for batch in self.store.batches():
-            known = self.store.manifest(batch)
-            listed += [] if known is None else [known.pieces]
+        """Lets the source know what has been read, in whichever mode, and writes the list of that anew.
+
+        What a manifest has keeps an entry of its own: whoever goes back to the manifest before it reads that again.
+        """
+        store, manifest = self.store, self.manifest
+        last = -1 if manifest is None else manifest.batch
+        kept = {batch: known.pieces for batch in store.batches() if (known := store.manifest(batch)) is not None}
+        listed: list[Offsets] = []
+        if store.is_real_time:
+            listed = [files for batch, files in store.read_files() if batch <= last and batch not in kept]
+        elif manifest is not None:
+            listed = [files_read_by_spark(store, last)]
         for files in listed:
             source.took(files)
-        self.store.keep_read(source.read)
+        earlier = {name: sorted(paths) for name, paths in source.read.items()}
+        for files in kept.values():
+            source.took(files)
+        store.keep_read([(-1, earlier), *kept.items()])
 
     def _run(self, spark: SparkSession, source: Source, host: ResidentHost) -> None:
         assert self.slots is not None
@@ -173,6 +182,7 @@ def start_resident(
     except BaseException:
         undo()
         raise
+    runner.note_started(started.id)
     return started, runner
 
 

@@ -42,9 +42,19 @@ class SlotsLost(Exception):
 class Slots:
     """The slots of a run, from the first order to `close`."""
 
-    def __init__(self, count: int, host: str, checkpoint: str, job: Job, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, count: int, host: str, checkpoint: str, job: Job, *, bind: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        """`host` is the name by which the tasks reach this driver, `bind` the address that it listens at."""
         self._count, self._checkpoint, self._job = count, checkpoint, job
-        self._listener = Listener(host)
+        try:
+            self._listener = Listener(bind or host)
+        except OSError as error:
+            raise HostError(
+                f"the driver cannot listen at '{bind or host}' for its resident slots",
+                detail=str(error),
+                hint="set spark.driver.host, or spark.driver.bindAddress, to an address of this machine",
+            ) from error
         self._address = Address(host, self._listener.port, secrets.token_bytes(32))
         self._changed = threading.Condition()
         self._turn: Turn = (0, 0)
