@@ -1,6 +1,6 @@
 """A driver of a real-time run that dies, or kills one of its slots, at a chosen moment; a process that tests start.
 
-python crash_real_time.py <folder> <who> <phase> <batch> <story as JSON>
+    python crash_real_time.py <folder> <master> <who> <phase> <batch> <story as JSON>
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from anabranch.cql import compile_query
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE, alone, as_plans
@@ -18,16 +20,20 @@ from anabranch.plan.slots import SlotRange
 from anabranch.run.work import Work
 from anabranch.spark.resident.runner import ResidentRunner, start_resident
 from anabranch.spark.running import RunOptions
-from anabranch.spark.session import local_session
 from anabranch.spark.sinks.make import make_sink
 from anabranch.testing.faults import die
+from tests.spark.cluster import session
 from tests.spark.stories import Story, frames, sink_options
 
 SLOTS = 2
 
 
-def main(folder: Path, who: str, phase: str, batch: int, story: Story) -> None:
-    spark = local_session(SLOTS + 1, **{"spark.sql.warehouse.dir": str(folder / "warehouse")})
+def main(folder: Path, master: str, who: str, phase: str, batch: int, story: Story) -> None:
+    with session(master, folder, {}) as spark:
+        run(spark, folder, who, phase, batch, story)
+
+
+def run(spark: SparkSession, folder: Path, who: str, phase: str, batch: int, story: Story) -> None:
     query = compile_query(story.cql, story.catalog())
     sink = make_sink(story.sink, sink_options(story.sink, folder), spark=spark, schema=query.schema)
     runner: ResidentRunner | None = None
@@ -54,9 +60,8 @@ def main(folder: Path, who: str, phase: str, batch: int, story: Story) -> None:
     runner.leave()
     runner.release()
     assert (who == "slot") == bool(killed)
-    spark.stop()
 
 
 if __name__ == "__main__":
-    place, who_, phase_, batch_, story_ = sys.argv[1:]
-    main(Path(place), who_, phase_, int(batch_), Story(**json.loads(story_)))
+    place, master_, who_, phase_, batch_, story_ = sys.argv[1:]
+    main(Path(place), master_, who_, phase_, int(batch_), Story(**json.loads(story_)))

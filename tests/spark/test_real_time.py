@@ -20,6 +20,7 @@ from anabranch.errors import AnabranchError, ForeignCheckpoint, HostError, SpecE
 from anabranch.run.round import PHASES
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.spark import crash_real_time
+from tests.spark.cluster import standalone
 from tests.spark.stories import Story, cut, feed_apart, register, run, write_apart, written
 
 pytestmark = pytest.mark.spark
@@ -204,24 +205,26 @@ def test_what_real_time_mode_does_not_do_is_refused_by_name(
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def die_and_go_on(folder: Path, story: Story, deaths: list[tuple[str, str, int]]) -> None:
+def die_and_go_on(folder: Path, story: Story, deaths: list[tuple[str, str, int]], master: str = "local[3]") -> None:
     """Runs a story that is fed beforehand with these deaths, of the driver or of a slot; then to its end."""
     tables = story.tables()
     for batch in cut(tables, BATCHES):
         feed_apart(folder, batch)
     for who, phase, number in deaths:
-        done = _process(folder, who, phase, number, story)
+        done = _process(folder, master, who, phase, number, story)
         assert done.returncode == (-signal.SIGKILL if who == "driver" else 0), done.stderr
     if deaths[-1][0] == "driver":
-        done = _process(folder, "nobody", "begin", 0, story)
+        done = _process(folder, master, "nobody", "begin", 0, story)
         assert done.returncode == 0, done.stderr
     assert not describe_difference(story.expected(tables), written(folder))
 
 
-def _process(folder: Path, who: str, phase: str, batch: int, story: Story) -> subprocess.CompletedProcess[str]:
+def _process(
+    folder: Path, master: str, who: str, phase: str, batch: int, story: Story
+) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root), *sys.path])}
-    command = [sys.executable, str(Path(crash_real_time.__file__)), str(folder), who, phase, str(batch)]
+    command = [sys.executable, str(Path(crash_real_time.__file__)), str(folder), master, who, phase, str(batch)]
     return subprocess.run(
         [*command, json.dumps(asdict(story))],
         env=environment,
@@ -245,6 +248,19 @@ def test_a_killed_slot_is_started_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("story", [JOIN, GROUPS], ids=["join", "groups"])
 def test_a_death_at_any_crash_point_changes_no_answer(story: Story, phase: str, who: str, tmp_path: Path) -> None:
     die_and_go_on(tmp_path, story, [(who, phase, 1)])
+
+
+@own_driver
+@pytest.mark.slow
+def test_a_killed_slot_is_started_again_on_two_executors(tmp_path: Path) -> None:
+    die_and_go_on(tmp_path, GROUPS, [("slot", "begin", 2)], "local-cluster[2,2,1024]")
+
+
+@own_driver
+@pytest.mark.slow
+def test_a_killed_slot_is_started_again_on_a_cluster(tmp_path: Path) -> None:
+    with standalone(tmp_path, 3) as cluster:
+        die_and_go_on(tmp_path, GROUPS, [("slot", "begin", 2)], cluster.url)
 
 
 @own_driver

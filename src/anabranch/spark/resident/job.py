@@ -5,6 +5,7 @@ Limit: a slot occupies a core for as long as the query runs, and Spark runs no b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,12 @@ from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
 from anabranch.errors import HostError
-from anabranch.spark.placement import live_executors
+from anabranch.spark.placement import is_on_several_machines, live_executors
 from anabranch.spark.resident.slot import Address, serve
+
+_PATIENCE = 30.0
+"""Seconds that the executors of a cluster have to join."""
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,9 @@ def refuse_few_cores(spark: SparkSession, slots: int) -> None:
             "the Spark session has dynamic allocation on, and resident slots need a fixed number of executors",
             hint="start the session with spark.dynamicAllocation.enabled=false, or run in micro-batches",
         )
-    most = most_slots(spark)
+    end = time.monotonic() + (_PATIENCE if is_on_several_machines(spark) else 0.0)
+    while (most := most_slots(spark)) < slots and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
     if slots > most:
         fewer = f"slots({most}) or " if most else ""
         raise HostError(
