@@ -20,7 +20,7 @@ source to a query that has a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +137,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     changed = Manifest(
         manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, complete
     )
+    changed = replace(changed, pieces=manifest.pieces)
     store.commit(changed)
     store.belong_to(new)
     store.collect((changed,))
