@@ -21,7 +21,9 @@ from anabranch.cql.ast import (
     FromItem,
     FunctionCall,
     InQuery,
+    Numbered,
     Operation,
+    RowNumber,
     SelectItem,
     Star,
     Statement,
@@ -33,6 +35,7 @@ from anabranch.cql.expressions import expression
 from anabranch.cql.from_clause import Rows, bind_rows
 from anabranch.cql.lexer import Kind
 from anabranch.cql.parser import parse
+from anabranch.cql.ranking import with_ranking
 from anabranch.cql.scope import Scope, aggregate_column
 from anabranch.cql.windows import (
     bind_window,
@@ -51,11 +54,12 @@ from anabranch.cql.windows import (
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.lang.catalog import Catalog
-from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns, transform
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, Ranking, columns, transform
 from anabranch.lang.schema import Schema, type_name
 from anabranch.lang.window import ALWAYS, FOREVER, Window
 from anabranch.plan.intervals import unbounded_by, with_implied_windows
 from anabranch.plan.logical import (
+    ROW_NUMBER,
     Aggregate,
     Filter,
     LogicalPlan,
@@ -89,6 +93,7 @@ def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
 
 def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     text = written.text
+    written = with_ranking(written)
     if (call := window_call(written)) is not None and _reads_streams(written, catalog) > 1:
         return _joined_first(written, call, catalog, allow_unbounded=allow_unbounded)
     statement = with_window_calls(written)
@@ -282,6 +287,8 @@ def _default_name(node: Expression, position: int) -> str:
             return node.name.name
         case FunctionCall():
             return node.name.name.lower()
+        case RowNumber():
+            return "row_number"
         case CastTo():
             return _default_name(node.argument, position)
         case Operation(function="field", arguments=(_, Constant(value=str() as name))):
@@ -389,7 +396,7 @@ def _is_grouped(statement: Statement) -> bool:
     selected = [item.expression for item in statement.items if isinstance(item, SelectItem)]
     calls = (node for root in selected for node in walk(root) if isinstance(node, FunctionCall))
     aggregated = any(call.name.name.lower() in AGGREGATES for call in calls)
-    return bool(statement.group_by) or statement.having is not None or aggregated
+    return statement.numbered is not None or bool(statement.group_by) or statement.having is not None or aggregated
 
 
 def _grouped(
@@ -404,12 +411,15 @@ def _grouped(
         )
     if slide is None:
         first = statement.sources[0]
+        what = "a grouped query needs a SLIDE, the interval between its results"
         raise BindError(
-            "a grouped query needs a SLIDE, the interval between its results",
+            what if statement.numbered is None else "the first rows of each window need windows that end",
             text=statement.text,
             span=first.window.span if first.window else first.span,
             hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]",
         )
+    if statement.numbered is not None:
+        return _ranked(statement, statement.numbered, sources, plan, slide, lag)
     key_expressions = _keys(statement, sources)
     keys = tuple(
         Column(GROUPED, f"key{position}", key.type, is_nullable(key)) for position, key in enumerate(key_expressions)
@@ -447,6 +457,88 @@ def _grouped(
     results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
     grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag)
     return Project(Filter(grouped, having) if having is not None else grouped, outputs)
+
+
+def _ranked(
+    statement: Statement,
+    numbered: Numbered,
+    sources: tuple[Source, ...],
+    plan: LogicalPlan,
+    slide: int,
+    lag: int,
+) -> LogicalPlan:
+    """Returns the first rows of each partition and boundary: an aggregate that keeps the values which outputs read."""
+    text, number, collected = statement.text, numbered.number, list[AggregateCall]()
+    select = Scope(text, "SELECT", sources, collected, number=number)
+    outputs = _outputs(statement, select, select.expression)
+    condition: Expr | None = None
+    if numbered.around is not None:
+        outputs, condition = _around_ranked(numbered.around, numbered, outputs)
+    elif numbered.condition is not None:
+        condition = Scope(text, "QUALIFY", sources, collected, number=number).condition(numbered.condition)
+    order = Scope(text, "ORDER BY", sources)
+    key_expressions = _keys(statement, sources)
+    sort_items = [(order.expression(item.expression), item) for item in number.order]
+    telling = [(each, item) for each, item in sort_items if each not in key_expressions]
+    sort_items = telling or sort_items
+    if not telling and not number.text:
+        raise BindError(
+            "the rows of a partition have no order",
+            text=text,
+            span=number.span,
+            detail="ORDER BY names nothing but the partition" if number.order else "there is no ORDER BY",
+            hint="write ORDER BY ts for the first row, or ORDER BY ts DESC for the last",
+        )
+    sort_keys = [each for each, _ in sort_items]
+    read = [output.expression for output in outputs] + ([] if condition is None else [condition])
+    values = dict.fromkeys(each for one in read for each in columns(one) if each.relation != GROUPED)
+    for each in (*sort_keys, *values):
+        if kind_of(each.type) in {"other", "null"}:
+            raise BindError(
+                f"cannot rank rows by '{each}', a value of type {type_name(each.type)}",
+                text=text,
+                span=number.span,
+                detail="rows that ORDER BY does not tell apart are ordered by their values",
+                hint="select its fields instead of the whole value",
+            )
+    kept = {each: Column(GROUPED, f"ranked_value{i}", each.type, each.nullable) for i, each in enumerate(values)}
+
+    def of_rank(expression: Expr) -> Expr:
+        return transform(expression, lambda each: kept.get(each, each) if isinstance(each, Column) else each)
+
+    first, *others = (*values, *sort_keys)
+    ranking = Ranking(
+        numbered.rows,
+        tuple(item.is_descending for _, item in sort_items),
+        tuple(item.nulls_first for _, item in sort_items),
+    )
+    aggregate = AggregateCall("ranked", first, first.type, tuple(others), ranking)
+    keys = tuple(Column(GROUPED, f"key{i}", each.type, is_nullable(each)) for i, each in enumerate(key_expressions))
+    results = (ROW_NUMBER, *kept.values())
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, (aggregate,), slide, lag)
+    grouped = grouped if condition is None else Filter(grouped, of_rank(condition))
+    return Project(grouped, tuple(Output(each.name, of_rank(each.expression)) for each in outputs))
+
+
+def _around_ranked(
+    around: Statement, numbered: Numbered, inner: tuple[Output, ...]
+) -> tuple[tuple[Output, ...], Expr | None]:
+    """Binds the query around ranked rows: its outputs and its condition, over the rows themselves."""
+    (item,) = around.sources
+    assert item.alias is not None
+    name = item.alias.name
+    source = Source(name, name, result_schema(inner), "", ALWAYS, is_result=True)
+    meant = dict(zip(source.columns, (output.expression for output in inner), strict=True))
+
+    def through(expression: Expr) -> Expr:
+        return transform(expression, lambda each: meant.get(each, each) if isinstance(each, Column) else each)
+
+    scope = Scope(around.text, "SELECT", (source,))
+    outputs = _outputs(around, scope, scope.expression)
+    where = replace(scope, clause="WHERE", number=numbered.number)
+    condition = None if numbered.condition is None else where.condition(numbered.condition)
+    outputs = tuple(replace(each, expression=through(each.expression)) for each in outputs)
+    return outputs, None if condition is None else through(condition)
 
 
 def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]:

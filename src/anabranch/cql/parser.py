@@ -1,10 +1,12 @@
 """The parser: recursive descent, one function per rule of the grammar.
 
-    query      := select | ISTREAM '(' select ')'
-    select     := SELECT [DISTINCT] item (',' item)* FROM source ((',' | join) source [ON expression])*
+    query      := [WITH name AS '(' select ')' (',' name AS '(' select ')')*] (select | ISTREAM '(' select ')')
+    select     := SELECT [DISTINCT [ON '(' expression (',' expression)* ')']] item (',' item)*
+                  FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
+                  [QUALIFY expression] [ORDER BY sort (',' sort)*, with DISTINCT ON only]
     join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
-    source     := name [window] [[AS] alias] | '(' select ')' [window] [AS] alias
+    source     := name [window] [[AS] alias] | '(' select ')' [window] [[AS] alias]
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
                 | '[' [PARTITION BY name (',' name)*] [RANGE duration] ROWS number [SLIDE duration] ']'
                 | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
@@ -34,18 +36,21 @@ from anabranch.cql.ast import (
     WindowClause,
 )
 from anabranch.cql.cursor import NO_FUNCTIONS, Cursor
-from anabranch.cql.expressions import duration, expression
+from anabranch.cql.expressions import duration, expression, sort_items
 from anabranch.cql.lexer import Kind
-from anabranch.errors import Span
+from anabranch.errors import ParseError, Span
 from anabranch.lang.expr import OwnFunction
 
 _CLAUSES = {
-    "ORDER": ("ORDER BY", "results of a stream have no end to sort; sort where they are read"),
-    "LIMIT": ("LIMIT", "stop the query, or filter where the results are read"),
+    "ORDER": (
+        "ORDER BY",
+        "sort where the results are read; for the first rows of each window, "
+        "write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10",
+    ),
+    "LIMIT": ("LIMIT", "for the first rows of each window, write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10"),
     "UNION": ("UNION", "run one query per branch into the same sink"),
     "INTERSECT": ("INTERSECT", "write it as a join"),
     "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),
-    "QUALIFY": ("QUALIFY", "filter where the results are read"),
 }
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
@@ -63,6 +68,7 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
             raise cursor.unsupported(
                 f"{operator} is not supported", "leave it out: a join query emits each result once, as ISTREAM does"
             )
+    _with(cursor)
     wrapper = cursor.take_word("ISTREAM")
     if wrapper is None:
         statement = _select(cursor, None)
@@ -75,6 +81,35 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
     if cursor.peek().kind is not Kind.END:
         raise cursor.unexpected(_what_may_follow(statement))
     return statement
+
+
+def _with(cursor: Cursor) -> None:
+    """Parses WITH; its names stand for their subqueries in FROM of all that follows."""
+    if cursor.take_word("WITH") is None:
+        return
+    if cursor.peek().is_word("RECURSIVE") and not cursor.peek(1).is_word("AS"):
+        raise cursor.unsupported("WITH RECURSIVE is not supported", "a query cannot read its own results")
+    while True:
+        name = cursor.identifier("a name for a subquery, as in WITH x AS (SELECT …)")
+        if name.name.lower() in cursor.named:
+            raise ParseError(f"WITH names '{name.name}' twice", text=cursor.text, span=name.span)
+        if cursor.peek().is_symbol("("):
+            raise cursor.unsupported("names of columns in WITH are not supported", "name them in SELECT … AS name")
+        cursor.expect_word("AS")
+        cursor.named[name.name.lower()] = _bracketed(cursor)
+        if cursor.take_symbol(",") is None:
+            return
+
+
+def _bracketed(cursor: Cursor) -> Statement:
+    """Parses a subquery in brackets; its span is that of its text."""
+    opened = cursor.expect_symbol("(")
+    if not cursor.peek().is_word("SELECT"):
+        raise cursor.unexpected("SELECT, the begin of a subquery")
+    with cursor.nested():
+        inner = _select(cursor, None)
+    closed = cursor.expect_symbol(")")
+    return replace(inner, span=Span(opened.span.end, closed.span.start))
 
 
 def _what_may_follow(statement: Statement) -> str:
@@ -96,6 +131,7 @@ def subquery(cursor: Cursor) -> Statement:
 def _select(cursor: Cursor, istream: Span | None) -> Statement:
     cursor.expect_word("SELECT")
     distinct = cursor.take_word("DISTINCT")
+    distinct_on = _distinct_on(cursor) if distinct is not None else ()
     cursor.take_word("ALL")
     items = [_item(cursor)]
     while cursor.take_symbol(","):
@@ -110,6 +146,8 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
         while cursor.take_symbol(","):
             group_by.append(expression(cursor))
     having = expression(cursor) if cursor.take_word("HAVING") else None
+    qualify = expression(cursor) if cursor.take_word("QUALIFY") else None
+    order_by = sort_items(cursor) if distinct_on and cursor.peek().is_word("ORDER") else ()
     _refuse_clauses(cursor)
     return Statement(
         cursor.text,
@@ -120,7 +158,21 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
         having,
         istream,
         None if distinct is None else distinct.span,
+        distinct_on=distinct_on,
+        qualify=qualify,
+        order_by=order_by,
     )
+
+
+def _distinct_on(cursor: Cursor) -> tuple[Expression, ...]:
+    if not cursor.take_word("ON"):
+        return ()
+    cursor.expect_symbol("(")
+    found = [expression(cursor)]
+    while cursor.take_symbol(","):
+        found.append(expression(cursor))
+    cursor.expect_symbol(")", also="','")
+    return tuple(found)
 
 
 def _refuse_clauses(cursor: Cursor) -> None:
@@ -192,23 +244,20 @@ def _source(cursor: Cursor) -> FromItem:
     alias = _alias(cursor)
     window = window or _window(cursor)
     last = (alias or stream).span.end
+    if (named := cursor.named.get(stream.name.lower())) is not None:
+        name = alias or stream
+        return FromItem(name, window, name, None, Span(stream.span.start, cursor.end_of_last), subquery=named)
     return FromItem(stream, window, alias, None, Span(stream.span.start, max(last, window.span.end if window else 0)))
 
 
 def _subquery(cursor: Cursor) -> FromItem:
-    opened = cursor.expect_symbol("(")
-    if not cursor.peek().is_word("SELECT"):
-        raise cursor.unexpected("SELECT, the begin of a subquery")
-    with cursor.nested():
-        inner = _select(cursor, None)
-    closed = cursor.expect_symbol(")")
-    inner = replace(inner, span=Span(opened.span.end, closed.span.start))
+    start = cursor.peek().span.start
+    inner = _bracketed(cursor)
+    brackets = Span(start, cursor.end_of_last)
     window = _window(cursor)
-    cursor.take_word("AS")
-    alias = cursor.identifier("an alias for the subquery, as in (SELECT …) AS x")
+    alias = _alias(cursor) or Identifier("subquery", brackets)
     window = window or _window(cursor)
-    end = max(alias.span.end, window.span.end if window else 0)
-    return FromItem(alias, window, alias, None, Span(opened.span.start, end), subquery=inner)
+    return FromItem(alias, window, alias, None, Span(start, cursor.end_of_last), subquery=inner)
 
 
 def _on(cursor: Cursor) -> Expression:

@@ -14,7 +14,18 @@ from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
-from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
+from anabranch.cql.ast import (
+    CastTo,
+    ColumnName,
+    Constant,
+    Exists,
+    Expression,
+    FunctionCall,
+    InQuery,
+    Operation,
+    RowNumber,
+)
+from anabranch.cql.ranking import no_limit
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.functions import (
     AGGREGATES,
@@ -31,7 +42,7 @@ from anabranch.functions import (
 from anabranch.lang.expr import GROUPED, AggregateCall, Call, Column, Expr, Literal, LiteralValue, OwnFunction, columns
 from anabranch.lang.schema import INTERVAL, TIMESTAMP, type_name
 from anabranch.lang.window import CountWindow, Hop
-from anabranch.plan.logical import BOUNDARY, Source
+from anabranch.plan.logical import BOUNDARY, ROW_NUMBER, Source
 
 WINDOW = pa.struct([pa.field("start", TIMESTAMP), pa.field("end", TIMESTAMP)])
 """The type of a window as a value, as in Spark."""
@@ -48,6 +59,8 @@ class Scope:
     """The distinct aggregates found so far; None where aggregates are not allowed."""
     outer: tuple[Source, ...] = ()
     """The relations of the outer query; those of the subquery take precedence."""
+    number: RowNumber | None = None
+    """The row number that the query limits."""
 
     def expression(self, node: Expression) -> Expr:
         """Returns the typed expression of a syntax node."""
@@ -60,6 +73,10 @@ class Scope:
                 return self._call(node.function, node.arguments, node.span)
             case FunctionCall():
                 return self._function(node)
+            case RowNumber():
+                if node != self.number:
+                    raise no_limit(self.text, node.span)
+                return ROW_NUMBER
             case Exists() | InQuery():
                 what = "EXISTS" if isinstance(node, Exists) else "IN (SELECT …)"
                 raise Unsupported(

@@ -226,7 +226,10 @@ def without_window_calls(statement: Statement) -> Statement:
     )
     having = None if statement.having is None else _named(statement.having)
     groups = tuple(node for node in statement.group_by if not _is_window(node))
-    return replace(statement, items=items, having=having, group_by=groups)
+    numbered = statement.numbered
+    if numbered is not None and numbered.condition is not None and numbered.around is None:
+        numbered = replace(numbered, condition=_named(numbered.condition))
+    return replace(statement, items=items, having=having, group_by=groups, numbered=numbered)
 
 
 def _is_window(node: Expression) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from anabranch.errors import PlanError
 from anabranch.functions import is_nullable
 from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, columns
@@ -21,6 +23,8 @@ from anabranch.lang.window import Window
 
 BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 """The boundary of a grouped result; WINDOW_END() in CQL."""
+ROW_NUMBER = Column(GROUPED, "row_number", pa.int64(), nullable=False)
+"""The place of a ranked row in its group, from 1."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ class Grouping:
     lag: int = field(default=0, repr=False)
     """1 if windows do not include their end: a boundary then counts rows up to one microsecond before it."""
 
+    @property
+    def ranked(self) -> AggregateCall | None:
+        """The first rows of each group, if they are the results; the query has no other aggregate then."""
+        return next((each for each in self.aggregates if each.ranking is not None), None)
+
     def first_boundary(self, times: Any) -> Any:
         """Returns the number of the first boundary that counts a row with this event time; accepts arrays."""
         return -(-(times + self.lag) // self.slide)
@@ -154,7 +159,7 @@ class Query:
             # Not in the text of a grouping, so that older checkpoints keep their fingerprint.
             read = [*self.grouping.keys, *(e for a in self.grouping.aggregates for e in a.arguments)]
             parts += [own.title for expression in read for own in own_functions(expression)]
-            parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others]
+            parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others or aggregate.ranking]
         parts += [f"{name} = {query.fingerprint}" for name, query in sorted(self.inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -395,11 +395,44 @@ def _answer_of(
     """Yields the answer row of one group, unless HAVING rejects it."""
     row: Row = {"boundary": boundary}
     row |= {f"key{index}": value for index, value in enumerate(key)}
+    if grouping.ranked is not None:
+        yield from _first_rows(query, grouping.ranked, row, members)
+        return
     row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
     lookup = _lookup({GROUPED: row})
     tests = () if grouping.having is None else conjuncts(grouping.having)
     if all(interpret(test, lookup) is True for test in tests):
         yield boundary, [interpret(output.expression, lookup) for output in query.outputs]
+
+
+def _first_rows(
+    query: Query, call: AggregateCall, group: Row, members: list[Combination]
+) -> Iterator[tuple[int, list[Value]]]:
+    """Yields the first rows of a group, by the sort keys and then by the values of a row, NULL first."""
+    ranking, grouping = call.ranking, query.grouping
+    assert ranking is not None
+    assert grouping is not None
+    count = len(call.arguments) - len(ranking.is_descending)
+    directions = [*zip(ranking.is_descending, ranking.nulls_first, strict=True), *[(False, True)] * count]
+
+    def compare(left: list[Value], right: list[Value]) -> int:
+        ordered = zip([*left[count:], *left[:count]], [*right[count:], *right[:count]], directions, strict=True)
+        for one, other, (is_descending, nulls_first) in ordered:
+            if one is None or other is None:
+                found = (int(one is not None) - int(other is not None)) * (1 if nulls_first else -1)
+            else:
+                found = order(one, other) * (-1 if is_descending else 1)
+            if found:
+                return found
+        return 0
+
+    rows = [[interpret(each, _lookup(member)) for each in call.arguments] for member in members]
+    for place, values in enumerate(sorted(rows, key=cmp_to_key(compare))[: ranking.rows], start=1):
+        row = {**group, "row_number": place} | {f"ranked_value{i}": value for i, value in enumerate(values)}
+        lookup = _lookup({GROUPED: row})
+        tests = () if grouping.having is None else conjuncts(grouping.having)
+        if all(interpret(test, lookup) is True for test in tests):
+            yield group["boundary"], [interpret(output.expression, lookup) for output in query.outputs]
 
 
 def _grouped_answer(
