@@ -41,13 +41,13 @@ from anabranch.cql.lexer import Kind
 from anabranch.errors import ParseError, Span
 from anabranch.lang.expr import OwnFunction
 
+_FIRST_ROWS = "for the first rows of each window, write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10"
 _CLAUSES = {
     "ORDER": (
         "ORDER BY",
-        "sort where the results are read; for the first rows of each window, "
-        "write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10",
+        f"sort where the results are read; {_FIRST_ROWS}",
     ),
-    "LIMIT": ("LIMIT", "for the first rows of each window, write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10"),
+    "LIMIT": ("LIMIT", _FIRST_ROWS),
     "UNION": ("UNION", "run one query per branch into the same sink"),
     "INTERSECT": ("INTERSECT", "write it as a join"),
     "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),

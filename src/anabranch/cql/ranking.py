@@ -157,7 +157,7 @@ def _no_limit(statement: Statement, span: Span, numbers: int) -> Unsupported:
             "a query takes one ROW_NUMBER()",
             text=statement.text,
             span=span,
-            hint="number the rows twice by a query over a query: SELECT … FROM (SELECT … QUALIFY …) [TUMBLE 1 MINUTE] AS x",
+            hint="rank the results of a ranking: SELECT … FROM (SELECT … QUALIFY …) [TUMBLE 1 MINUTE] AS x",
         )
     return no_limit(statement.text, span)
 
