@@ -118,6 +118,15 @@ QUERIES = {
         "SELECT auction, bidder, price, ts, ts::DATE AS day, hour(ts) AS hour FROM bid",
         note="the sink writes a folder per day: partitionBy('day')",
     ),
+    "q11": NexmarkQuery(
+        "user sessions",
+        "SELECT bidder, COUNT(*) AS bids, session_window.start AS starts, session_window.end AS ends FROM bid "
+        "GROUP BY bidder, session_window(ts, '1 second')",
+        "SELECT bidder, count(*), min(ts), max(ts) + INTERVAL 1 SECOND FROM (SELECT *, sum(begins) OVER (PARTITION BY "
+        "bidder ORDER BY ts ROWS UNBOUNDED PRECEDING) AS session FROM (SELECT *, CASE WHEN ts - lag(ts) OVER "
+        "(PARTITION BY bidder ORDER BY ts) <= INTERVAL 1 SECOND THEN 0 ELSE 1 END AS begins FROM bid)) "
+        "GROUP BY bidder, session HAVING epoch_us(max(ts)) + 1000000 < {passed}",
+    ),
     "q13": NexmarkQuery(
         "join with a table",
         "SELECT b.auction, b.bidder, b.price, b.ts, s.value FROM bid AS b "
@@ -202,7 +211,6 @@ QUERIES = {
 }  # fmt: skip
 
 MISSING = {
-    "q11": "session windows",
     "q12": "windows of processing time; time is event time here",
 }
 """The other queries, and what they need."""

@@ -14,9 +14,6 @@ from typing import TypeAlias
 from anabranch.errors import Span
 from anabranch.lang.expr import LiteralValue, OwnFunction
 
-NO_SESSIONS = "session windows are not supported"
-INSTEAD_OF_SESSIONS = "write [TUMBLE 10 MINUTES] behind the stream, or window(ts, '10 minutes') in GROUP BY"
-
 
 @dataclass(frozen=True)
 class Identifier:
@@ -160,7 +157,7 @@ class WindowClause:
     slide: Duration | None
     span: Span
     kind: str = "range"
-    """`range`, or `tumble` or `hop`: windows that do not include their end."""
+    """`range`, or `session`, or `tumble` or `hop`: windows that do not include their end."""
     rows: Count | None = None
     """The number of rows of a count window."""
     partition: tuple[Identifier, ...] = ()
@@ -177,6 +174,8 @@ class JoinKind(Enum):
     FULL = "FULL JOIN"
     SEMI = "LEFT SEMI JOIN"
     ANTI = "LEFT ANTI JOIN"
+    ASOF = "ASOF JOIN"
+    LEFT_ASOF = "LEFT ASOF JOIN"
 
 
 @dataclass(frozen=True)

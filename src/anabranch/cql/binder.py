@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from anabranch.cql.asof import with_asof
 from anabranch.cql.ast import (
     CastTo,
     ColumnName,
@@ -56,7 +57,7 @@ from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.lang.catalog import Catalog
 from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, Ranking, columns, transform
 from anabranch.lang.schema import Schema, type_name
-from anabranch.lang.window import ALWAYS, FOREVER, Window
+from anabranch.lang.window import ALWAYS, FOREVER, SessionWindow, Window
 from anabranch.plan.intervals import unbounded_by, with_implied_windows
 from anabranch.plan.logical import (
     ROW_NUMBER,
@@ -93,7 +94,7 @@ def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
 
 def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     text = written.text
-    written = with_ranking(written)
+    written = with_ranking(with_asof(written, catalog))
     if (call := window_call(written)) is not None and _reads_streams(written, catalog) > 1:
         return _joined_first(written, call, catalog, allow_unbounded=allow_unbounded)
     statement = with_window_calls(written)
@@ -303,6 +304,8 @@ def _default_name(node: Expression, position: int) -> str:
 def _joined_first(written: Statement, call: FunctionCall, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     """Binds `GROUP BY window(a.ts, …)` over several streams: groups of the results of the join, by that event time."""
     column, clause = window_clause(written, call)
+    if clause.kind == "session":
+        raise _sessions_of_a_join(written, call.span)
     statement = without_window_calls(written)
     rows = bind_rows(statement, catalog, lambda inner: _bind(inner, catalog, allow_unbounded=allow_unbounded))
     time = Scope(written.text, "GROUP BY", rows.visible).expression(column)
@@ -418,6 +421,7 @@ def _grouped(
             span=first.window.span if first.window else first.span,
             hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]",
         )
+    plan, sources = _in_sessions(statement, sources, plan)
     if statement.numbered is not None:
         return _ranked(statement, statement.numbered, sources, plan, slide, lag)
     key_expressions = _keys(statement, sources)
@@ -455,8 +459,50 @@ def _grouped(
         condition = having_scope.condition(statement.having)
         having = over_groups(having_scope, statement.having, condition)
     results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
-    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag)
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag, _gap(sources))
     return Project(Filter(grouped, having) if having is not None else grouped, outputs)
+
+
+def _in_sessions(
+    statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan
+) -> tuple[LogicalPlan, tuple[Source, ...]]:
+    """Returns the plan with the group keys as the partitions of a session window, if it has one."""
+    known = sources_of(plan)
+    if not any(isinstance(each.window, SessionWindow) for each in known.values()):
+        return plan, sources
+    span = next((item.window.span for item in statement.sources if item.window is not None), statement.sources[0].span)
+    if len(known) > 1:
+        raise _sessions_of_a_join(statement, span)
+    keys = _keys(statement, sources)
+    for key, node in zip(keys, statement.group_by, strict=False):
+        if not isinstance(key, Column):
+            raise Unsupported(
+                f"sessions of each '{key}' are not supported",
+                text=statement.text,
+                span=node.span,
+                hint="group by columns of the stream; compute the value in the DataFrame that you register",
+            )
+    partition = tuple(dict.fromkeys(key.name for key in keys if isinstance(key, Column)))
+
+    def partitioned(source: Source) -> Source:
+        assert isinstance(source.window, SessionWindow)
+        return replace(source, window=replace(source.window, partition=partition))
+
+    return with_sources(plan, partitioned), tuple(map(partitioned, sources))
+
+
+def _sessions_of_a_join(statement: Statement, span: Span) -> Unsupported:
+    return Unsupported(
+        "session windows of a join are not supported",
+        text=statement.text,
+        span=span,
+        detail="they are computed over the rows of a single stream",
+        hint="write the results of the join to a topic or folder, and group that stream; or use [TUMBLE …]",
+    )
+
+
+def _gap(sources: tuple[Source, ...]) -> int:
+    return next((each.window.gap for each in sources if isinstance(each.window, SessionWindow)), 0)
 
 
 def _ranked(
@@ -515,7 +561,14 @@ def _ranked(
     aggregate = AggregateCall("ranked", first, first.type, tuple(others), ranking)
     keys = tuple(Column(GROUPED, f"key{i}", each.type, is_nullable(each)) for i, each in enumerate(key_expressions))
     results = (ROW_NUMBER, *kept.values())
-    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, (aggregate,), slide, lag)
+    if collected:
+        raise Unsupported(
+            "WINDOW_START() of a session beside ROW_NUMBER() is not supported",
+            text=text,
+            span=number.span,
+            hint="leave it out, or compute it by GROUP BY in a query of its own",
+        )
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, (aggregate,), slide, lag, _gap(sources))
     grouped = grouped if condition is None else Filter(grouped, of_rank(condition))
     return Project(grouped, tuple(Output(each.name, of_rank(each.expression)) for each in outputs))
 

@@ -5,11 +5,12 @@
                   FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
                   [QUALIFY expression] [ORDER BY sort (',' sort)*, with DISTINCT ON only]
-    join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
+    join       := [INNER] JOIN | CROSS JOIN | [LEFT] ASOF JOIN | [LEFT] (SEMI | ANTI) JOIN
+                | (LEFT | RIGHT | FULL) [OUTER] JOIN
     source     := name [window] [[AS] alias] | '(' select ')' [window] [[AS] alias]
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
                 | '[' [PARTITION BY name (',' name)*] [RANGE duration] ROWS number [SLIDE duration] ']'
-                | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
+                | '[' (TUMBLE | SESSION) duration ']' | '[' HOP duration SLIDE duration ']'
     duration   := (number unit)+
 
 Valid CQL or SQL that Anabranch does not support raises `Unsupported` with an alternative. Any other unexpected token
@@ -22,8 +23,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
-    INSTEAD_OF_SESSIONS,
-    NO_SESSIONS,
     Count,
     Duration,
     Expression,
@@ -54,7 +53,7 @@ _CLAUSES = {
 }
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
-_WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
+_WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, SESSION, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
@@ -197,7 +196,7 @@ def _item(cursor: Cursor) -> SelectItem | Star:
 def _alias(cursor: Cursor) -> Identifier | None:
     if cursor.take_word("AS"):
         return cursor.identifier("an alias after AS")
-    return cursor.identifier("an alias") if cursor.at_name() else None
+    return cursor.identifier("an alias") if cursor.at_name() and not _is_asof(cursor) else None
 
 
 def _sources(cursor: Cursor) -> list[FromItem]:
@@ -223,17 +222,34 @@ def _join_kind(cursor: Cursor) -> JoinKind | None:
     word = cursor.peek().value.upper() if cursor.peek().kind is Kind.WORD else ""
     if word in ("NATURAL", "LATERAL"):
         raise cursor.unsupported(f"{word} joins are not supported", "write JOIN … ON with the columns to compare")
-    if word not in ("JOIN", "INNER", *_OUTER, *_HALF):
+    if word not in ("JOIN", "INNER", *_OUTER, *_HALF) and not _is_asof(cursor):
         return None
     kind = _HALF.get(word) or _OUTER.get(word, JoinKind.INNER)
     if word != "JOIN":
         cursor.take()
+    if word == "ASOF" or cursor.peek().is_word("ASOF"):
+        return _asof(cursor, word)
     if word == "LEFT" and cursor.peek().is_word(*_HALF):
         kind = _HALF[cursor.take().value.upper()]
     elif word in _OUTER:
         cursor.take_word("OUTER")
     cursor.expect_word("JOIN")
     return kind
+
+
+def _is_asof(cursor: Cursor) -> bool:
+    """True before ASOF JOIN; ASOF alone is a name."""
+    return cursor.peek().is_word("ASOF") and cursor.peek(1).is_word("JOIN", "LEFT", "INNER", "RIGHT", "FULL")
+
+
+def _asof(cursor: Cursor, first: str) -> JoinKind:
+    """Parses the rest of `ASOF [LEFT] JOIN` or `LEFT ASOF JOIN`, after its first word."""
+    second = cursor.take().value.upper() if not cursor.peek().is_word("JOIN") else ""
+    words = {first, second} - {"", "ASOF"}
+    if words & {"RIGHT", "FULL", "SEMI", "ANTI"}:
+        raise cursor.unsupported(f"{words.pop()} ASOF JOIN is not supported", "write ASOF JOIN or LEFT ASOF JOIN")
+    cursor.expect_word("JOIN")
+    return JoinKind.LEFT_ASOF if "LEFT" in words else JoinKind.ASOF
 
 
 def _source(cursor: Cursor) -> FromItem:
@@ -278,15 +294,13 @@ def _window(cursor: Cursor) -> WindowClause | None:
     opened = cursor.take_symbol("[")
     if opened is None:
         return None
-    if cursor.peek().is_word("SESSION"):
-        raise cursor.unsupported(NO_SESSIONS, INSTEAD_OF_SESSIONS)
     if cursor.peek().is_word("ROWS", "PARTITION"):
         return _count_window(cursor, opened.span.start, None)
     length: Duration | None = None
-    kind = cursor.take_word("TUMBLE", "HOP")
+    kind = cursor.take_word("TUMBLE", "HOP", "SESSION")
     if kind is not None:
         length = duration(cursor, "a length of time such as 10 SECONDS")
-        step = None if kind.is_word("TUMBLE") else _step(cursor)
+        step = _step(cursor) if kind.is_word("HOP") else None
         closed = cursor.expect_symbol("]")
         return WindowClause(length, False, step, Span(opened.span.start, closed.span.end), kind.value.lower())
     is_now = cursor.take_word("NOW") is not None

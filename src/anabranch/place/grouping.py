@@ -49,7 +49,7 @@ def groups_bytes(query: Query, statistics: Statistics) -> float:
     if width is None:
         keys = sum(_width(query, key, statistics) for key in query.grouping.keys)
         width = EVENT_TIME_BYTES + keys + VALUE_BYTES * len(query.grouping.aggregates)
-    return groups / (query.grouping.slide / UNITS["second"]) * width
+    return groups / (query.grouping.pace / UNITS["second"]) * width
 
 
 def _inside(need: Need, statistics: Statistics) -> float:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from anabranch.errors import PlanError
 from anabranch.lang.expr import Expr
 from anabranch.lang.schema import Schema, is_integer
-from anabranch.lang.window import Window
+from anabranch.lang.window import CountWindow, Window
 from anabranch.plan.classes import ClassColumn
 
 
@@ -69,7 +69,7 @@ class Relation:
     """Columns that are not carried but whose classes select routes; not part of the meaning of a query."""
 
     def __post_init__(self) -> None:
-        if self.window.is_counted and (self.filter is not None or self.parts):
+        if isinstance(self.window, CountWindow) and (self.filter is not None or self.parts):
             raise PlanError(f"relation '{self.name}' has a count window and rows that are not counted")
         if not self.parts:
             return
@@ -318,7 +318,7 @@ def render(graph: JoinGraph) -> str:
     """Returns the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
-        where = relation.condition if relation.window.is_counted else relation.filter
+        where = relation.condition if relation.condition is not None else relation.filter
         condition = f" WHERE {where}" if where is not None else ""
         parts = "".join(f" {part.time}+{part.range}" for part in relation.parts)
         lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}{parts}")

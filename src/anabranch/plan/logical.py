@@ -183,6 +183,8 @@ class Aggregate:
     slide: int
     lag: int = 0
     """1 if windows do not include their end."""
+    gap: int = 0
+    """The gap of session windows; 0 for all other windows."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -273,7 +275,8 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
         case Aggregate():
             keys = ", ".join(str(key) for key in plan.key_expressions)
             listed = ", ".join(str(aggregate) for aggregate in plan.aggregates)
-            return f"{indent}Aggregate {listed} BY {keys or '()'} EVERY {plan.slide} us{below}"
+            pace = f"IN SESSIONS OF {plan.gap} us" if plan.gap else f"EVERY {plan.slide} us"
+            return f"{indent}Aggregate {listed} BY {keys or '()'} {pace}{below}"
 
 
 def _require_columns(plan: LogicalPlan, expr: Expr) -> None:

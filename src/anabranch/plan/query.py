@@ -34,6 +34,13 @@ class Grouping:
     slide: int
     lag: int = field(default=0, repr=False)
     """1 if windows do not include their end: a boundary then counts rows up to one microsecond before it."""
+    gap: int = field(default=0, repr=False)
+    """The gap of session windows, which end at any microsecond: `slide` is 1. 0 for all other windows."""
+
+    @property
+    def pace(self) -> int:
+        """About how many microseconds lie between two results of a group."""
+        return self.gap or self.slide
 
     @property
     def ranked(self) -> AggregateCall | None:
@@ -171,7 +178,7 @@ class Query:
     @property
     def seconds_between_boundaries(self) -> float:
         """The slide of a grouped query; 0 for any other."""
-        return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
+        return self.grouping.pace / 1e6 if self.grouping is not None else 0.0
 
     def result_columns(self, relation: str) -> tuple[str, ...]:
         """Returns the relation's columns that a result needs, in schema order."""

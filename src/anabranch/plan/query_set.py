@@ -258,7 +258,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     for name, query in named.items():
         if query.whole.counted:
             raise BundleError(
-                f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows",
+                f"{titled(name)} has a count or session window, of '{query.whole.counted[0]}', and cannot share its rows",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )

@@ -69,6 +69,8 @@ def timed_results(
         for combination in _around(query, _combinations(query.graph, given), given, until):
             values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
             yield max(row[_TIME] for row in combination.values() if row is not None), values
+    elif query.grouping.gap:
+        yield from _sessions(query, query.grouping, given, until)
     elif query.sides:
         yield from _grouped_around(query, query.grouping, given, until)
     else:
@@ -403,6 +405,29 @@ def _answer_of(
     tests = () if grouping.having is None else conjuncts(grouping.having)
     if all(interpret(test, lookup) is True for test in tests):
         yield boundary, [interpret(output.expression, lookup) for output in query.outputs]
+
+
+def _sessions(
+    query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float
+) -> Iterator[tuple[int, list[Value]]]:
+    """Yields the groups of the runs of rows with small gaps; a session ends one gap after its last row."""
+    (relation,) = query.graph.relations
+    groups: dict[tuple[Value, ...], list[Combination]] = defaultdict(list)
+    for row in sorted(rows[relation.name], key=lambda row: row[_TIME]):
+        combination: Combination = {relation.name: row}
+        key = tuple(interpret(expression, _lookup(combination)) for expression in grouping.keys)
+        groups[tuple(_group_key(value) for value in key)].append(combination)
+    for members in groups.values():
+        session = [members[0]]
+        for member in [*members[1:], None]:
+            last = session[-1][relation.name][_TIME]
+            if member is not None and member[relation.name][_TIME] - last <= grouping.gap:
+                session.append(member)
+                continue
+            if last + grouping.gap < watermark:
+                key = tuple(interpret(expression, _lookup(session[0])) for expression in grouping.keys)
+                yield from _answer_of(query, grouping, last + grouping.gap, key, session)
+            session = [] if member is None else [member]
 
 
 def _first_rows(

@@ -169,6 +169,10 @@ class GroupState:
 
     def _keep(self, parts: pa.Table) -> None:
         parts = parts.select(parts_schema(self.grouping).names)
+        if self.grouping.gap:
+            # Sessions arrive when the watermark has passed them, each with a boundary of its own.
+            self.pending.setdefault(int(pc.min(parts.column("boundary")).as_py()), []).append(parts)
+            return
         order = pc.sort_indices(parts.column("boundary"))
         parts = parts.take(order)
         numbers, starts = np.unique(parts.column("boundary").to_numpy(), return_index=True)
