@@ -47,8 +47,8 @@ def session_queries(draw: st.DrawFn) -> tuple[str, str]:
     begins = f"SELECT a.*, CASE WHEN {apart} THEN 0 ELSE 1 END AS begins FROM s0 AS a{where}"
     numbered = f"SELECT a.*, sum(begins) OVER ({partition} ORDER BY a.ts ROWS UNBOUNDED PRECEDING) AS session"
     sql = (
-        f"SELECT min(a.ts) AS begins, make_timestamp({end}) AS ends, {listed} FROM ({numbered} FROM ({begins}) AS a) AS a "
-        f"GROUP BY a.session{by} HAVING {end} < {{passed}}{f' AND {having}' if having else ''}"
+        f"SELECT min(a.ts) AS begins, make_timestamp({end}) AS ends, {listed} "
+        f"FROM ({numbered} FROM ({begins}) AS a) AS a GROUP BY a.session{by} HAVING {end} < {{passed}}{f' AND {having}' if having else ''}"
     )
     return cql, sql
 

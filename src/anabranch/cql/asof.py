@@ -2,8 +2,8 @@
 
 `a ASOF JOIN b ON a.k = b.k AND b.ts <= a.ts` is `a [NOW] JOIN b [PARTITION BY k ROWS 1] ON a.k = b.k`, and LEFT ASOF
 JOIN is the LEFT JOIN of these: the last row of a partition at the event time of a row of `a`. Invariant: all rows wait
-for the watermark, so no earlier row of `b` can arrive later. Limit: only the first stream of FROM can be on the left, and
-ON has equalities with columns of `b` and the comparison of event times, nothing else.
+for the watermark, so no earlier row of `b` can arrive later. Limit: only the first stream of FROM can be on the left,
+and ON has equalities with columns of `b` and the comparison of event times, nothing else.
 """
 
 from __future__ import annotations

@@ -215,6 +215,8 @@ class Statement:
     qualify: Expression | None = None
     order_by: tuple[SortItem, ...] = ()
     """ORDER BY of a query with DISTINCT ON."""
+    branches: tuple[Statement, ...] = ()
+    """The other queries of a UNION ALL."""
     numbered: Numbered | None = None
     """The first rows of each group as results, instead of aggregates; `group_by` has the partitions."""
 

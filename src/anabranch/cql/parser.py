@@ -1,13 +1,14 @@
 """The parser: recursive descent, one function per rule of the grammar.
 
-    query      := [WITH name AS '(' select ')' (',' name AS '(' select ')')*] (select | ISTREAM '(' select ')')
+    query      := [WITH name AS '(' union ')' (',' name AS '(' union ')')*] (union | ISTREAM '(' select ')')
+    union      := select (UNION ALL select)*
     select     := SELECT [DISTINCT [ON '(' expression (',' expression)* ')']] item (',' item)*
                   FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
                   [QUALIFY expression] [ORDER BY sort (',' sort)*, with DISTINCT ON only]
     join       := [INNER] JOIN | CROSS JOIN | [LEFT] ASOF JOIN | [LEFT] (SEMI | ANTI) JOIN
                 | (LEFT | RIGHT | FULL) [OUTER] JOIN
-    source     := name [window] [[AS] alias] | '(' select ')' [window] [[AS] alias]
+    source     := name [window] [[AS] alias] | '(' union ')' [window] [[AS] alias]
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
                 | '[' [PARTITION BY name (',' name)*] [RANGE duration] ROWS number [SLIDE duration] ']'
                 | '[' (TUMBLE | SESSION) duration ']' | '[' HOP duration SLIDE duration ']'
@@ -47,7 +48,7 @@ _CLAUSES = {
         f"sort where the results are read; {_FIRST_ROWS}",
     ),
     "LIMIT": ("LIMIT", _FIRST_ROWS),
-    "UNION": ("UNION", "run one query per branch into the same sink"),
+    "UNION": ("UNION", "write UNION ALL; to see each row once per window, read it by SELECT DISTINCT"),
     "INTERSECT": ("INTERSECT", "write it as a join"),
     "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),
 }
@@ -70,7 +71,11 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
     _with(cursor)
     wrapper = cursor.take_word("ISTREAM")
     if wrapper is None:
-        statement = _select(cursor, None)
+        statement = _united(cursor)
+        if statement.branches:
+            name = Identifier("union_all", Span(0, len(text)))
+            whole = FromItem(name, None, name, None, name.span, subquery=statement)
+            statement = Statement(text, (Star(None, name.span),), (whole,), None, (), None, None)
     else:
         cursor.expect_symbol("(")
         statement = _select(cursor, wrapper.span)
@@ -106,9 +111,23 @@ def _bracketed(cursor: Cursor) -> Statement:
     if not cursor.peek().is_word("SELECT"):
         raise cursor.unexpected("SELECT, the begin of a subquery")
     with cursor.nested():
-        inner = _select(cursor, None)
+        inner = _united(cursor)
     closed = cursor.expect_symbol(")")
-    return replace(inner, span=Span(opened.span.end, closed.span.start))
+    return inner if inner.branches else replace(inner, span=Span(opened.span.end, closed.span.start))
+
+
+def _united(cursor: Cursor) -> Statement:
+    """Parses a SELECT and those that UNION ALL adds to it; each has the span of its own text."""
+    found: list[Statement] = []
+    while True:
+        start = cursor.peek().span.start
+        each = _select(cursor, None)
+        found.append(replace(each, span=Span(start, cursor.end_of_last)))
+        if not (cursor.peek().is_word("UNION") and cursor.peek(1).is_word("ALL")):
+            _refuse_clauses(cursor)
+            return replace(found[0], branches=tuple(found[1:])) if found[1:] else each
+        cursor.take()
+        cursor.take()
 
 
 def _what_may_follow(statement: Statement) -> str:
@@ -147,7 +166,8 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
     having = expression(cursor) if cursor.take_word("HAVING") else None
     qualify = expression(cursor) if cursor.take_word("QUALIFY") else None
     order_by = sort_items(cursor) if distinct_on and cursor.peek().is_word("ORDER") else ()
-    _refuse_clauses(cursor)
+    if not cursor.peek().is_word("UNION"):
+        _refuse_clauses(cursor)
     return Statement(
         cursor.text,
         tuple(items),
@@ -341,7 +361,9 @@ def streams_read(text: str) -> tuple[str, ...]:
     found: list[str] = []
     waiting = [parse(text)]
     while waiting:
-        for item in waiting.pop().sources:
+        statement = waiting.pop()
+        waiting += statement.branches
+        for item in statement.sources:
             if item.subquery is None:
                 found.append(item.stream.name)
             else:

@@ -51,6 +51,8 @@ class Relation:
     """The constituents of a row of a derived relation; empty for plain stream rows."""
     is_table: bool = False
     """Whether `stream` names a table: its rows have no event time, never arrive and never expire."""
+    branches: tuple[str, ...] = ()
+    """The queries whose results a UNION ALL has; empty if `stream` names the only one."""
     is_result: bool = False
     """Whether its rows are results of another query of the set; `stream` is then the name of that query.
 
@@ -79,6 +81,11 @@ class Relation:
             raise PlanError(f"derived relation '{self.name}' lacks the event times '{', '.join(missing)}'")
         if self.window.reach < min(part.range for part in self.parts):
             raise PlanError(f"the window of derived relation '{self.name}' ends before its rows do")
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The queries whose results it has; none for a stream or a table."""
+        return (self.branches or (self.stream,)) if self.is_result else ()
 
     @property
     def is_derived(self) -> bool:

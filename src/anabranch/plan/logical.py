@@ -42,6 +42,10 @@ class Source:
     """Whether the stream contains the results of another query."""
     subquery: Subquery | None = None
     """That query, if it is a subquery in FROM and has not been compiled yet."""
+    others: tuple[Subquery, ...] = ()
+    """The other queries of a UNION ALL in FROM, likewise."""
+    branches: tuple[str, ...] = ()
+    """The queries whose results a UNION ALL has, once they have been compiled."""
     behind: int = 0
     """For results: how far below the watermark of their query the event times of future results can be."""
     is_implied: bool = False
@@ -257,7 +261,8 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
     match plan:
         case Source():
             if plan.subquery is not None:
-                return f"{indent}Results {plan.window} AS {plan.relation}\n{render(plan.subquery.plan, deeper)}"
+                several = "".join("\n" + render(each.plan, deeper) for each in (plan.subquery, *plan.others))
+                return f"{indent}Results {plan.window} AS {plan.relation}{several}"
             return f"{indent}Source {plan.stream} {plan.window} AS {plan.relation}"
         case Filter():
             return f"{indent}Filter {plan.predicate}{below}"

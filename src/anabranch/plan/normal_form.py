@@ -301,6 +301,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         disorder=source.disorder,
         is_table=source.is_table,
         is_result=source.is_result,
+        branches=source.branches,
         behind=source.behind,
         filter=None if is_counted else condition,
         condition=condition if is_counted else None,

@@ -20,7 +20,7 @@ from anabranch.plan.logical import BOUNDARY, Output, SideKind
 from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 
-_DERIVED = re.compile(r"derived_[0-9a-f]{8}")
+_DERIVED = re.compile(r"(derived|union)_[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)

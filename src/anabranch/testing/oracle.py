@@ -83,9 +83,12 @@ def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.
     given = {}
     for relation in relations:
         if relation.is_result:
-            below = inputs[relation.stream]
-            results = timed_results(below, tables)
-            rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
+            several = [inputs[name] for name in relation.producers]
+            rows = [
+                {_TIME: time, **dict(zip(_names(below), values, strict=True))}
+                for below in several
+                for time, values in timed_results(below, tables)
+            ]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
             given[relation.name] = _passing(relation, rows)
@@ -367,7 +370,7 @@ def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
     inputs, marks = dict(query.inputs), []
     for relation in query.whole.streamed:
         if relation.is_result:
-            marks.append(_watermark(inputs[relation.stream], tables) - relation.behind)
+            marks += [_watermark(inputs[name], tables) - relation.behind for name in relation.producers]
             continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}
