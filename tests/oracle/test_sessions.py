@@ -46,10 +46,10 @@ def session_queries(draw: st.DrawFn) -> tuple[str, str]:
     apart = f"epoch_us(a.ts) - lag(epoch_us(a.ts)) OVER ({partition} ORDER BY a.ts) <= {gap * SECOND}"
     begins = f"SELECT a.*, CASE WHEN {apart} THEN 0 ELSE 1 END AS begins FROM s0 AS a{where}"
     numbered = f"SELECT a.*, sum(begins) OVER ({partition} ORDER BY a.ts ROWS UNBOUNDED PRECEDING) AS session"
-    sql = (
-        f"SELECT min(a.ts) AS begins, make_timestamp({end}) AS ends, {listed} "
-        f"FROM ({numbered} FROM ({begins}) AS a) AS a GROUP BY a.session{by} HAVING {end} < {{passed}}{f' AND {having}' if having else ''}"
-    )
+    numbered = f"({numbered} FROM ({begins}) AS a) AS a"
+    closed = f"{end} < {{passed}}{f' AND {having}' if having else ''}"
+    found = f"SELECT min(a.ts) AS begins, make_timestamp({end}) AS ends, {listed} FROM {numbered}"
+    sql = f"{found} GROUP BY a.session{by} HAVING {closed}"
     return cql, sql
 
 

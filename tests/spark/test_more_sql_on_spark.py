@@ -1,4 +1,4 @@
-"""First rows of windows, ASOF joins and sessions on Spark: the batch answer, over restarts with other slots and plans."""
+"""First rows of windows, ASOF joins and sessions have their batch answer on Spark, over restarts with other slots."""
 
 from __future__ import annotations
 

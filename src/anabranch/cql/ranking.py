@@ -99,7 +99,7 @@ def _numbered(statement: Statement, numbered: Numbered) -> Statement:
             f"{what} beside {'DISTINCT ON' if statement.distinct_on else 'ROW_NUMBER()'} is not supported",
             text=statement.text,
             span=span,
-            hint="rank the results of the grouped query: SELECT … FROM (SELECT … GROUP BY …) [TUMBLE 1 MINUTE] AS g "
+            hint="rank the results of the grouped query: SELECT … FROM (SELECT … GROUP BY …) [NOW SLIDE 1 MINUTE] AS g "
             "QUALIFY ROW_NUMBER() OVER (…) <= 10",
         )
     partition = numbered.number.partition
@@ -157,7 +157,7 @@ def _no_limit(statement: Statement, span: Span, numbers: int) -> Unsupported:
             "a query takes one ROW_NUMBER()",
             text=statement.text,
             span=span,
-            hint="rank the results of a ranking: SELECT … FROM (SELECT … QUALIFY …) [TUMBLE 1 MINUTE] AS x",
+            hint="rank the results of a ranking: SELECT … FROM (SELECT … QUALIFY …) [NOW SLIDE 1 MINUTE] AS x",
         )
     return no_limit(statement.text, span)
 
