@@ -29,6 +29,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
+from anabranch.engine.operators.candidates import candidates
 from anabranch.engine.operators.open_groups import OpenCombinations
 from anabranch.engine.operators.open_sessions import OpenSessions
 from anabranch.engine.operators.pregroup import carried_by
@@ -300,6 +301,9 @@ class QueryEngine:
         """Adds finished combinations to the pending groups."""
         assert self.groups is not None
         started = perf_counter()
+        if len(found) and not found.carried:
+            wanted = candidates(self.groups.grouping, found.newest, found.deadline, self._reader(found))
+            found = found if wanted is None else keep(found, wanted)
         if len(found):
             self.groups.add(found.newest, found.deadline, self._reader(found), carried_by(self.groups.grouping, found))
         self.meter.spent("group", perf_counter() - started)

@@ -201,7 +201,7 @@ def _first_rows(kind: pa.DataType, ranking: Ranking, lists: pa.Array, groups: In
     columns = items.flatten()
     values, keys = columns[: -len(ranking.is_descending)], columns[-len(ranking.is_descending) :]
     directions = zip(keys, ranking.is_descending, ranking.nulls_first, strict=True)
-    codes = [owners, *(code for each in directions for code in _sort_codes(*each))]
+    codes = [owners, *(code for each in directions for code in sort_codes(*each))]
     order = np.lexsort(codes[::-1])
     place = _places(owners[order])
     # Ties matter only if they begin among the first rows.
@@ -212,13 +212,13 @@ def _first_rows(kind: pa.DataType, ranking: Ranking, lists: pa.Array, groups: In
     tied = (start < ranking.rows) & ~(begins & np.append(begins[1:], True)[: len(order)])
     if tied.any():
         rows, runs = order[tied], (np.cumsum(begins) - 1)[tied]
-        ties = [code for each in values for code in _sort_codes(each.take(pa.array(rows)), False, True)]
+        ties = [code for each in values for code in sort_codes(each.take(pa.array(rows)), False, True)]
         order[tied] = rows[np.lexsort([*ties[::-1], runs])]
     kept = order[place < ranking.rows]
     return _regrouped(owners[kept], items.take(pa.array(kept)), count, kind)
 
 
-def _sort_codes(values: pa.Array, is_descending: bool, nulls_first: bool) -> list[Int64Array]:
+def sort_codes(values: pa.Array, is_descending: bool, nulls_first: bool) -> list[Int64Array]:
     """Returns integers that compare as SQL compares the values, after a flag that puts NULLs in their place."""
     missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
     if is_float(values.type):
