@@ -1,7 +1,7 @@
 """Runs a short set of the Spark tests on other versions of Python and PySpark: `make test-versions`.
 
-Each pair, such as `3.13/4.1`, gets a virtual environment of its own below `.venv-versions`, with the package and what the
-tests need. Limit: an interpreter `python3.13` must be on the path, or among those of pyenv; a pair without one fails.
+Each pair, such as `3.13/4.1`, gets a virtual environment of its own below `.venv-versions`, with the package and what
+the tests need. Limit: an interpreter `python3.13` must be on the path, or among those of pyenv.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ SHORT = (
 
 def main(pairs: list[str]) -> int:
     failed = [pair for pair in pairs or PAIRS if not _passes(*pair.split("/"))]
-    print(f"failed: {', '.join(failed)}" if failed else "every pair of versions passes")
+    sys.stdout.write(f"failed: {', '.join(failed)}\n" if failed else "every pair of versions passes\n")
     return bool(failed)
 
 
 def _passes(python: str, pyspark: str) -> bool:
-    print(f"== Python {python}, PySpark {pyspark}", flush=True)
+    sys.stdout.write(f"== Python {python}, PySpark {pyspark}\n")
+    sys.stdout.flush()
     environment = ROOT / ".venv-versions" / f"{python}-{pyspark}"
     interpreter = environment / "bin" / "python"
     if not (environment / ".ready").exists():

@@ -27,9 +27,9 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
+from anabranch.engine.operators.candidates import candidates
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
-from anabranch.engine.operators.candidates import candidates
 from anabranch.engine.operators.open_groups import OpenCombinations
 from anabranch.engine.operators.open_sessions import OpenSessions
 from anabranch.engine.operators.pregroup import carried_by

@@ -1,8 +1,8 @@
 """Rows that may be among the first of their group, found in one pass before anything is sorted or copied.
 
-For each group and boundary the pass keeps the first sort keys seen so far, as many as the group has results; a row behind
-all of them cannot be a result. Invariant: no result is left out: rows with equal keys pass together, and
-NULLs are beside the first or last values. Limit: it is skipped for more than 64 rows of a group, where most rows are results.
+For each group and boundary the pass keeps the first sort keys, as many as the group has results; a row behind all of
+them cannot be a result. Invariant: no result is left out, because rows with equal keys pass together. Limit: it is
+skipped for more than 64 rows of a group, where most rows are results.
 """
 
 from __future__ import annotations
