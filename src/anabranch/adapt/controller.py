@@ -179,7 +179,7 @@ class Controller:
             self.history = replace(self.history, routes=self.history.routes.judged())
 
     def _reason(self, seen: Observation) -> Reason | None:
-        """Returns the first reason to search: an advisor's own, that of the policy, or the schedule of mesh searches."""
+        """Returns the first reason to search: an advisor's own, the policy's, or the schedule of mesh searches."""
         asked = (each.occasion(self.history, seen.batch, seen.plan) for each in self._advisors)
         own = [each for each in asked if each is not None]
         reason = next((each for each in own if each.cause != "schedule"), None)

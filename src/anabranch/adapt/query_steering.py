@@ -312,8 +312,8 @@ class QuerySteering:
         if busy:
             raise MigrationError(
                 "the query is changing its plan already",
-                detail=f"the change of slots {', '.join(map(str, busy))} has not ended",
-                hint="wait until it has ended, or abort it",
+                detail=f"slots {', '.join(map(str, busy))} are on their way",
+                hint="wait until that has ended, or abort it",
             )
 
     def _require_slots(self, slots: tuple[int, ...] | None) -> None:

@@ -128,7 +128,7 @@ def even_out(
             continue
         copies = with_copies
     if state.largest() > most * (1 + _EXACT):
-        # Half of an exchange in both directions whose other half did not fit.
+        # Undoes the first half of an exchange whose second half did not fit.
         for group, slot in enumerate(begun):
             state.move(group, slot)
     return Rebalancing(

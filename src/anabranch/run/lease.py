@@ -153,7 +153,7 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str | None:
-    """The start time of a process of this machine; None if it has ended."""
+    """Returns the start time of a process of this machine; None if it has ended."""
     with suppress(OSError, IndexError):
         # The program name is in parentheses and may contain spaces.
         after = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,7 @@
-"""Statistics of filters on single relations: selectivity, and cost of a check."""
+"""Statistics of filters on single relations: selectivity, and cost of a check.
+
+`run.filters` measures them on sampled rows. Limit: the fraction that passes is at least half a row of the sample.
+"""
 
 from __future__ import annotations
 

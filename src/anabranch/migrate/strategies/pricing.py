@@ -125,7 +125,7 @@ def _indexing(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Res
 
 
 def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[tuple[int, int]]:
-    """Returns the indexes of a plan, each as its set of relations and the number of its lookup key."""
+    """Returns the indexes of a plan, each as the set of its state's relations and the number of its lookup key."""
     found = set()
     for node in nodes(with_default_orders(plan, graph)):
         blocks = [model.estimates.mask(child.relations) for child in node.inputs]
