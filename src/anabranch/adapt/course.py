@@ -7,6 +7,8 @@ A group larger than the limit moves alone.
 *Parallel track* (Zhu 2006, Chapter 21): no rows are taken over. The change has a mark, an event time that no row has
 reached yet. Rows from the mark on go to both slots. The sender finds the combinations with a row before the mark, the
 receiver all others. The sender stops when no row before the mark can be part of a further result.
+
+Limit: by moving state, a change to another grid is always made at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A decision to change the plan of a running query or to keep it, with the costs and the reason."""
+"""A decision to change the plan of a running query or to keep it, with the costs and the reason.
+
+Invariant: a decision that keeps the plan also has both costs and a reason, so the history explains it.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The grid that fits the rows of the latest batches is compared with the current one. Every report counts the rows of each
 relation, so no extra measurement is needed. As for a move of groups, a change must save the amount in the balance
-settings and pay back within their horizon, and it takes effect as a new table.
+settings and pay back within their horizon, and it takes effect as a new table. Limit: a grid that sends no copies is
+never changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The changes that a user can make to running queries, common to all hosts.
 
-Each change takes effect with the next batch. Invariant: a refused change has no effect. Limit: the methods check a
+Each change begins with the next batch. Invariant: a refused change has no effect. Limit: the methods check a
 request and pass it to the steering; they do not wait until the change has ended.
 """
 

@@ -64,7 +64,7 @@ class Holder:
         return f"process {self.process} on '{self.machine.partition(' ')[0]}'"
 
     def is_alive(self, now: int) -> bool:
-        """True when the holder may still commit."""
+        """Returns True if the holder may still commit."""
         if self.machine == _machine():
             return _began(self.process) == self.began
         return now - self.renewed < EXPIRE_SECONDS * 1e6

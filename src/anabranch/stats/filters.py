@@ -1,6 +1,6 @@
 """Statistics of filters on single relations: selectivity, and cost of a check.
 
-`run.filters` measures them on sampled rows. Limit: the fraction that passes is at least half a row of the sample.
+`run.filters` measures them on sampled rows, before a query starts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The protocol of advisors, and the suggestions that they return.
 
-An advisor is a frozen value. The controller asks it what to do for a reason (`wants`), runs its search, in the
-background if the search is long, and has it judge the outcome with the current history (`propose`). To add an advisor,
-write a class with these methods and list it in `Controller._advisors`; `tests/contract/test_advisors.py` checks the
-contract.
+The controller passes a reason to an advisor (`wants`), runs its search, in the background if the search is long, and
+passes it the outcome with the current history (`propose`). To add an advisor, write a class with these methods and list
+it in `Controller._advisors`. Invariant: an advisor is a frozen value, and its methods change nothing;
+`tests/contract/test_advisors.py` checks this.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ while the reversal is undetected. `weighing` compares plans by these totals.
 The length of a new phase is unknown, so at first a change may count on as much time as the phase has lasted
 (`stability`). This is the rent-or-buy rule: a query leaves its plan once staying has cost as much as leaving could. Its
 loss is at most about twice that of the better choice in hindsight, whatever the streams do next.
+
+Limit: the only reversal that is priced is that to the statistics of the previous phase.
 """
 
 from __future__ import annotations

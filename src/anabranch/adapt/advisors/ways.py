@@ -4,7 +4,8 @@ A migration holds new states in addition to the old ones, so it needs more memor
 strategy would exceed the limit, another strategy is chosen, or the boxes in which the plans differ change one after
 another, so that only the states of one box are held twice. If no migration fits, the cheapest is returned, and the gate
 refuses it. A migration that would stop the slots for longer than a batch is chosen only if no other is possible. Spread
-proceeds box by box if that costs less CPU, because new states must be maintained while they are filled.
+proceeds box by box if that costs less CPU, because new states must be maintained while they are filled. Limit: box by
+box, all steps use one strategy, or none where a step moves no state.
 """
 
 from __future__ import annotations

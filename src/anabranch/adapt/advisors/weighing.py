@@ -3,6 +3,9 @@
 Of the plans that pass the gate, the one with the least total is chosen; the running plan takes part in the comparison.
 A change that would pay later is reconsidered when the phase has lasted long enough (`Choice.retry`). If the phases are
 too short for any change to pay, the plan that was best on average over the phases is chosen.
+
+Invariant: no plan is chosen that does not pass the gate. Limit: the migration to an alternative is priced only if
+its cost can pass the gate, or if a limit is exceeded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Links over TCP: a site keeps the links of its operators in a folder of its own and serves them by Arrow Flight.
 
-`LinkServer` serves the folder; `FlightLink` is its client. Each operation of the protocol in `link` is
-one call of the server, so the guarantees are those of the folder: rows are kept until every reader has acknowledged
-them, also after the producer has ended. A reader requests the entries that it needs, so it never receives more. If a call
-fails, its batch is repeated, and the next call opens a new connection. Rows are sent as compressed Arrow IPC.
+`LinkServer` serves the folder; `FlightLink` is its client. Each operation of the protocol in `link` is one call of the
+server, so the guarantees are those of the folder: rows are kept until every reader has acknowledged them, also after
+the producer has ended. A reader requests the entries that it needs, so it never receives more. If a call fails, its
+batch is repeated, and the next call opens a new connection. Rows are sent as compressed Arrow IPC.
 
 Calls carry a shared secret, the environment variable `ANABRANCH_LINKS_SECRET`. With `ANABRANCH_LINKS_CERTIFICATE` and
 `ANABRANCH_LINKS_KEY` (files in PEM) a server uses TLS; clients verify it by `ANABRANCH_LINKS_AUTHORITY`.

@@ -140,7 +140,9 @@ class Link(Protocol):
         ...
 
     def entries(self, after: int, to: int) -> list[Entry]:
-        """Returns the entries of the batches from `after` (exclusive) to `to`; raises LinkClosed if they were removed.
+        """Returns the entries of the batches from `after` (exclusive) to `to`.
+
+        Raises LinkClosed if the link is closed, and LinkError if an entry is missing.
         """
         ...
 

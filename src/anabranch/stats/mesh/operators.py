@@ -78,7 +78,7 @@ def check_needs(needs: Needs, operators: tuple[str, ...]) -> None:
         raise StatisticsError(
             f"operator '{operators[left[0]]}' can never come",
             detail="the operators that must precede it depend on it, or do not exist",
-            hint="remove it from the precedence of those operators",
+            hint="remove the cycle from the precedence, or give an alternative set of operators",
         )
 
 
