@@ -116,20 +116,21 @@ class Network:
     # --- making -------------------------------------------------------------------------------------------------------
 
     def _make(self) -> None:
-        for site in [CONTROL, *(each.name for each in self.topology.sites)]:
-            _ip("netns", "add", self.space(site))
-            self._made.append(self.space(site))
-            _ip("-n", self.space(site), "link", "set", "lo", "up")
+        names = [site.name for site in self.topology.sites]
+        for name in (CONTROL, *names):
+            _ip("netns", "add", self.space(name))
+            self._made.append(self.space(name))
+            _ip("-n", self.space(name), "link", "set", "lo", "up")
         for number, link in enumerate(self.topology.links):
             self._join(link.left, link.right, f"10.9.{number}")
-        for number, site in enumerate(self.topology.sites):
-            _ip("-n", self.space(site.name), "addr", "add", f"{self.address(site.name)}/32", "dev", "lo")
-            self._sysctl(site.name, "net.ipv4.ip_forward=1")
-            self._join(CONTROL, site.name, f"10.10.{number}")
-            via = self._address[site.name, CONTROL]
-            _ip("-n", self.space(CONTROL), "route", "add", self.address(site.name), "via", via)
-        for site in self.topology.sites:
-            self._route(site.name)
+        for number, name in enumerate(names):
+            _ip("-n", self.space(name), "addr", "add", f"{self.address(name)}/32", "dev", "lo")
+            self._sysctl(name, "net.ipv4.ip_forward=1")
+            self._join(CONTROL, name, f"10.10.{number}")
+            via = self._address[name, CONTROL]
+            _ip("-n", self.space(CONTROL), "route", "add", self.address(name), "via", via)
+        for name in names:
+            self._route(name)
 
     def _join(self, one: str, other: str, net: str) -> None:
         """Makes a link between two namespaces."""
