@@ -21,6 +21,7 @@ from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
+from anabranch.api.session_settings import with_session_settings
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
@@ -92,7 +93,7 @@ class Run:
 
     def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
         self._session = session
-        self._settings = settings
+        self._settings = settings = with_session_settings(settings, spark_host.settings(session.spark))
         members = with_placed_filters(members, settings, int(session.spark.sparkContext.defaultParallelism))
         silent = [name for name, member in members.items() if member.is_silent]
         self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
