@@ -18,7 +18,7 @@ because Spark cannot add a source to a query with a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -135,6 +135,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     changed = Manifest(
         manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, complete
     )
+    changed = replace(changed, pieces=manifest.pieces)
     store.commit(changed)
     store.belong_to(new)
     store.collect((changed,))
@@ -213,7 +214,7 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
     def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
         """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
         found = min(kept[relation.name], first) if _is_there(old.graph, new.graph, relation, asked) else first
-        return max(found, since.get(relation.stream, found)) if relation.is_result else found
+        return max(found, *(since.get(name, found) for name in relation.producers)) if relation.is_result else found
 
     arrivals = [each for each in new.members if each.name not in old.names]
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
@@ -260,7 +261,7 @@ def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
     """The relation of that name, if it has the same rows."""
     for relation in graph.relations:
         if relation.name == wanted.name:
-            is_same = (relation.stream, relation.is_result) == (wanted.stream, wanted.is_result)
+            is_same = (relation.stream, relation.producers) == (wanted.stream, wanted.producers)
             return relation if is_same and relation.event_time == wanted.event_time else None
     return None
 

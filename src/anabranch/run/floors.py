@@ -37,7 +37,9 @@ def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
         for relation in member.query.whole.streamed:
             # Every future result contains a future row: none is older than the lowest floor of its query.
             if relation.is_result:
-                floors[relation.name] = max(passed[relation.stream] - relation.behind, BEFORE_ALL)
+                floors[relation.name] = max(
+                    min(passed[name] for name in relation.producers) - relation.behind, BEFORE_ALL
+                )
             else:
                 floors[relation.name] = by_stream[relation.stream]
         passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)

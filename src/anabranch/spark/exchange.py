@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from anabranch.engine.batch import RelationBatch, joined
@@ -115,10 +114,9 @@ class Outlet:
     """Whether the frame of the stage is that of the results, and not of packets."""
 
     @contextmanager
-    def open(self) -> Iterator[OpenOutlet]:
-        context = TaskContext.get()
-        assert context is not None
-        part = f"{context.partitionId():05d}{f'-{self.number}' if self.number else ''}"
+    def open(self, part_number: int) -> Iterator[OpenOutlet]:
+        """Opens the outlet in one part of the stage."""
+        part = f"{part_number:05d}{f'-{self.number}' if self.number else ''}"
         with ExitStack() as stack:
             opened = {name: stack.enter_context(writer.open(part)) for name, writer in self.writers.items()}
             yield OpenOutlet(self, opened)
