@@ -64,7 +64,7 @@ class Weighed:
     def reason(self, stability: Stability, otherwise: str) -> str:
         """Returns the reason to stay although the bet passed the gate."""
         return (
-            f"would not pay back if the statistics changed again soon: they have lasted for {stability.lasted:.3g} s, "
+            f"would not pay back if the streams changed again soon: the phase has lasted {stability.lasted:.3g} s, "
             f"and the change pays after {self.wait:.3g} s; otherwise: {otherwise}"
         )
 
