@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision, Rival, plain_number
 from anabranch.balance.grid import GridChange
+from anabranch.balance.prices import MovePrices
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.lang.sizes import size_text
@@ -361,9 +362,14 @@ class BalanceDecided:
     """Keys that are not heavy any more."""
     speeds: tuple[float, ...] | None = None
     """The speeds of slots that were measured and differ; the fastest is 1."""
+    prices: MovePrices | None = None
+    """The prices by which the strategy of the moves was chosen, if the query chose it."""
 
     def to_json(self) -> dict[str, Any]:
-        found = self.found
+        found, prices = self.found, self.prices
+        seconds = (
+            {} if prices is None else {"moving-state": prices.moving_state, "parallel-track": prices.parallel_track}
+        )
         return {
             "kind": self.kind,
             "batch": self.batch,
@@ -380,6 +386,7 @@ class BalanceDecided:
             "heavy": list(found.heavy),
             **_keys(self.split, self.united),
             **({} if self.speeds is None else {"speeds": [round(speed, 3) for speed in self.speeds]}),
+            **({"strategySeconds": seconds} if seconds else {}),
             "reason": self.refused or self._gain(),
         }
 
