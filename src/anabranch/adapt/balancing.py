@@ -12,7 +12,7 @@ an average one is busier than a limit, fewer when one less would still be idle, 
 once.
 
 State is watched beside CPU time, by the bytes that every report has: a slot that holds much more than the others stands
-out as well, and `balance.rule` evens out both. Bytes are not judged while a slot still has rows of groups that left it.
+out as well, and `balance.rule` evens out both.
 """
 
 from __future__ import annotations
@@ -125,7 +125,6 @@ class BalanceWatch:
     _periods: deque[float | None] = field(default_factory=deque)
     _cores: int | None = None
     _bytes: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    _has_leftovers: bool = False
     _seconds: float | None = None
     """Event time that the latest batch took; None when it is not known."""
     _quiet: int = 0
@@ -155,7 +154,6 @@ class BalanceWatch:
             self._cpu.popleft()
             self._periods.popleft()
         self._bytes = np.array([float(slot.statistics.state_bytes) for slot in slots])
-        self._has_leftovers = any(slot.has_leftovers for slot in slots)
         self._seconds = facts.seconds
         self._quiet += 1
         if self._is_cooling and settings.cool_down.has_passed(self._quiet, 0.0):
@@ -172,7 +170,7 @@ class BalanceWatch:
             return f"slot {available[int(mean.argmax())]} takes {skew(mean):.2f} times the average {what}"
         held = self._bytes
         is_full = skew(held) >= settings.ratio and held.max() - held.mean() >= settings.bytes
-        if is_full and not self._has_leftovers:
+        if is_full:
             return f"slot {available[int(held.argmax())]} has {skew(held):.2f} times the average bytes of state"
         return None
 

@@ -305,7 +305,6 @@ def advance(
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
         held=held,
         left=left,
-        has_leftovers=engine.has_leftovers,
         keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
     )
     if store is not None:
