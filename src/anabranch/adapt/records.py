@@ -292,6 +292,27 @@ class LimitBroken:
 
 
 @dataclass(frozen=True)
+class KeysShed:
+    """Another share of keys is kept from the next batch on; the rows of the others are dropped and counted."""
+
+    kind: ClassVar[str] = "overload"
+    batch: int
+    before: float
+    share: float
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "action": "shed" if self.share < self.before else "admit",
+            "keptBefore": round(self.before, 4),
+            "kept": round(self.share, 4),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
 class GroupsMoved:
     """Partition groups changed their slots with a batch."""
 
@@ -445,7 +466,9 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
+Record: TypeAlias = (
+    QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken | KeysShed
+)
 
 
 def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:

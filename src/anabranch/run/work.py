@@ -21,6 +21,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
+from anabranch.run.shedding import Overload, shedding_key
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ class Work:
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
     sharing: SharingRules = BY_HAND_ONLY
+    overload: Overload = "keep"
+    """What happens if the run cannot take all its input."""
     taken: tuple[PlanTaken, ...] = ()
     """Why queries begin with their plans, for those that do not run yet."""
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
     def __post_init__(self) -> None:
+        if self.overload == "shed":
+            shedding_key(self.queries)
         if self.queries.graph.counted:
             object.__setattr__(self, "execution", for_counting(self.execution))
 
@@ -112,6 +117,7 @@ class Work:
             self.balance,
             self.held,
             self.sharing,
+            sheds=self.overload == "shed",
         )
 
     @property

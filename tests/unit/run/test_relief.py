@@ -61,7 +61,8 @@ def test_the_sender_gives_back_what_left(
     groups = host.partitioning.groups
     host.move(range(groups * 8 // 10), 0)
     host.step({})
-    fed, results = [], []
+    fed: list[dict[str, pa.Table]] = []
+    results: list[pa.Table] = []
 
     def run(batches: int) -> None:
         for _ in range(batches):
