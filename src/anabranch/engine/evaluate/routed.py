@@ -29,7 +29,7 @@ from anabranch.plan.selections import guarded_by
 
 SAMPLE = 512
 """Rows of the first sample."""
-WORTH = 32
+WORTH = 64
 """A sample is at most one row in so many: it costs less than a learnt order saves."""
 MOST_VALUES = 16
 """A column with more values in the sample makes no classes."""
