@@ -628,7 +628,7 @@ def _policies() -> Doctored:
 @case("mesh-search-quality")
 def _quality() -> Doctored:
     def found(ratio: float) -> list[mesh_search.Searched]:
-        names = {mesh_search.OPTIMUM: 1.0} | dict.fromkeys(mesh_search.SEARCHES, ratio)
+        names = {mesh_search.OPTIMUM: 1.0} | dict.fromkeys(mesh_search.COMPARED, ratio)
         return [mesh_search.Searched(1, size, name, at, at, 0.1) for size in (4, 7) for name, at in names.items()]
 
     return Doctored(found(1.01), (found(1.2),))
