@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from lab.balance_spark import BALANCING, LOCAL, MASTER, NOTHING, ClusterRun, Task, _same, run_all
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
-CHANGED = 4
+WINDOW = 4
+CHANGED = 8
 """The batch from which another stream is the slow one."""
 LAST = 8
 """Batches that count as the end."""
@@ -43,11 +44,14 @@ def measure(setting: Setting) -> dict[str, ClusterRun]:
     slow = fast / 1000
 
     def drifting(second: float) -> dict[str, float]:
-        """The first stream becomes fast, and the last one slow."""
-        is_before = second < CHANGED
-        return {"a": slow if is_before else fast, "b": fast, "c": fast if is_before else slow}
+        """The last stream becomes slow and, a window later, the first one fast: all three are never fast together."""
+        return {
+            "a": slow if second < CHANGED else fast,
+            "b": fast,
+            "c": fast if second < CHANGED - WINDOW - 1 else slow,
+        }
 
-    task = Task(batches, 4, drifting, round(fast / 8))
+    task = Task(batches, WINDOW, drifting, round(fast / 8))
     changes: dict[str, Mapping[str, object]] = {NOTHING: {}, LOCAL: {"adapt": {}}}
     for name, strategy in BALANCING.items():
         changes[name] = {"balance": {"mode": "auto", "strategy": strategy}}

@@ -19,7 +19,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch.cql import compile_query
-from anabranch.engine.evaluate.expression import evaluate_mask
+from anabranch.engine.evaluate.expression import ColumnLookup, evaluate_mask
 from anabranch.engine.evaluate.routed import Routes, learn, routed_mask
 from anabranch.functions.own import own_function
 from anabranch.lang.catalog import Catalog, StreamDeclaration
@@ -119,10 +119,14 @@ def _in_order(parts: tuple[Expr, ...], columns: Mapping[str, pa.Array], length: 
     left = np.arange(length)
     for part in parts:
         places = pa.array(left)
-        left = left[evaluate_mask(part, lambda column, at=places: columns[column.name].take(at), len(left))]
+        left = left[evaluate_mask(part, _at(columns, places), len(left))]
     mask = np.zeros(length, dtype=np.bool_)
     mask[left] = True
     return mask
+
+
+def _at(columns: Mapping[str, pa.Array], places: pa.Array) -> ColumnLookup:
+    return lambda column: columns[column.name].take(places)
 
 
 def present(found: Mapping[str, Stream]) -> Outcome:

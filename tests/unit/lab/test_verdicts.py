@@ -15,7 +15,6 @@ from anabranch.cost.resources import Resources
 from anabranch.plan.text import parse
 from lab import (
     balance_cluster,
-    balance_deciding,
     balance_elastic,
     balance_heavy_key,
     balance_operator_level,
@@ -275,7 +274,7 @@ def _deciding() -> Doctored:
     def runs(both: float, new: str, moves: tuple[tuple[int, int], ...], base: float, results: int) -> Any:
         old = balance_spark.OLD
         found = {"No-Adapt": run(base, old), "LM": replace(run(0.5, new), results=results)}
-        for name in balance_deciding.BALANCING:
+        for name in balance_spark.BALANCING:
             found[name] = run(0.6, old, moves)
             found[f"LM+{name}"] = run(both, new, moves)
         return found

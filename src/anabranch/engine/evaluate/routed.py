@@ -66,7 +66,8 @@ def routed_mask(condition: Expr, columns: Mapping[str, pa.Array], length: int, t
     costly = parts[len(cheap) :]
     if length < SAMPLE * WORTH or len(costly) < 2 or parts[: len(cheap)] != cheap or _guards(costly):
         return evaluate_mask(ordered, read, length)
-    mask = evaluate_mask(conjunction(cheap), read, length) if cheap else np.ones(length, dtype=np.bool_)
+    first = conjunction(cheap)
+    mask = np.ones(length, dtype=np.bool_) if first is None else evaluate_mask(first, read, length)
     rows = np.flatnonzero(mask)
     if len(rows) < SAMPLE * WORTH:
         order = tuple(range(len(costly)))
