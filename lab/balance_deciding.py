@@ -19,7 +19,7 @@ from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 WINDOW = 4
 CHANGED = 8
 """The batch from which another stream is the slow one."""
-LAST = 8
+LAST = 6
 """Batches that count as the end."""
 PAPER = {"LM": 2.0, "PTLB": 2.0, "MSLB": 1.8, "LM+PTLB": 3.3, "LM+MSLB": 2.7}
 TWICE = 2.0
@@ -40,7 +40,7 @@ class Gains:
 
 
 def measure(setting: Setting) -> dict[str, ClusterRun]:
-    fast, batches = (30_000.0, 30) if setting.quick else (40_000.0, 60)
+    fast, batches = (20_000.0, 24) if setting.quick else (40_000.0, 60)
     slow = fast / 1000
 
     def drifting(second: float) -> dict[str, float]:
