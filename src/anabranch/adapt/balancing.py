@@ -40,8 +40,9 @@ from anabranch.stats.report import SlotReport, SlotReports
 Mode: TypeAlias = Literal["off", "manual", "auto"]
 MODES: tuple[Mode, ...] = ("off", "manual", "auto")
 TAKING_OVER = 1e-8
-"""Seconds of one core to take over a byte of state: read, filter, append and index it; 1.05e-8 was measured with rows of
-44 bytes, and a third of that for each byte that a sender had, to give them up."""
+"""Seconds of one core to take over a byte of state: read, filter, append and index it.
+
+1.05e-8 was measured with rows of 44 bytes; the sender takes a third of that for each byte that it had."""
 
 
 @dataclass(frozen=True)
