@@ -32,14 +32,14 @@ def test_what_is_shed_is_counted_and_the_rest_is_exact(
 ) -> None:
     # As after a backlog that grew: what makes a run shed depends on the clock.
     monkeypatch.setattr(steering, "Shedding", partial(Shedding, SHARE, -1000))
-    session = anabranch.session(spark)
+    session = anabranch.Session(spark)
     for name in ("s0", "s1"):
         (tmp_path / name).mkdir()
         times = pa.array(np.arange(KEYS) * 1000, pa.timestamp("us", "UTC"))
         parquet.write_table(pa.table({"ts": times, "x": np.arange(KEYS)}), tmp_path / name / "rows.parquet")
         frame = spark.readStream.schema("ts timestamp, x bigint").parquet(str(tmp_path / name))
-        session.register(name, frame, event_time="ts", watermark="1 second")
-    query = session.query("SELECT a.x FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b WHERE a.x = b.x")
+        session.register(name, frame, "ts", watermark="1 second")
+    query = session.sql("SELECT a.x FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b WHERE a.x = b.x")
     writer = query.writeStream.overload("shed").slots(2).format("parquet").option("path", str(tmp_path / "out"))
     handle = writer.option("checkpointLocation", str(tmp_path / "kept")).trigger(availableNow=True).start()
     handle.awaitTermination()
@@ -50,7 +50,6 @@ def test_what_is_shed_is_counted_and_the_rest_is_exact(
     assert [(each["shedRows"], each["keptKeys"]) for each in entries] == [({"s0": lost, "s1": lost}, SHARE)]
     assert handle.report()["shed_rows"] == 2 * lost
     watched = WatchedRun(LiveRun(handle))
-    watched.look()
     text = metrics_text([watched]).decode()
     values = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
     assert values["anabranch_shed_rows_total"] == lost
