@@ -40,8 +40,8 @@ def test_what_is_shed_is_counted_and_the_rest_is_exact(
         frame = spark.readStream.schema("ts timestamp, x bigint").parquet(str(tmp_path / name))
         session.register(name, frame, "ts", watermark="1 second")
     query = session.sql("SELECT a.x FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b WHERE a.x = b.x")
-    writer = query.writeStream.overload("shed").slots(2).format("parquet").option("path", str(tmp_path / "out"))
-    handle = writer.option("checkpointLocation", str(tmp_path / "kept")).trigger(availableNow=True).start()
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "kept"))
+    handle = writer.trigger(availableNow=True).slots(2).overload("shed").start(str(tmp_path / "out"))
     handle.awaitTermination()
     kept = {key for key in range(KEYS) if coordinates(np.array([key]), PARTS)[0] < SHARE * PARTS}
     assert sorted(row.x for row in spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(kept)
