@@ -289,6 +289,7 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
+            overload=settings.overload,
             taken=tuple(
                 taken(choices[name], plan, name or None)
                 for name, plan in plans.plans.items()

@@ -21,6 +21,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
+from anabranch.run.shedding import Overload, shedding_key
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ class Work:
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
     sharing: SharingRules = BY_HAND_ONLY
+    overload: Overload = "keep"
+    """What happens if the run cannot take all its input."""
     taken: tuple[PlanTaken, ...] = ()
     """Why queries begin with their plans, for those that do not run yet."""
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
     def __post_init__(self) -> None:
+        if self.overload == "shed":
+            shedding_key(self.queries)
         if self.queries.graph.counted:
             object.__setattr__(self, "execution", for_counting(self.execution))
 
@@ -102,7 +107,7 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
+        table = Table(partitioning, self.slots, self._no_tracks, self._window, self._rebuilds, self.queries.uncut)
         return Steering(
             self.queries,
             self.plans,
@@ -112,6 +117,7 @@ class Work:
             self.balance,
             self.held,
             self.sharing,
+            sheds=self.overload == "shed",
         )
 
     @property
@@ -130,6 +136,12 @@ class Work:
         if self.queries.stages > 1:
             return "queries that read others take rows in several stages of a batch"
         return None
+
+    @property
+    def _window(self) -> float | None:
+        if self._no_tracks is not None:
+            return None
+        return max(relation.window.reach for relation in self.queries.graph.streamed) / 1e6
 
     @property
     def _rebuilds(self) -> str | None:

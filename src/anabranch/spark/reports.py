@@ -60,6 +60,7 @@ def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None
         "rows_out": sum(entry.rows_out for entry in known) if known else None,
         "late_rows": sum(sum(entry.late_rows.values()) for entry in known) if known else None,
         "ahead_rows": sum(sum(entry.ahead_rows.values()) for entry in known) if known else None,
+        "shed_rows": sum(sum(entry.shed_rows.values()) for entry in known) if known else None,
         "state_rows": latest.statistics.state_rows if latest else None,
         "state_bytes": latest.statistics.state_bytes if latest else None,
         "duration_ms": sum(batch["duration_ms"] for batch in batches),

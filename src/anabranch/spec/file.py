@@ -40,6 +40,7 @@ from anabranch.planning.choosing import (
 )
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.shedding import OVERLOADS, read_overload
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
 from anabranch.settings.entries import Entry, document, optional
@@ -79,7 +80,7 @@ _REQUIRED_OF_SWITCHES = {
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
 _OF_A_RUN = (
     "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
-    "functions evolve"
+    "functions evolve overload"
 )
 _OF_A_SET = "limits share"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
@@ -206,6 +207,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         spark=optional(entries, "spark", _spark, SparkSpec()),
         functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
         late=optional(entries, "late", lambda given: read_sink(given, folder), None),
+        overload=optional(entries, "overload", read_overload, OVERLOADS[0]),
         evolve=optional(entries, "evolve", lambda given: Evolve(given.choice(tuple(Evolve))), Evolve.ASK),
     )
 

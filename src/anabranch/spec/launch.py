@@ -62,6 +62,7 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         late=_late(spec.late),
         together=spec.together,
         evolve=spec.evolve,
+        overload=spec.overload,
     )
     return Run(session, members, settings)
 
