@@ -27,7 +27,14 @@ from anabranch.adapt.records import Record
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
-from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
+from anabranch.run.commit import (
+    ahead_by_stream,
+    late_by_stream,
+    rows_by_query,
+    rows_by_stream,
+    rows_out,
+    undated_by_stream,
+)
 from anabranch.run.controls import Controls
 from anabranch.run.ingest import columns_to_read, relations_of
 from anabranch.run.lease import Lease
@@ -340,6 +347,7 @@ class SparkRunner(Controls):
             rows_out=rows_out(self.queries, reports),
             late_rows=late,
             ahead_rows=ahead_by_stream(self.queries, reports),
+            undated_rows=undated_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             newest={name: clock.newest for name, clock in clocks.streams.items() if clock.newest is not None},
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from pyspark.errors import AnalysisException
 
 from anabranch.adapt.rules import Switch
 from anabranch.api import ContinuousQuery, QueryHandle, Session
@@ -23,7 +25,9 @@ from anabranch.run.stream_sample import StreamSample, file_sample
 from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
 from anabranch.spark.delta import delta_version, read_delta
-from anabranch.spark.failure import named_source, refuses_schema
+from anabranch.spark.failure import lacks_connector, named_source, refuses_schema
+from anabranch.spark.kafka_source import FORMAT as KAFKA
+from anabranch.spark.kafka_source import KafkaOptions, KafkaTopics
 from anabranch.spark.own import travel_by_value
 from anabranch.spark.redis_source import FORMAT as REDIS
 from anabranch.spark.redis_source import RedisStreams
@@ -190,14 +194,16 @@ def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
     """Opens the streaming frame of a stream's entry."""
-    if stream.format == REDIS:
-        spark.dataSource.register(RedisStreams)
-    reader = spark.readStream.options(**from_environment(stream.options))
+    options = from_environment(stream.options)
     with named_source(stream.name):
         if stream.table is not None:
-            return reader.table(stream.table)
+            return spark.readStream.options(**options).table(stream.table)
         assert stream.format is not None, "a stream without a table has a format"
-        reader = reader.format(stream.format)
+        if stream.format == "kafka":
+            return _read_kafka(stream, options, spark)
+        if stream.format == REDIS:
+            spark.dataSource.register(RedisStreams)
+        reader = spark.readStream.options(**options).format(stream.format)
         if stream.schema_text is None:
             return reader.load(stream.path)
         try:
@@ -206,4 +212,19 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
             if not refuses_schema(error):
                 raise
         # The source has its own columns; the spec's schema only serves to explain the query without Spark.
-        return spark.readStream.options(**from_environment(stream.options)).format(stream.format).load(stream.path)
+        return spark.readStream.options(**options).format(stream.format).load(stream.path)
+
+
+def _read_kafka(stream: StreamSpec, options: Mapping[str, str], spark: SparkSession) -> DataFrame:
+    """Reads JSON with our source if the stream has columns, and else bytes, with Spark's connector where it is."""
+    reader = spark.readStream.options(**options)
+    if stream.schema_text is None:
+        try:
+            return reader.format("kafka").load()
+        except AnalysisException as error:
+            if not lacks_connector(error):
+                raise
+    KafkaOptions.of(options)
+    spark.dataSource.register(KafkaTopics)
+    reader = reader.format(KAFKA)
+    return reader.load() if stream.schema_text is None else reader.schema(stream.schema_text).load()

@@ -22,6 +22,8 @@ class Intake:
     """The largest event time; includes late and rejected rows but not rows too far in the future."""
     ticks: Mapping[str, int] = field(default_factory=dict)
     """The last tick of each derived relation that had one."""
+    undated: Mapping[str, int] = field(default_factory=dict)
+    """Rows without an event time, if there were any."""
     diverted: tuple[str, ...] = ()
     """The files with rows for the side output."""
 
@@ -52,6 +54,7 @@ def merged_intakes(several: Iterable[Intake]) -> Intake:
         added(each.ahead for each in found),
         largest(each.newest for each in found),
         largest(each.ticks for each in found),
+        added(each.undated for each in found),
         tuple(name for each in found for name in each.diverted),
     )
 
