@@ -94,8 +94,8 @@ def _whole(texts: Sequence[bytes | None], columns: pa.Schema, wire: pa.Schema) -
         arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         arrow_json.ParseOptions(explicit_schema=wire, unexpected_field_behavior="ignore"),
     )
-    if not data.isascii():
-        table.validate(full=True)  # Arrow takes bytes that are no Unicode
+    if not data.isascii() or any(map(pa.types.is_decimal, wire.types)):
+        table.validate(full=True)  # Arrow takes bytes that are no Unicode, and decimals of more digits
     if wire == columns:
         return table
     return pa.table([table.column(field.name).cast(field.type) for field in columns], schema=columns)

@@ -140,9 +140,23 @@ class KafkaForm:
 
 def fetched(ranges: Iterable[OffsetRange], settings: Mapping[str, str], timeout: float) -> list[Message]:
     """Reads ranges; returns their records by range, in the order of their offsets."""
+    turns: list[dict[tuple[str, int], OffsetRange]] = []
+    for each in ranges:
+        # A consumer is at one place of a partition at a time.
+        place = each.topic, each.partition
+        turn = next((turn for turn in turns if place not in turn), None)
+        if turn is None:
+            turns.append(turn := {})
+        turn[place] = each
+    return [message for turn in turns for message in _fetched(turn, settings, timeout)]
+
+
+def _fetched(
+    ranges: Mapping[tuple[str, int], OffsetRange], settings: Mapping[str, str], timeout: float
+) -> list[Message]:
     from confluent_kafka import TopicPartition
 
-    left = {(each.topic, each.partition): each for each in ranges if each.stop > each.start}
+    left = {place: each for place, each in ranges.items() if each.stop > each.start}
     found: dict[tuple[str, int], list[Message]] = {place: [] for place in left}
     if not left:
         return []
