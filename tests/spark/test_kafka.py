@@ -8,17 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import anabranch
-from anabranch.errors import AnabranchError, CatalogError, HostError
+from anabranch.errors import AnabranchError, CatalogError, HostError, SinkError, SpecError
 from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import Field, Schema
 from anabranch.run.kafka.json_values import parse as parse_values
+from anabranch.run.sink_settings import KafkaTarget, SinkSettings, check_sink
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.file_streams import OFF
 from anabranch.spark.kafka_source import FORMAT, KafkaOptions, KafkaStream, KafkaTopics, ReadMaxRows
+from anabranch.spark.sinks.kafka import KafkaWriter
+from anabranch.spark.sinks.sink import Batch
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
 from anabranch.stats.backlog import backlog
@@ -169,6 +174,61 @@ def test_without_a_schema_there_are_the_columns_of_sparks_connector(
     session.register("raw", rows, "timestamp")
     run(session.sql("SELECT r.k AS k, r.offset AS o FROM raw [RANGE 1 HOUR] AS r"), tmp_path)
     assert sorted(row["o"] for row in spark.read.parquet(f"{tmp_path}/out").collect()) == [0, 1]
+
+
+def test_results_become_records_with_the_batch_in_their_headers(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    cluster.ask("create", "in-source", 2, 1)
+    cluster.ask("create", "out", 1, 1)
+    add(cluster, "in-source", range(10))
+    options = {"kafka.bootstrap.servers": cluster.bootstrap}
+    read = {**options, "subscribe": "in-source", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}
+    spark.dataSource.register(KafkaTopics)
+    rows = spark.readStream.format(FORMAT).schema("ts timestamp, k bigint, v string").options(**read).load()
+    session = anabranch.Session(spark)
+    session.register("a", rows, "ts", watermark="1 hour")
+    writer = session.sql("SELECT a.ts AS ts, a.v AS v FROM a [RANGE 1 HOUR]").writeStream.format("kafka")
+    writer = writer.options(topic="out", keyColumns="V", **options).trigger(availableNow=True).slots(2)
+    handle = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    handle.awaitTermination()
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "test"})
+    reader.assign([TopicPartition("out", 0, 0)])
+    found = reader.consume(10, 30)
+    reader.close()
+    values = sorted((json.loads(each.value()) for each in found), key=lambda each: str(each["v"]))
+    assert values == [{"ts": f"2026-01-01T10:0{n}:00+00:00", "v": f"s{n}"} for n in range(10)]
+    assert all(json.loads(each.key()) == {"v": json.loads(each.value())["v"]} for each in found)
+    headers = [dict(each.headers()) for each in found]
+    assert {each["anabranch.batch"] for each in headers} == {b"0", b"1"}
+    assert {each["anabranch.query"] for each in headers} == {str(handle.id).encode()}
+    assert len({each["anabranch.attempt"] for each in headers}) == 2
+
+
+def test_a_topic_that_takes_no_records_ends_the_batch(cluster: Cluster) -> None:
+    target = KafkaTarget("out", (), {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "100"})
+    with (
+        pytest.raises(SinkError, match="Kafka refused 1 records for topic 'out'"),
+        KafkaWriter(target, Batch(0)).open("part") as records,
+    ):
+        records.write(pa.record_batch({"v": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": "t"}, "no kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "b:1"}, "no topic"),
+        ({"kafka.bootstrap.servers": "b:1", "topic": "t", "keyColumns": "other"}, "'other' is not in the SELECT list"),
+        ({"kafka.bootstrap.servers": "b:1", "topic": "t", "transactional": "yes"}, "no option 'transactional'"),
+    ],
+)
+def test_options_of_the_sink_are_checked(options: dict[str, str], words: str) -> None:
+    schema = Schema((Field("v", pa.int64()),))
+    with pytest.raises(SpecError, match=words):
+        check_sink(SinkSettings.of("kafka", options), schema)
 
 
 # --- killed drivers ---------------------------------------------------------------------------------------------------
