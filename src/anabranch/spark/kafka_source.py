@@ -139,11 +139,11 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What brokers have been asked of each topic, and not yet answered."""
 
     def initialOffset(self) -> Offsets:
-        return _at(self._options.starting, _listing(self._options))
+        return _at(self._options.starting, listing(self._options))
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Returns the end of the batch: all records, or as many as the option allows."""
-        found = _listing(self._options)
+        found = listing(self._options)
         if self._policies is None:
             self._policies = found.policies()
         self._latest = found.offsets(latest=True)
@@ -163,7 +163,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._end = _listing(self._options).offsets(latest=True)
+        self._end = listing(self._options).offsets(latest=True)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         return [Span(str(each)) for each in ranges_between(start, end)]
@@ -256,7 +256,7 @@ def _refuse_compacted(policies: Mapping[str, Any]) -> dict[str, Any]:
     return {topic: answer for topic, answer in policies.items() if not answer.done()}
 
 
-def _listing(options: KafkaOptions) -> Listing:
+def listing(options: KafkaOptions) -> Listing:
     """Finds the partitions of the topics of a source."""
     listed = _answered(lambda: _admin(options.settings).list_topics(timeout=REQUEST_SECONDS), "the topics").topics
     if options.pattern is not None:

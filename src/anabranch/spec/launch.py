@@ -24,6 +24,7 @@ from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.stream_sample import StreamSample, file_sample
 from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
+from anabranch.spark.change_table import FORMATS, ChangeTable
 from anabranch.spark.delta import delta_version, read_delta
 from anabranch.spark.failure import lacks_connector, named_source, refuses_schema
 from anabranch.spark.kafka_source import FORMAT as KAFKA
@@ -109,9 +110,19 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
             version = partial(delta_version, table.name, table.path or "")
         elif table.version is not None:
             version = partial(version_of, spark, table.name, table.path, table.version)
+        if table.format in FORMATS:
+            changes = _changes(table, spark)
+            session.table(table.name, changes.frame, version=changes.version)
+            continue
         is_read_again = table.refresh is not None or version is not None
         session.table(table.name, read_again if is_read_again else read_again(), table.refresh, version)
     return session
+
+
+def _changes(table: TableSpec, spark: SparkSession) -> ChangeTable:
+    assert table.format is not None
+    assert table.schema_text is not None, "the spec was checked"
+    return ChangeTable(spark, table.name, table.schema_text, from_environment(table.options), table.format)
 
 
 def _ship(function: FunctionSpec) -> None:
