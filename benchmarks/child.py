@@ -43,7 +43,10 @@ SETTINGS = {
 MODULES: dict[System, str] = {
     "ours": "ours",
     "ours-delta": "ours",
+    "ours-kafka": "ours",
     "native": "spark_native",
+    "native-kafka": "spark_native",
+    "native-json": "spark_native",
     "native-rocksdb": "spark_native",
     "native-our-jvm": "spark_native",
     "count": "plain_count",

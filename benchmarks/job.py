@@ -24,7 +24,19 @@ from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
-System = Literal["ours", "ours-delta", "native", "native-rocksdb", "native-our-jvm", "count", "pass", "flink"]
+System = Literal[
+    "ours",
+    "ours-delta",
+    "ours-kafka",
+    "native",
+    "native-rocksdb",
+    "native-our-jvm",
+    "native-kafka",
+    "native-json",
+    "count",
+    "pass",
+    "flink",
+]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"
 
