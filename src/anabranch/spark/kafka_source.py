@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -36,6 +38,7 @@ from anabranch.run.kafka.ranges import (
     client_library,
 )
 from anabranch.spark.arrow_schema import from_spark, to_spark
+from anabranch.spark.failure import lacks_connector
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -109,6 +112,21 @@ class KafkaTopics(DataSource):
         if SupportsTriggerAvailableNow is object:
             raise HostError("the Kafka source needs Spark 4.2 or newer", hint="use Spark's connector on Spark 4.1")
         return KafkaStream(KafkaOptions.of(dict(self.options)), schema)
+
+
+def open_topics(spark: SparkSession, columns: str | None, options: Mapping[str, str]) -> DataFrame:
+    """Opens topics: JSON with these columns, or without columns bytes, by Spark's connector where it is."""
+    reader = spark.readStream.options(**options)
+    if columns is None:
+        try:
+            return reader.format("kafka").load()
+        except AnalysisException as error:
+            if not lacks_connector(error):
+                raise
+    KafkaOptions.of(options)
+    spark.dataSource.register(KafkaTopics)
+    reader = reader.format(FORMAT)
+    return reader.load() if columns is None else reader.schema(columns).load()
 
 
 def form_of(options: KafkaOptions, schema: StructType) -> KafkaForm:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-from pyspark.errors import AnalysisException
 
 from anabranch.adapt.rules import Switch
 from anabranch.api import ContinuousQuery, QueryHandle, Session
@@ -26,9 +24,8 @@ from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
 from anabranch.spark.change_table import FORMATS, ChangeTable
 from anabranch.spark.delta import delta_version, read_delta
-from anabranch.spark.failure import lacks_connector, named_source, refuses_schema
-from anabranch.spark.kafka_source import FORMAT as KAFKA
-from anabranch.spark.kafka_source import KafkaOptions, KafkaTopics
+from anabranch.spark.failure import named_source, refuses_schema
+from anabranch.spark.kafka_source import open_topics
 from anabranch.spark.own import travel_by_value
 from anabranch.spark.redis_source import FORMAT as REDIS
 from anabranch.spark.redis_source import RedisStreams
@@ -211,7 +208,7 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
             return spark.readStream.options(**options).table(stream.table)
         assert stream.format is not None, "a stream without a table has a format"
         if stream.format == "kafka":
-            return _read_kafka(stream, options, spark)
+            return open_topics(spark, stream.schema_text, options)
         if stream.format == REDIS:
             spark.dataSource.register(RedisStreams)
         reader = spark.readStream.options(**options).format(stream.format)
@@ -224,18 +221,3 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
                 raise
         # The source has its own columns; the spec's schema only serves to explain the query without Spark.
         return spark.readStream.options(**options).format(stream.format).load(stream.path)
-
-
-def _read_kafka(stream: StreamSpec, options: Mapping[str, str], spark: SparkSession) -> DataFrame:
-    """Reads JSON with our source if the stream has columns, and else bytes, with Spark's connector where it is."""
-    reader = spark.readStream.options(**options)
-    if stream.schema_text is None:
-        try:
-            return reader.format("kafka").load()
-        except AnalysisException as error:
-            if not lacks_connector(error):
-                raise
-    KafkaOptions.of(options)
-    spark.dataSource.register(KafkaTopics)
-    reader = reader.format(KAFKA)
-    return reader.load() if stream.schema_text is None else reader.schema(stream.schema_text).load()
