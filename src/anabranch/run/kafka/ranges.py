@@ -154,26 +154,26 @@ def fetched(ranges: Iterable[OffsetRange], settings: Mapping[str, str], timeout:
 def _fetched(
     ranges: Mapping[tuple[str, int], OffsetRange], settings: Mapping[str, str], timeout: float
 ) -> list[Message]:
-    from confluent_kafka import TopicPartition
-
+    partition = client_library().TopicPartition
     left = {place: each for place, each in ranges.items() if each.stop > each.start}
     found: dict[tuple[str, int], list[Message]] = {place: [] for place in left}
     if not left:
         return []
     reader = consumer(settings)
-    reader.assign([TopicPartition(each.topic, each.partition, each.start) for each in left.values()])
-    until = time.monotonic() + timeout
+    reader.assign([partition(each.topic, each.partition, each.start) for each in left.values()])
+    until, trouble = time.monotonic() + timeout, ""
     try:
         while left:
             missing = sum(each.stop - each.start for each in left.values()) - sum(len(found[place]) for place in left)
             messages = reader.consume(max(1, min(missing, MOST_AT_ONCE)), POLL_SECONDS)
             complete = _take(messages, left, found)
             if complete:
-                reader.incremental_unassign([TopicPartition(*place) for place in complete])
-            if messages:
+                reader.incremental_unassign([partition(*place) for place in complete])
+            trouble = next((each.error().str() for each in messages if _is_trouble(each)), trouble)
+            if any(message.error() is None for message in messages):
                 until = time.monotonic() + timeout
             elif time.monotonic() > until:
-                raise _incomplete(left.values(), found, timeout)
+                raise _incomplete(left.values(), found, timeout, trouble)
     finally:
         reader.unassign()
     return [message for several in found.values() for message in several]
@@ -213,6 +213,13 @@ def _by_place(messages: Sequence[Message]) -> dict[tuple[str, int], Sequence[Mes
     return dict(several)
 
 
+def _is_trouble(message: Message) -> bool:
+    """Whether an event is an error that may pass, such as a broker that is away."""
+    from confluent_kafka import KafkaError
+
+    return message.error() is not None and message.error().code() != KafkaError._PARTITION_EOF
+
+
 def _end(message: Message, place: tuple[str, int], left: dict[tuple[str, int], OffsetRange]) -> None:
     """Takes an event of a partition: its end, or an error."""
     from confluent_kafka import KafkaError
@@ -231,7 +238,7 @@ def _end(message: Message, place: tuple[str, int], left: dict[tuple[str, int], O
             hint="keep records for longer than the query can stand still; to go on without them, start with an empty "
             "checkpoint folder and startingOffsets",
         )
-    elif error.fatal() or not error.retriable():
+    elif error.fatal() or error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):
         raise HostError(
             f"topic '{place[0]}' cannot be read", detail=error.str(), hint="look at the rights, and at the broker's log"
         )
@@ -285,7 +292,7 @@ def client_library() -> Any:
 
 
 def _incomplete(
-    left: Iterable[OffsetRange], found: Mapping[tuple[str, int], Sequence[Message]], timeout: float
+    left: Iterable[OffsetRange], found: Mapping[tuple[str, int], Sequence[Message]], timeout: float, trouble: str
 ) -> HostError:
     several = sorted(left)
     first = several[0]
@@ -293,7 +300,7 @@ def _incomplete(
     at = read[-1].offset() + 1 if read else first.start
     return HostError(
         f"Kafka did not deliver the records '{first}' within {timeout:g} seconds",
-        detail=f"reading stopped at offset {at}; {len(several)} ranges are incomplete",
+        detail=f"reading stopped at offset {at}; {len(several)} ranges are incomplete{trouble and f'; {trouble}'}",
         hint="the batch is not committed; start the query again once the brokers answer",
     )
 
