@@ -22,10 +22,10 @@ class Intake:
     """The largest event time; includes late and rejected rows but not rows too far in the future."""
     ticks: Mapping[str, int] = field(default_factory=dict)
     """The last tick of each derived relation that had one."""
-    undated: Mapping[str, int] = field(default_factory=dict)
-    """Rows without an event time, if there were any."""
     diverted: tuple[str, ...] = ()
     """The files with rows for the side output."""
+    undated: Mapping[str, int] = field(default_factory=dict)
+    """Rows without an event time, if there were any."""
 
     @property
     def times(self) -> Intake:
@@ -54,8 +54,8 @@ def merged_intakes(several: Iterable[Intake]) -> Intake:
         added(each.ahead for each in found),
         largest(each.newest for each in found),
         largest(each.ticks for each in found),
-        added(each.undated for each in found),
         tuple(name for each in found for name in each.diverted),
+        added(each.undated for each in found),
     )
 
 
