@@ -150,12 +150,13 @@ def test_spark_reads_the_ranges_of_a_batch_if_another_stream_is_for_spark_alone(
     topics = spark.readStream.format(FORMAT).schema("ts timestamp, k bigint, v string")
     options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "mixed", "startingOffsets": "earliest"}
     (tmp_path / "csv").mkdir()
-    (tmp_path / "csv" / "a.csv").write_text('"2026-01-01T10:05:00Z",1\n')
+    (tmp_path / "csv" / "a.csv").write_text(f'"{DAY + 300_000}",1\n')
     session = anabranch.Session(spark)
-    rows = topics.options(**options).load().where("k > 0").withColumn("k", f.col("k") + 1)
+    rows = topics.options(**options).load().where("k > 0")
     session.register("a", rows, "ts", watermark="1 hour")
-    session.register("b", spark.readStream.schema("ts timestamp, k bigint").csv(str(tmp_path / "csv")), "ts")
-    query = session.sql("SELECT a.v AS v FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE a.k = b.k + 1")
+    files = spark.readStream.schema("t bigint, k bigint").csv(str(tmp_path / "csv"))
+    session.register("b", files.select(f.timestamp_millis("t").alias("ts"), "k"), "ts")
+    query = session.sql("SELECT a.v AS v FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE a.k = b.k")
     handle = run(query, tmp_path)
     assert handle.recentProgress[0]["numInputRows"] == 11
     assert sorted(row["v"] for row in spark.read.parquet(f"{tmp_path}/out").collect()) == ["m1", "m4", "m7"]
