@@ -28,6 +28,7 @@ System = Literal[
     "ours",
     "ours-delta",
     "ours-kafka",
+    "ours-real-time",
     "native",
     "native-rocksdb",
     "native-our-jvm",
@@ -66,6 +67,8 @@ class Job:
     @property
     def trigger(self) -> dict[str, Any]:
         """As a stream writer takes it: through what is there, or as fast as triggers go."""
+        if self.system == "ours-real-time":
+            return {"realTime": True}
         return {"availableNow": True} if self.live is None else {"processingTime": "0 seconds"}
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 
-from benchmarks import kafka_scenarios, latency, user_scenarios
+from benchmarks import kafka_scenarios, latency, real_time, user_scenarios
 from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
@@ -372,6 +372,7 @@ SCENARIOS = (
     *user_scenarios.SCENARIOS,
     *kafka_scenarios.SCENARIOS,
     *latency.SCENARIOS,
+    *real_time.SCENARIOS,
     Scenario("flink-w3", "W3 as CSV against Flink's interval joins (`make bench-flink`)", flink_w3, only_named=True),
     Scenario("flink-w3-10", "the same rows in 10 micro-batches", flink_w3_few, only_named=True),
 )

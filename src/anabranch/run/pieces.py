@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceReader:
-    """Reads the pieces of a task; it is pickled on its way to the workers."""
+    """Reads the pieces of a task, which may have none; it is pickled on its way to the workers."""
 
     shares: tuple[tuple[Piece, ...], ...]
     readings: Mapping[str, Reading]
@@ -42,7 +42,7 @@ class PieceReader:
         for _ in given:
             pass  # Spark's rows only start the task
         several: dict[str, list[Part]] = {}
-        for piece in self.shares[part]:
+        for piece in self.shares[part] if part < len(self.shares) else ():
             several.setdefault(piece.stream, []).append((piece.path, piece.groups))
         for stream, pieces in several.items():
             yield from (Read(stream, table) for table in self.readings[stream].read(pieces))

@@ -152,7 +152,7 @@ def _names(found: Any | None) -> tuple[str, ...]:
     """The names of the pieces that a scan found: files of this machine, or ranges of offsets."""
     if isinstance(found, OffsetsRead):
         return tuple(map(str, ranges_between(found.start, found.end)))
-    return () if found is None else tuple(map(_local, paths_of(found)))
+    return () if found is None else tuple(map(local_name, paths_of(found)))
 
 
 def _is_plain(found: Any | None) -> bool:
@@ -204,13 +204,19 @@ def file_streams(
         return None
     session = frames[scans[0]].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        if _has(session, _NEEDED) and all(_is_found(frames[stream]) for stream in scans):
-            whole = {stream: reading for stream in wanted if (reading := _whole(frames[stream])) is not None}
-            readings = _readings(whole, wanted)
-            if readings is not None:
+        if has_plain_settings(session) and all(_is_found(frames[stream]) for stream in scans):
+            whole = {stream: reading for stream in wanted if (reading := whole_reading(frames[stream])) is not None}
+            found = {stream: reading_of(reading, wanted[stream]) for stream, reading in whole.items()}
+            readings = {stream: reading for stream, reading in found.items() if reading is not None}
+            if readings.keys() == wanted.keys():
                 require_batch_plans(session)
                 return FileStreams(session, scans, whole, readings, wanted)
     return None
+
+
+def has_plain_settings(session: SparkSession) -> bool:
+    """Whether files are what they are: Spark leaves none of them out."""
+    return _has(session, _NEEDED)
 
 
 def _has(session: SparkSession, settings: Mapping[str, str]) -> bool:
@@ -223,7 +229,7 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
     With nothing else known of the streams, these tell which of them brings the most rows.
     """
     relations = [each for each in queries.graph.streamed if not each.is_result]
-    folders = {stream: _folder(frames[stream]) for stream in {each.stream for each in relations}}
+    folders = {stream: folder_of(frames[stream]) for stream in {each.stream for each in relations}}
     sizes = {stream: 0.0 if folder is None else _bytes_in(folder) for stream, folder in folders.items()}
     return {each.name: sizes[each.stream] for each in relations} if all(sizes.values()) else {}
 
@@ -231,10 +237,11 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
 def _is_found(frame: DataFrame) -> bool:
     """Whether readers of ours find the rows of a stream: in a folder of this machine, or in Kafka."""
     source = source_of(frame)
-    return _folder(frame) is not None or (source is not None and source.format == FORMAT)
+    return folder_of(frame) is not None or (source is not None and source.format == FORMAT)
 
 
-def _folder(frame: DataFrame) -> str | None:
+def folder_of(frame: DataFrame) -> str | None:
+    """Returns the folder of this machine that a stream reads; None where it reads anything else."""
     with suppress(Py4JError, TypeError, AttributeError):
         source = source_of(frame)
         path = None if source is None else source.options.get("path")
@@ -250,20 +257,19 @@ def _bytes_in(folder: str) -> float:
     return 0.0
 
 
-def _whole(frame: DataFrame) -> Reading | None:
+def whole_reading(frame: DataFrame) -> Reading | None:
     """How all columns of a stream are made from its files; None where the frame, or the files, are for Spark alone."""
     scan = scan_of(frame)
     form = None if scan is None else _form(frame.sparkSession, scan)
     return None if scan is None or form is None else Reading(form, scan.made, scan.conditions)
 
 
-def _readings(whole: Mapping[str, Reading], wanted: Mapping[str, Columns]) -> dict[str, Reading] | None:
-    """How readers make the columns that are wanted; None where they cannot."""
-    if not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
+def reading_of(whole: Reading, wanted: Columns) -> Reading | None:
+    """How readers make the columns that are wanted of a stream; None where they cannot."""
+    if not _has_columns(whole, wanted):
         return None
-    found = {stream: whole[stream].only(names) for stream, names in wanted.items()}
-    is_readable = all(each.columns and all(map(each.form.can_hold, each.columns.values())) for each in found.values())
-    return found if is_readable else None
+    found = whole.only(wanted)
+    return found if found.columns and all(map(found.form.can_hold, found.columns.values())) else None
 
 
 def _has_columns(reading: Reading, wanted: Columns) -> bool:
@@ -300,5 +306,6 @@ def _scheme(path: str) -> str:
     return urlsplit(path).scheme
 
 
-def _local(path: str) -> str:
+def local_name(path: str) -> str:
+    """Returns the path of a file that Spark names by a URI."""
     return unquote(urlsplit(path).path)
