@@ -68,6 +68,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "rowsOut": 2,
         "lateRows": {"s": 1},
         "aheadRows": {},
+        "undatedRows": {},
         "stateRows": 3,
         "stateBytes": 24,
         "watermark": 7,
