@@ -112,7 +112,9 @@ class Ingest:
     def _of_relation(self, relation: Relation, layout: WireLayout, table: pa.Table, clock: str) -> Arrived:
         name, bounds = relation.name, self.task.bounds
         if table.column(clock).null_count:
-            table = table.filter(table.column(clock).is_valid())
+            dated = table.column(clock).is_valid()
+            without = self._undated(relation, table.filter(pa.compute.invert(dated)))
+            return merged([without, self._of_relation(relation, layout, table.filter(dated), clock)])
         if not len(table):
             return Arrived()
         values = {column: flat(table.column(column)) for column in table.column_names}
@@ -152,6 +154,16 @@ class Ingest:
             return batch, 0
         kept = _where(batch, kept_rows(batch, shedding_key(self.task.queries), self.task.kept))
         return kept, len(batch) - len(kept)
+
+    def _undated(self, relation: Relation, table: pa.Table) -> Arrived:
+        """Counts rows without an event time, and diverts them."""
+        diverted = None
+        if self.diverted is not None:
+            schema = self.diverted.streams[relation.stream]
+            columns = [flat(table.column(field.name)).cast(field.type) for field in schema]
+            whole = pa.StructArray.from_arrays(columns, list(schema.names))
+            diverted = self.diverted.undated(relation.stream, relation.name, whole)
+        return Arrived(intake=Intake(undated={relation.name: len(table)}), diverted=diverted)
 
 
 def relations_of(queries: QuerySet, stream: str | None = None) -> list[Relation]:

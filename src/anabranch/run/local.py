@@ -33,7 +33,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import ahead_by_stream, late_by_stream, next_task, shed_by_stream
+from anabranch.run.commit import ahead_by_stream, late_by_stream, next_task, shed_by_stream, undated_by_stream
 from anabranch.run.controls import Controls
 from anabranch.run.floors import informed
 from anabranch.run.functions import functions_named
@@ -115,6 +115,7 @@ class LocalHost(Controls):
         self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self.shed: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.undated: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self.shelf = TableVersions(self.queries, self.store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
@@ -161,6 +162,8 @@ class LocalHost(Controls):
             self.shed[stream] += count
         for stream, count in ahead_by_stream(self.queries, taken.reports).items():
             self.ahead[stream] += count
+        for stream, count in undated_by_stream(self.queries, taken.reports).items():
+            self.undated[stream] += count
         self.task, self.reports = taken.task, taken.reports
         self.statistics = merged_statistics(taken.reports.values())
         self.seconds_adapting += taken.deciding

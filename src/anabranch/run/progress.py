@@ -125,6 +125,8 @@ class BatchProgress:
     """Rows of keys that were dropped because the run could not take all its input, by stream."""
     kept: float = 1.0
     """The share of keys that were kept; results are partial where it is, or was a window ago, below 1."""
+    undated_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows without an event time, by stream."""
     watermark: int | None
     newest: Mapping[str, int]
     """The largest event time of each stream that has had a row, in microseconds."""
@@ -160,6 +162,7 @@ class BatchProgress:
             "aheadRows": dict(self.ahead_rows),
             "shedRows": dict(self.shed_rows),
             "keptKeys": round(self.kept, 4),
+            "undatedRows": dict(self.undated_rows),
             "stateRows": self.statistics.state_rows,
             "stateBytes": self.statistics.state_bytes,
             "watermark": self.watermark,

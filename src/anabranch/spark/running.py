@@ -26,6 +26,7 @@ from anabranch.run.commit import (
     rows_by_stream,
     rows_out,
     shed_by_stream,
+    undated_by_stream,
 )
 from anabranch.run.controls import Controls
 from anabranch.run.lease import Lease
@@ -251,6 +252,7 @@ class RunningQueries(Controls):
             ahead_rows=ahead_by_stream(self.queries, reports),
             shed_rows=shed_by_stream(self.queries, reports),
             kept=task.kept,
+            undated_rows=undated_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             newest={name: clock.newest for name, clock in clocks.streams.items() if clock.newest is not None},
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),

@@ -40,6 +40,7 @@ from anabranch.planning.choosing import (
 )
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.kafka.changes import DEBEZIUM, UPSERT
 from anabranch.run.shedding import OVERLOADS, read_overload
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
@@ -435,6 +436,10 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
         raise entry.missing("path", "path: lake/customers, or table: name for a table of Spark's catalog")
     if table.is_delta and table.options:
         raise entry.wrong("has 'options', which format 'delta' does not have", "credentials come from the environment")
+    if table.format in (DEBEZIUM, UPSERT) and table.schema is None:
+        raise entry.missing("schema", 'schema: "id bigint, rate double", the columns of the rows that change')
+    if table.format in (DEBEZIUM, UPSERT) and (table.refresh or table.version):
+        raise entry.wrong("has 'refresh' or 'version'", "leave both out: the changes say when the table changes")
     if table.version == FILES and table.path is None:
         raise entry.missing("path", "path: data/customers, or for version: a query such as SELECT MAX(changed) FROM …")
     return table

@@ -70,6 +70,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "aheadRows": {},
         "shedRows": {},
         "keptKeys": 1.0,
+        "undatedRows": {},
         "stateRows": 3,
         "stateBytes": 24,
         "watermark": 7,
