@@ -14,6 +14,7 @@ from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
+from anabranch.errors import SpecError
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
@@ -21,6 +22,16 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
+
+
+def refuse_order(queries: QuerySet, execution: ExecutionModel) -> None:
+    """Refuses ordered results of queries over queries."""
+    if queries.stages > 1 and execution.orders_results:
+        raise SpecError(
+            f"a query that reads another one cannot run with execution '{execution}'",
+            detail="its results are found in several stages of a batch, each in its own order",
+            hint="leave the execution model out",
+        )
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,7 @@ class Work:
     def __post_init__(self) -> None:
         if self.queries.graph.counted:
             object.__setattr__(self, "execution", for_counting(self.execution))
+        refuse_order(self.queries, self.execution)
 
     @property
     def setup(self) -> Setup:

@@ -56,15 +56,17 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
 
 
 def timed_results(
-    query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None
+    query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None, before: float = math.inf
 ) -> Iterator[tuple[int, list[Value]]]:
     """Yields the results of the query with their event times; `tables` by stream name, in lower case.
+
+    Where rows wait for the watermark of all queries, those that are not `before` it are still waiting.
 
     The event time of a result is that of the newest row of its combination, also for an unmatched combination that is
     known later; for a grouped query it is the boundary. Results of a query that this one reads are rows like any other.
     """
-    given = _given(query, query.whole.relations, tables)
-    until: float = _watermark(query, tables) if watermark is None else watermark
+    given = _given(query, query.whole.relations, tables, before)
+    until = min(watermark_of(query, tables) if watermark is None else watermark, before)
     if query.grouping is None:
         for combination in _around(query, _combinations(query.graph, given), given, until):
             values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
@@ -75,20 +77,26 @@ def timed_results(
         yield from _grouped_answer(query, query.grouping, _combinations(query.graph, given), until)
 
 
-def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
+def _given(
+    query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table], before: float
+) -> dict[str, list[Row]]:
     """Returns the rows of each relation: of a stream, of a table, or the results of a query."""
     inputs = dict(query.inputs)
     given = {}
     for relation in relations:
         if relation.is_result:
             below = inputs[relation.stream]
-            results = timed_results(below, tables)
+            results = timed_results(below, tables, before=before)
             rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
+            if isinstance(relation.window, CountWindow):
+                rows = [row for row in rows if row[_TIME] < before]
+                _count(relation, relation.window, rows)
             given[relation.name] = _passing(relation, rows)
         else:
-            given[relation.name] = _rows(relation, tables[relation.stream.lower()])
+            known = _rows(relation, tables[relation.stream.lower()])
+            given[relation.name] = [row for row in known if row[_TIME] < before]
     return given
 
 
@@ -360,12 +368,12 @@ def _grouped_around(
 # --- grouping --------------------------------------------------------------------------------------------------------
 
 
-def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
+def watermark_of(query: Query, tables: Mapping[str, pa.Table]) -> float:
     """The minimum, over the streams, of the largest event time minus the allowed disorder."""
     inputs, marks = dict(query.inputs), []
     for relation in query.whole.streamed:
         if relation.is_result:
-            marks.append(_watermark(inputs[relation.stream], tables) - relation.behind)
+            marks.append(watermark_of(inputs[relation.stream], tables) - relation.behind)
             continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}

@@ -174,18 +174,24 @@ class DrawnQuery:
 
 @st.composite
 def arrivals(
-    draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False, mostly_dense: bool = False
+    draw: st.DrawFn,
+    streams: int,
+    most_rows: int = 14,
+    *,
+    alike: bool = False,
+    mostly_dense: bool = False,
+    dense_only: bool = False,
 ) -> Arrivals:
     """Draws streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
-    Half the draws (with `mostly_dense`, four of five) are dense: all streams have `most_rows` rows within seconds of
-    each other and with few NULLs, so many rows join. Dense draws come from a seed and do not shrink. Some draws begin
-    before 1970.
+    Half the draws (with `mostly_dense`, four of five; with `dense_only`, all) are dense: all streams have `most_rows`
+    rows within seconds of each other and with few NULLs, so many rows join. Dense draws come from a seed and do not
+    shrink. Some draws begin before 1970.
     """
     tables, disorder = {}, {}
     start = draw(st.sampled_from([0, 0, -5 * SECOND - 1]))
     seeded = st.integers(0, 2**32 - 1).map(Random)
-    dense = draw(st.one_of(st.none(), *[seeded] * (4 if mostly_dense else 1)))
+    dense = draw(seeded if dense_only else st.one_of(st.none(), *[seeded] * (4 if mostly_dense else 1)))
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
         if dense is None:
