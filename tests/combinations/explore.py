@@ -39,7 +39,9 @@ def main():
     pairs = [(a, a) for a in names] + list(itertools.combinations(names, 2))
     pairs = [p for p in pairs if all(w in p for w in pattern.split("+") if w)]
     mine, of = map(int, part.split("/"))
+    first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     for n, (a, b) in enumerate(pairs):
+        if n < first: continue
         if n % of != mine: continue
         if table.is_one_choice(frozenset({a, b})): continue
         t = time.time()

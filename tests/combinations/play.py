@@ -12,8 +12,8 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -32,10 +32,10 @@ from anabranch.run import commit
 from anabranch.run.changing import change_set
 from anabranch.run.evolving import Evolve, follow
 from anabranch.run.local import LocalHost
+from anabranch.run.manifest import Manifest
 from anabranch.run.results import ResultLayout
 from anabranch.run.round import PHASES
 from anabranch.run.side_output import SideOutputLayout
-from anabranch.run.slot import SlotTask
 from anabranch.run.store import Store
 from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
 from anabranch.testing.loads import given_loads
@@ -57,6 +57,10 @@ from tests.combinations.scenes import NOW, Scene
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 AT_BEGIN = PHASES[:3]
 """Crash points before the commit: the batch is taken again."""
+
+
+Receive = Callable[[int, Mapping[str, pa.Table]], None]
+"""Gets the results of a batch, by query, before it is committed."""
 
 
 class SinkFailed(Exception):
@@ -92,13 +96,23 @@ class Life:
 class Played:
     """What a schedule gave."""
 
-    results: int = 0
-    history: list[Mapping[str, Any]] = field(default_factory=list)
+    sink: Mapping[int, Mapping[str, pa.Table]]
+    manifests: Mapping[int, Manifest]
+    """After each batch."""
+
+    @property
+    def results(self) -> int:
+        return sum(table.num_rows for each in self.sink.values() for table in each.values())
 
 
-def play(data: st.DataObject, features: Iterable[str], events: Sequence[str]) -> Played:
-    """Draws a scene with some features, lets the events happen one after the other, and checks all answers."""
-    scene = data.draw(scenes.scenes(frozenset(features), least_batches=len(events) + 4), "scene")
+def play(
+    data: st.DataObject, features: Iterable[str], events: Sequence[str], make: Callable[..., Any] | None = None
+) -> Played:
+    """Draws a scene with some features, lets the events happen one after the other, and checks all answers.
+
+    `make` makes a host; without it, one of the in-process hosts is drawn.
+    """
+    scene = data.draw(scenes.scenes(frozenset(features), least_batches=2 * len(events) + 3), "scene")
     try:
         scene = scenes.compiled(scene)
         queries = scene.set_of()
@@ -110,17 +124,48 @@ def play(data: st.DataObject, features: Iterable[str], events: Sequence[str]) ->
     with (
         tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
         mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few),
-        mock.patch.dict(os.environ, ANABRANCH_HOT_FOLDER=f"{folder}/hot"),
+        mock.patch.dict(os.environ, {} if make else {"ANABRANCH_HOT_FOLDER": f"{folder}/hot"}),
         given_loads(loads),
         on_failing_files(FailingFiles()) as files,
     ):
-        return _Play(data, scene, events, folder, files).run()
+        is_worker = data.draw(st.booleans(), "as workers")
+        return _Play(data, scene, events, folder, files, make or (Workers if is_worker else Engines)).run()
+
+
+class Engines(LocalHost):
+    """The in-process host, whose engines live from batch to batch."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options, now=lambda: NOW)
+
+    def step(self, rows: Mapping[str, pa.Table], receive: Receive) -> pa.Table:  # type: ignore[override]
+        layout = ResultLayout(self.queries)
+        return super().step(rows, deliver=lambda task, answer: receive(task.batch, layout.split(answer)))
+
+    def lose(self, slot: int) -> None:
+        self.engines.pop(slot, None)
+
+    def leave(self) -> None: ...
+
+
+class Workers(Engines, WorkerHost):
+    """The in-process host whose slots find their state again in every batch."""
+
+    def lose(self, slot: int) -> None:
+        shutil.rmtree(os.environ["ANABRANCH_HOT_FOLDER"], ignore_errors=True)
 
 
 class _Play:
     def __init__(
-        self, data: st.DataObject, scene: Scene, events: Sequence[str], folder: str, files: FailingFiles
+        self,
+        data: st.DataObject,
+        scene: Scene,
+        events: Sequence[str],
+        folder: str,
+        files: FailingFiles,
+        make: Callable[..., Any],
     ) -> None:
+        self.make = make
         self.data, self.scene, self.events, self.folder, self.files = data, scene, events, folder, files
         self.checkpoint = f"{folder}/kept"
         self.names = list(scene.queries)
@@ -130,19 +175,22 @@ class _Play:
             self.names.remove(self.absent)
         self.other = scene.changed
         """What `q` becomes when it evolves."""
+        self.asked: set[int] = set()
+        """The batches before which an event has happened."""
         self.crash: str | None = None
         self.sink_fails = ""
         self.tables = dict(scene.tables)
         """The tables that the batches so far have met."""
         self.offered = dict(scene.tables)
         self.met: list[Mapping[str, pa.Table]] = []
-        self.is_worker = data.draw(st.booleans(), "as workers")
         self.slots = 3 if any(name.startswith(("move", "scale", "heavy", "another")) for name in events) else 0
         self.sink: dict[int, dict[str, pa.Table]] = {}
         self.diverted: dict[int, pa.Table] = {}
+        self.manifests: dict[int, Manifest] = {}
         self.lives: list[Life] = []
         self.rows, self.others = scenes.admitted(scene)
         self.queries = self._set()
+        self.host: Any = None
         self.host = self._start()
         self._born(dict.fromkeys(self._delivered()), 0)
 
@@ -150,48 +198,46 @@ class _Play:
 
     def run(self) -> Played:
         count = len(self.scene.batches)
-        first = self.data.draw(st.integers(1, max(1, count - len(self.events) - 1)), "first event at")
-        at = {first + place: name for place, name in enumerate(self.events)}
-        happened: set[int] = set()
+        # An event takes two batches at most.
+        first = self.data.draw(st.integers(1, max(1, count - 2 * len(self.events) - 1)), "first event at")
+        todo = list(self.events)
         while self.host.batch < count:
             number = self.host.batch
-            if number in at and number not in happened:
-                happened.add(number)
+            if todo and number >= first and number not in self.asked:
+                name = todo.pop(0)
+                self.asked.add(number)
                 try:
-                    self._happen(at[number], number)
+                    self._happen(name, number)
                 except AnabranchError as error:
-                    raise Refused(at[number], error) from error
-                if self.host.batch != number:  # the event took a batch
-                    continue
-            self._take(number)
+                    raise Refused(name, error) from error
+                self.asked.add(self.host.batch)
+            self._take(self.host.batch)
         for life in self.lives:
             self._check(life)
         self._check_diverted()
-        return Played(
-            sum(table.num_rows for each in self.sink.values() for table in each.values()), self.host.history
-        )
+        return Played(self.sink, self.manifests)
 
     def _take(self, number: int) -> None:
         mine = {name: rows for name, rows in self.scene.batches[number].items() if name in self.queries.streams}
-        layout = ResultLayout(self.queries)
 
-        def deliver(task: SlotTask, answer: pa.Table) -> None:
+        def receive(batch: int, results: Mapping[str, pa.Table]) -> None:
             if self.sink_fails == "before":
                 raise SinkFailed
-            self.sink[task.batch] = layout.split(answer)
+            self.sink.setdefault(batch, {}).update(results)
             if self.sink_fails == "after":
                 raise SinkFailed
 
         try:
-            self.host.step(mine, deliver=deliver)
+            self.host.step(mine, receive)
         except (Death, SinkFailed, AnabranchError) as error:
-            if isinstance(error, AnabranchError) and not self.files.has_failed:
+            if isinstance(error, AnabranchError) and not (self.files.has_failed or self.sink_fails):
                 raise Refused("step", error) from error
             count_event(f"failed: {type(error).__name__}")
             self._disarm()
-            self.offered = dict(self.tables)
-            if not number and not Store(self.checkpoint).latest():
-                self.offered = dict(self.scene.tables)
+            latest = Store(self.checkpoint).latest()
+            if latest is None or latest.batch < number:
+                # A batch that is taken again meets the tables that the last one met.
+                self.offered = dict(self.tables)
             self.host = self._start()
             assert self.host.batch in (number, number + 1), f"batch {number} failed, {self.host.batch} is next"
             if self.host.batch == number:
@@ -200,6 +246,8 @@ class _Play:
         self._disarm()
         if self.host.batch == number + 1 and self.host.diverted_rows is not None:
             self.diverted[number] = self.host.diverted_rows
+        if self.host.manifest is not None:
+            self.manifests[number] = self.host.manifest
         self.tables = dict(self.offered)
         self.met.append(dict(self.tables))
 
@@ -244,7 +292,7 @@ class _Play:
             case "query comes back":
                 gone = self._goes()
                 self._change([other for other in self.names if other != gone], number)
-                if number + 1 < len(self.scene.batches) and draw(st.booleans(), "stays away for a batch"):
+                if draw(st.booleans(), "stays away for a batch"):
                     self._take(number)
                 self._change([*self.names, gone], self.host.batch)
             case "share":
@@ -253,8 +301,7 @@ class _Play:
                 if not any("{" in str(plan) for plan in host.steering.most_plans.plans.values()):
                     host.share("(a b)")
                     self._take(number)
-                if self.host.batch < len(self.scene.batches):
-                    self.host.unshare()
+                self.host.unshare()
             case "table changes":
                 self.offered = {"t0": draw(drawn_tables(1), "new rows")["t0"]}
                 host.change_table("t0", self.offered["t0"])
@@ -309,11 +356,7 @@ class _Play:
         self.host = self._start()
 
     def _lose(self) -> None:
-        if isinstance(self.host, WorkerHost):
-            shutil.rmtree(f"{self.folder}/hot", ignore_errors=True)
-        else:
-            lost = self.data.draw(st.sampled_from(sorted(self.host.engines) or [0]), "slot")
-            self.host.engines.pop(lost, None)
+        self.host.lose(self.data.draw(st.sampled_from(self.host.partitioning.working), "slot"))
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -343,6 +386,8 @@ class _Play:
             return any(self._may_go(each) for each in self.names if each in "qz")
         if name == "query joins":
             return self.absent not in self.names
+        if name == "table changes":
+            return "t0" in self.queries.graph.tables
         return name != "evolve" or "q" in self.names
 
     def _of_joins(self) -> Any:
@@ -374,8 +419,10 @@ class _Play:
             return st.just(mjoin(member.query.graph.names))
         return self._plan(member.name, member.query)
 
-    def _start(self) -> LocalHost:
+    def _start(self) -> Any:
         draw = self.data.draw
+        if self.host is not None:
+            self.host.leave()
         plans = Plans({m.name: draw(self._plan(m.name, m.query), f"plan of {m.name}") for m in self.queries.members})
         read = {name: rows for name, rows in self.offered.items() if name in self.queries.graph.tables}
         layout = None
@@ -388,12 +435,10 @@ class _Play:
             "tables": read,
             "max_ahead": {n: v for n, v in self.scene.max_ahead.items() if n in self.queries.streams},
             "diverted": layout,
-            "now": lambda: NOW,
             "announce": self._announce,
         }
-        make = WorkerHost if self.is_worker else LocalHost
         try:
-            return make(self.queries, plans, **options)
+            return self.make(self.queries, plans, **options)
         except AnabranchError as error:
             raise Refused("start", error) from error
 
@@ -413,24 +458,30 @@ class _Play:
             raise Wrong(f"query '{life.name}' in batches {life.first} to {last}, since {life.since}: {difference}")
 
     def _expected(self, life: Life, last: int) -> Answer:
-        tables_met = self.met[:last]
-        if all(each == self.scene.tables for each in tables_met):
-            return self._answer(life, last, self.scene.tables)
-        total = Answer()
-        for number in range(last):
-            beside = tables_met[number]
-            total += self._answer(life, number + 1, beside) - self._answer(life, number, beside)
+        results = self._timed(life, life.query, last)
+        return Counter(values for time, values in results.elements() if life.since is None or time >= life.since)
+
+    def _timed(self, life: Life, query: Query, last: int) -> Counter[tuple[int, tuple[Any, ...]]]:
+        """The results of a query after some batches, with their event times; each batch met its own tables."""
+        if all(each == self.scene.tables for each in self.met[:last]):
+            return self._results(life, query, last, self.scene.tables)
+        if query.inputs:
+            return self._results(life, query, last, self.met[last - 1])
+        total: Counter[tuple[int, tuple[Any, ...]]] = Counter()
+        for number, beside in enumerate(self.met[:last]):
+            total += self._results(life, query, number + 1, beside) - self._results(life, query, number, beside)
         return total
 
-    def _answer(self, life: Life, last: int, beside: Mapping[str, pa.Table]) -> Answer:
-        rows = scenes.so_far(scenes.empty(self.scene), self.rows[:last])
+    def _results(
+        self, life: Life, query: Query, last: int, beside: Mapping[str, pa.Table]
+    ) -> Counter[tuple[int, tuple[Any, ...]]]:
+        rows = {**scenes.so_far(scenes.empty(self.scene), self.rows[:last]), **beside}
         before = math.inf
         if self.scene.execution.rows_wait or life.beside.graph.counted:
-            before = min(watermark_of(each.query, {**rows, **beside}) for each in life.beside.members)
-        results = timed_results(life.query, {**rows, **beside}, before=before)
-        return Counter(
-            tuple(map(comparable, values)) for time, values in results if life.since is None or time >= life.since
-        )
+            before = min(watermark_of(each.query, rows) for each in life.beside.members)
+        known = {name: [*self._timed(life, below, last).elements()] for name, below in query.inputs}
+        results = timed_results(query, rows, before=before, known=known)
+        return Counter((time, tuple(map(comparable, values))) for time, values in results)
 
     def _check_diverted(self) -> None:
         if "late sink" not in self.scene.features:

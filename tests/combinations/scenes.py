@@ -101,7 +101,7 @@ def compiled(scene: Scene) -> Scene:
     queries: dict[str, Query] = {}
     for name, text in scene.texts.items():
         queries[name] = compile_query(text, catalog)
-        if any(f"{name} [" in other for other in scene.texts.values()):
+        if any(f" {name} " in other for other in scene.texts.values()):
             catalog.register(declared_results(name, queries[name]))
     return replace(scene, queries=queries)
 
@@ -244,6 +244,9 @@ class _Texts:
         return f"SELECT window.start AS at, {shows} FROM {source}{tests} GROUP BY {by}{having}"
 
     def low(self) -> str:
+        if self.is_plain():
+            # Whose rows have an event time in a column.
+            return "SELECT v.x AS x, v.y AS y, v.s AS s, v.p AS p, v.ts AS ts FROM s0 [NOW] AS v WHERE v.p % 5 <> 0"
         return str(
             self.one_of(
                 [
@@ -280,15 +283,14 @@ class _Texts:
         # A relation with a count window cannot be shared.
         a, b = (f"{each}z" if self.has("count window") and each == self.counted else each for each in "ab")
         own = f" AND {a}.p % 3 <> 0" if self.has("own terms in a set") else ""
-        if self.has("outer join") and self.one_of([True, False]):
-            kind = self.one_of(["LEFT", "LEFT SEMI", "LEFT ANTI", "FULL"])
-            there = "" if "S" in kind or kind == "LEFT ANTI" else ", c.p AS pc"
-            source = f"s0 {window} AS {a} {kind} JOIN s2 {window} AS c ON {a}.y = c.y"
-            return f"SELECT {a}.p AS p, {a}.x AS x{there} FROM {source}{own.replace(' AND', ' WHERE', 1)}"
+        shown, source, where = f"{a}.p AS p, {a}.x AS x", f"s0 {window} AS {a}", f"{a}.p % 7 <> 2{own}"
         if self.has("inner join"):
-            source = f"s0 {window} AS {a}, s1 {window} AS {b}"
-            return f"SELECT {a}.p AS p, {b}.p AS pb, {b}.x AS x FROM {source} WHERE {a}.x = {b}.x{own}"
-        return f"SELECT {a}.p AS p, {a}.x AS x FROM s0 {window} AS {a} WHERE {a}.p % 2 = 0{own}"
+            shown, source = f"{shown}, {b}.p AS pb", f"{source} JOIN s1 {window} AS {b} ON {a}.x = {b}.x"
+        if self.has("outer join") and self.one_of([True, False]):
+            kind = self.one_of(["LEFT", "LEFT SEMI", "LEFT ANTI"])
+            source = f"{source} {kind} JOIN s2 [RANGE {self.size} SECONDS] AS c ON {a}.y = c.y"
+            shown += ", c.p AS pc" if kind == "LEFT" else ""
+        return f"SELECT {shown} FROM {source} WHERE {where}"
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from anabranch.errors import AnabranchError
+from anabranch.errors import (
+    AnabranchError,
+    BatchError,
+    BindError,
+    BundleError,
+    ForeignCheckpoint,
+    MigrationError,
+    PlanError,
+    SpecError,
+    Unsupported,
+)
 from anabranch.run.round import PHASES
 
 
@@ -92,19 +102,197 @@ ALTERNATIVES: tuple[frozenset[str], ...] = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """A pair that is refused, by which error, and why."""
+    """Pairs that are refused, by which error, and why."""
 
     error: type[AnabranchError]
     text: str
     """Part of the message."""
     reason: str
+    pairs: tuple[frozenset[str], ...]
+    forms: str = ""
+    """The forms of the pair that are refused, if others are exact."""
 
 
 def pair(one: str, other: str) -> frozenset[str]:
     return frozenset({one, other})
 
 
-REFUSED: Mapping[frozenset[str], Refusal] = {}
+def with_each(one: str, *others: str) -> tuple[frozenset[str], ...]:
+    return tuple(pair(one, other) for other in others)
+
+
+SIDES = ("outer join", "semi join", "anti join")
+GROUPED = ("groups", "groups by window()", "having", "hopping window", "merged inputs")
+STAGES = ("reads a query", "read by a query", "groups by window()")
+WAITING = ("row-synchronised", "totally-synchronised")
+
+REFUSALS: tuple[Refusal, ...] = (
+    # --- two features -------------------------------------------------------------------------------------------------
+    Refusal(
+        Unsupported,
+        "[ROWS n] in an outer, semi or anti join is not supported",
+        "A row leaves a count window when others come, so no watermark proves that a combination stays without a match.",
+        with_each("count window", *SIDES),
+    ),
+    Refusal(
+        Unsupported,
+        "[ROWS n] in an outer, semi or anti join is not supported",
+        "As above: a table that is joined by `LEFT JOIN` is a side too.",
+        with_each("count window", "table", "table changes"),
+        "`LEFT JOIN` of the table",
+    ),
+    Refusal(
+        BindError,
+        "has a window of its own already",
+        "`window(…)` over one stream is the window of that stream.",
+        with_each("groups by window()", "count window", "tumbling window", "hopping window"),
+        "a query over one stream",
+    ),
+    Refusal(
+        BindError,
+        "is not the event time of a stream that is in every result",
+        "A result without the row has no time by which it could be grouped.",
+        with_each("groups by window()", "outer join"),
+        "the event time of a stream that an outer join may leave NULL",
+    ),
+    Refusal(
+        SpecError,
+        "cannot run with execution",
+        "The results of a batch are found in several stages, each in its own order.",
+        (*with_each("semi-synchronised", *STAGES), *with_each("totally-synchronised", *STAGES)),
+    ),
+    Refusal(
+        BundleError,
+        "by an outer, semi or anti join",
+        "The states behind an outer join hold the rows of one window; another alias keeps them apart.",
+        with_each("outer join", "own terms in a set"),
+        "another window, or another filter behind `FULL JOIN`",
+    ),
+    Refusal(
+        BundleError,
+        "that the other queries do not have",
+        "A function that may fail would be called with rows that the filter of the query keeps away.",
+        with_each("own function", "set", "own terms in a set", "query joins", "query leaves", "query comes back"),
+        "a function that may fail, behind a filter that not all queries have",
+    ),
+    # --- a feature and an event ---------------------------------------------------------------------------------------
+    Refusal(
+        BatchError,
+        "cannot change: the query has groups or waits for the watermark",
+        "After a crash, groups and combinations that wait would be computed with another version of the table.",
+        with_each("table changes", *SIDES, *GROUPED),
+    ),
+    Refusal(
+        PlanError,
+        "groups cannot move on parallel tracks",
+        "The old and the new slot would both need all rows of a group to match, load or count them.",
+        with_each("move by parallel-track", *SIDES, "table", "table changes", *STAGES, "count window"),
+    ),
+    Refusal(
+        PlanError,
+        "a move cannot be spread over several batches",
+        "Slots whose pending groups, waiting combinations, tables or counts depend on all rows are rebuilt at once.",
+        with_each("move in parts", *SIDES, *GROUPED, "table", "table changes", *STAGES, *WAITING, "count window"),
+    ),
+    Refusal(
+        PlanError,
+        "cannot be cut into",
+        "Rows that one query makes for another are sent by keys alone.",
+        with_each("heavy-key split", *STAGES),
+    ),
+    Refusal(
+        PlanError,
+        "cannot be cut into",
+        "A combination must find all rows of a side in its slot, and a slot that counts needs all rows of the window.",
+        with_each("heavy-key split", *SIDES, "count window"),
+        "the rows of `FULL JOIN`, and the rows that are counted",
+    ),
+    Refusal(
+        PlanError,
+        "2 slots cannot be used: the grid has 1 partition groups",
+        "All rows of a count window without PARTITION BY are counted in one slot.",
+        with_each("count window", "scale"),
+        "one stream with `[ROWS n]`",
+    ),
+    Refusal(
+        MigrationError,
+        "strategy 'parallel-track' might never end",
+        "A row stays in its count window until others have come.",
+        with_each("count window", "switch by parallel-track"),
+    ),
+    Refusal(
+        MigrationError,
+        "strategy 'spread' does not serve plan",
+        "The states of inputs that merge rows hold parts of groups, not rows that could be computed bit by bit.",
+        with_each("merged inputs", "switch by spread"),
+    ),
+    Refusal(
+        MigrationError,
+        "strategy 'parallel-track' would never end",
+        "Rows of tables never expire.",
+        with_each("table", "switch by parallel-track"),
+        "a plan that joins tables before it joins streams",
+    ),
+    Refusal(
+        ForeignCheckpoint,
+        "cannot be taken over by the changed query",
+        "Rows that have left a count window are gone, and a changed query may count others.",
+        with_each("count window", "evolve"),
+    ),
+    Refusal(
+        ForeignCheckpoint,
+        "cannot be taken over by the changed query",
+        "Its readers have rows of the old query in their windows.",
+        with_each("read by a query", "evolve"),
+    ),
+    Refusal(
+        BundleError,
+        "can neither join nor leave",
+        "Rows wait for the watermark while a query counts them, and a query that joins lacks the rows before it.",
+        with_each("count window", "query joins", "query leaves", "query comes back"),
+        "the query with the count window",
+    ),
+    # --- two events ---------------------------------------------------------------------------------------------------
+    Refusal(
+        PlanError,
+        "partition groups are to move with the next batch already",
+        "Moves follow one another: `scale` counts the rows of a batch, and moves groups with the next.",
+        (
+            *with_each("scale", "move by moving-state", "move by parallel-track", "move in parts", "another grid"),
+            *with_each("scale", "heavy-key split"),
+            *with_each("move in parts", "move by moving-state", "move by parallel-track", "another grid"),
+            *with_each("move in parts", "heavy-key split"),
+        ),
+        "a move before the groups of the one before have moved",
+    ),
+    Refusal(
+        PlanError,
+        "partition groups are on their way",
+        "Moves follow one another: a move on parallel tracks ends when the old rows have left.",
+        with_each("move by parallel-track", "move by moving-state", "move in parts", "another grid", "scale"),
+        "a move while old rows are in their windows",
+    ),
+    Refusal(
+        PlanError,
+        "partition groups are on their way",
+        "As above: a split is a move.",
+        with_each("move by parallel-track", "heavy-key split"),
+        "a split while old rows are in their windows",
+    ),
+    Refusal(
+        MigrationError,
+        "queries begin and stop to share a join by moving its state",
+        "A shared join has one state for all its users.",
+        with_each("share", "switch by parallel-track", "switch by spread", "switch by none"),
+        "a switch away from the shared join",
+    ),
+)
+
+
+def refusals(one: str, other: str) -> tuple[Refusal, ...]:
+    """Returns the refusals of a pair; none if it is exact."""
+    both = pair(one, other)
+    return tuple(each for each in REFUSALS if both in each.pairs)
 
 
 def closed(names: Iterable[str]) -> frozenset[str]:

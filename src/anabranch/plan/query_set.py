@@ -441,7 +441,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
             )
         if first.window.is_counted or other.window.is_counted:
             raise BundleError(
-                f"{_several(first_query, query)} share '{name}', which has a count window",
+                f"{titled(first_query)} and {titled(query)} share '{name}', which has a count window",
                 detail="rows of one event time are counted in the order of the columns that a query reads",
                 hint=f"give '{name}' another alias in one of them",
             )

@@ -17,10 +17,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cmp_to_key
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
+TimedResult: TypeAlias = tuple[int, Sequence[Value]]
 Row: TypeAlias = dict[str, Value]
 Combination: TypeAlias = dict[str, Any]
 """The row of each relation; None for a relation without a row because of an outer join."""
@@ -56,16 +58,21 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
 
 
 def timed_results(
-    query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None, before: float = math.inf
+    query: Query,
+    tables: Mapping[str, pa.Table],
+    watermark: int | None = None,
+    before: float = math.inf,
+    known: Mapping[str, Iterable[TimedResult]] = MappingProxyType({}),
 ) -> Iterator[tuple[int, list[Value]]]:
     """Yields the results of the query with their event times; `tables` by stream name, in lower case.
 
-    Where rows wait for the watermark of all queries, those that are not `before` it are still waiting.
+    Where rows wait for the watermark of all queries, those that are not `before` it are still waiting. The results of
+    queries that it reads are computed, unless they are `known`.
 
     The event time of a result is that of the newest row of its combination, also for an unmatched combination that is
     known later; for a grouped query it is the boundary. Results of a query that this one reads are rows like any other.
     """
-    given = _given(query, query.whole.relations, tables, before)
+    given = _given(query, query.whole.relations, tables, before, known)
     until = min(watermark_of(query, tables) if watermark is None else watermark, before)
     if query.grouping is None:
         for combination in _around(query, _combinations(query.graph, given), given, until):
@@ -78,7 +85,11 @@ def timed_results(
 
 
 def _given(
-    query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table], before: float
+    query: Query,
+    relations: Iterable[Relation],
+    tables: Mapping[str, pa.Table],
+    before: float,
+    known: Mapping[str, Iterable[TimedResult]],
 ) -> dict[str, list[Row]]:
     """Returns the rows of each relation: of a stream, of a table, or the results of a query."""
     inputs = dict(query.inputs)
@@ -86,7 +97,7 @@ def _given(
     for relation in relations:
         if relation.is_result:
             below = inputs[relation.stream]
-            results = timed_results(below, tables, before=before)
+            results = known[relation.stream] if relation.stream in known else timed_results(below, tables, before=before)
             rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
@@ -95,8 +106,8 @@ def _given(
                 _count(relation, relation.window, rows)
             given[relation.name] = _passing(relation, rows)
         else:
-            known = _rows(relation, tables[relation.stream.lower()])
-            given[relation.name] = [row for row in known if row[_TIME] < before]
+            arrived = _rows(relation, tables[relation.stream.lower()])
+            given[relation.name] = [row for row in arrived if row[_TIME] < before]
     return given
 
 

@@ -34,7 +34,7 @@ from anabranch.testing.own import OWN_FUNCTIONS
 SECOND = 1_000_000
 _SPAN = 40
 _DENSE_SPAN = 8
-_COLUMNS = pa.schema(
+COLUMNS = pa.schema(
     [
         ("ts", TIMESTAMP),
         ("x", pa.int64()),
@@ -159,7 +159,7 @@ class Arrivals:
     def catalog(self) -> Catalog:
         catalog = Catalog(functions={own.name: own for own in OWN_FUNCTIONS})
         for name, disorder in self.disorder.items():
-            catalog.register(StreamDeclaration(name, Schema.from_arrow(_COLUMNS), "ts", disorder))
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts", disorder))
         return catalog
 
 
@@ -205,8 +205,8 @@ def arrivals(
         columns = [[start + row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
         columns.append([1000 * number + i for i in range(len(rows))])
         arrays = [pa.array(columns[0], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
-        arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(_COLUMNS)[1:], strict=True)]
-        tables[f"s{number}"] = pa.table(arrays, schema=_COLUMNS)
+        arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(COLUMNS)[1:], strict=True)]
+        tables[f"s{number}"] = pa.table(arrays, schema=COLUMNS)
         disorder[f"s{number}"] = allowed
     return Arrivals(tables, disorder)
 
