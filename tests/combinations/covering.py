@@ -18,9 +18,7 @@ Schedule = tuple[frozenset[str], list[str]]
 def exact_pairs() -> set[Pair]:
     """All pairs of the table that are exact in every form."""
     return {
-        table.pair(one, other)
-        for one, other in combinations(table.ENTRIES, 2)
-        if is_exact(table.closed([one, other]))
+        table.pair(one, other) for one, other in combinations(table.ENTRIES, 2) if is_exact(table.closed([one, other]))
     }
 
 

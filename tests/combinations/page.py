@@ -30,7 +30,9 @@ def page() -> str:
     parts.append(
         "## Two events, one soon after the other\n\n" + _matrix(events, events) + "\n\nAn event can also follow itself."
     )
-    parts.append("## Refusals\n\n| | error | reason | forms that are refused |\n|---|---|---|---|\n" + "\n".join(_rows()))
+    parts.append(
+        "## Refusals\n\n| | error | reason | forms that are refused |\n|---|---|---|---|\n" + "\n".join(_rows())
+    )
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -68,9 +70,7 @@ def _cell(row: str, column: str) -> str:
 
 def _matrix(rows: Sequence[str], columns: Sequence[str]) -> str:
     head = f"| | | {' | '.join(map(_number, columns))} |\n|---|---|{'---|' * len(columns)}"
-    lines = [
-        f"| {_number(row)} | {row} | {' | '.join(_cell(row, column) for column in columns)} |" for row in rows
-    ]
+    lines = [f"| {_number(row)} | {row} | {' | '.join(_cell(row, column) for column in columns)} |" for row in rows]
     return "\n".join([head, *lines])
 
 

@@ -20,6 +20,7 @@ from unittest import mock
 
 import pyarrow as pa
 from hypothesis import event as count_event
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from anabranch.adapt.course import MoveStrategy
@@ -500,12 +501,23 @@ class _Play:
                 raise Wrong(f"diverted in batch {number}: {seen} instead of {expected}")
 
 
+def run_any(data: st.DataObject) -> Played:
+    """Draws entries of the table, any number of features and events, and plays them."""
+    features = data.draw(
+        st.lists(st.sampled_from(list(table.FEATURES)), min_size=1, max_size=5, unique=True), "features"
+    )
+    events = data.draw(st.lists(st.sampled_from(list(table.EVENTS)), max_size=6), "events")
+    names = table.closed([*features, *events])
+    if table.is_one_choice(names):
+        reject()
+    return play(data, names & table.FEATURES.keys(), events)
+
+
 def run_pair(data: st.DataObject, one: str, other: str) -> Played:
     """Plays a pair of entries with all that they need."""
-    names = table.closed([one, other])
+    more = ["inner join"] if data.draw(st.booleans(), "with a join") else []
+    names = table.closed([one, other, *more])
     events = [name for name in (one, other) if name in table.EVENTS]
     if len(events) == 2 and data.draw(st.booleans(), "other way round"):
         events.reverse()
     return play(data, names & table.FEATURES.keys(), events)
-
-

@@ -147,8 +147,7 @@ class _Texts:
             texts["z"] = self.beside()
             # Somebody reads all streams at all times: a query that joins cannot bring a source.
             texts["y"] = (
-                "SELECT k0.p AS p FROM s0 [NOW] AS k0, s1 [NOW] AS k1, s2 [NOW] AS k2 "
-                "WHERE k0.x = k1.x AND k1.x = k2.x"
+                "SELECT k0.p AS p FROM s0 [NOW] AS k0, s1 [NOW] AS k1, s2 [NOW] AS k2 WHERE k0.x = k1.x AND k1.x = k2.x"
             )
         return texts, changed
 
@@ -199,7 +198,9 @@ class _Texts:
             where.append(f"known({first}.y) = 1")
         if self.has("own terms in a set"):
             where.append(f"{first}.p % 7 <> 3")
-        return self.text(first, source, where, shown), self.text(first, source, [*where, CHANGE.format(first=first)], shown)
+        return self.text(first, source, where, shown), self.text(
+            first, source, [*where, CHANGE.format(first=first)], shown
+        )
 
     def sides(self, source: str, first: str, shown: set[str]) -> tuple[str, list[str]]:
         where = []
@@ -288,7 +289,8 @@ class _Texts:
             shown, source = f"{shown}, {b}.p AS pb", f"{source} JOIN s1 {window} AS {b} ON {a}.x = {b}.x"
         if self.has("outer join") and self.one_of([True, False]):
             kind = self.one_of(["LEFT", "LEFT SEMI", "LEFT ANTI"])
-            source = f"{source} {kind} JOIN s2 [RANGE {self.size} SECONDS] AS c ON {a}.y = c.y"
+            wider = self.one_of([0, 0, 1]) if self.has("own terms in a set") else 0
+            source = f"{source} {kind} JOIN s2 [RANGE {self.size + wider} SECONDS] AS c ON {a}.y = c.y"
             shown += ", c.p AS pc" if kind == "LEFT" else ""
         return f"SELECT {shown} FROM {source} WHERE {where}"
 
@@ -315,7 +317,9 @@ def _merging(plan: PhysicalPlan) -> PhysicalPlan:
 # --- which rows count ------------------------------------------------------------------------------------------------
 
 
-def admitted(scene: Scene, streams: Sequence[str] | None = None) -> tuple[list[Batch], list[list[tuple[str, str, int]]]]:
+def admitted(
+    scene: Scene, streams: Sequence[str] | None = None
+) -> tuple[list[Batch], list[list[tuple[str, str, int]]]]:
     """Returns the rows of each batch that are neither late nor ahead, and the others as (stream, reason, p)."""
     newest: dict[str, int] = {}
     found, diverted = [], []

@@ -111,6 +111,8 @@ class Refusal:
     pairs: tuple[frozenset[str], ...]
     forms: str = ""
     """The forms of the pair that are refused, if others are exact."""
+    elsewhere: str = ""
+    """The test that raises the error, where the pairs that are drawn here are too small for it."""
 
 
 def pair(one: str, other: str) -> frozenset[str]:
@@ -123,7 +125,7 @@ def with_each(one: str, *others: str) -> tuple[frozenset[str], ...]:
 
 SIDES = ("outer join", "semi join", "anti join")
 GROUPED = ("groups", "groups by window()", "having", "hopping window", "merged inputs")
-STAGES = ("reads a query", "read by a query", "groups by window()")
+STAGES = ("reads a query", "read by a query")
 WAITING = ("row-synchronised", "totally-synchronised")
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -145,8 +147,20 @@ REFUSALS: tuple[Refusal, ...] = (
         BindError,
         "has a window of its own already",
         "`window(…)` over one stream is the window of that stream.",
-        with_each("groups by window()", "count window", "tumbling window", "hopping window"),
+        with_each("groups by window()", "count window", "tumbling window"),
         "a query over one stream",
+    ),
+    Refusal(
+        BindError,
+        "has a window of its own already",
+        "`window(…)` over one stream is the window of that stream.",
+        with_each("groups by window()", "hopping window"),
+    ),
+    Refusal(
+        BindError,
+        "HOP is not allowed in a query without aggregates",
+        "`window(…)` groups the results of a join, which slides by no step.",
+        with_each("groups by window()", "hopping window"),
     ),
     Refusal(
         BindError,
@@ -160,6 +174,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "cannot run with execution",
         "The results of a batch are found in several stages, each in its own order.",
         (*with_each("semi-synchronised", *STAGES), *with_each("totally-synchronised", *STAGES)),
+    ),
+    Refusal(
+        SpecError,
+        "cannot run with execution",
+        "`window(…)` over a join groups the results of the join, in a second stage.",
+        with_each("groups by window()", "semi-synchronised", "totally-synchronised"),
+        "a join",
     ),
     Refusal(
         BundleError,
@@ -180,13 +201,27 @@ REFUSALS: tuple[Refusal, ...] = (
         BatchError,
         "cannot change: the query has groups or waits for the watermark",
         "After a crash, groups and combinations that wait would be computed with another version of the table.",
-        with_each("table changes", *SIDES, *GROUPED),
+        with_each("table changes", *SIDES, "groups", "having", "hopping window", "merged inputs"),
+    ),
+    Refusal(
+        BatchError,
+        "cannot change: the query has groups or waits for the watermark",
+        "As above. Where `window(…)` groups the results of a join, they are kept with the rows of the table.",
+        with_each("table changes", "groups by window()"),
+        "a query over one stream",
     ),
     Refusal(
         PlanError,
         "groups cannot move on parallel tracks",
         "The old and the new slot would both need all rows of a group to match, load or count them.",
         with_each("move by parallel-track", *SIDES, "table", "table changes", *STAGES, "count window"),
+    ),
+    Refusal(
+        PlanError,
+        "groups cannot move on parallel tracks",
+        "`window(…)` over a join groups the results of the join, in a second stage.",
+        with_each("move by parallel-track", "groups by window()"),
+        "a join",
     ),
     Refusal(
         PlanError,
@@ -198,18 +233,18 @@ REFUSALS: tuple[Refusal, ...] = (
         PlanError,
         "cannot be cut into",
         "Rows that one query makes for another are sent by keys alone.",
-        with_each("heavy-key split", *STAGES),
+        with_each("heavy-key split", *STAGES, "groups by window()"),
     ),
     Refusal(
         PlanError,
         "cannot be cut into",
-        "A combination must find all rows of a side in its slot, and a slot that counts needs all rows of the window.",
-        with_each("heavy-key split", *SIDES, "count window"),
-        "the rows of `FULL JOIN`, and the rows that are counted",
+        "A combination must find all rows of a side in its slot.",
+        with_each("heavy-key split", "outer join"),
+        "`FULL JOIN`, where no relation is left whose rows could be spread",
     ),
     Refusal(
         PlanError,
-        "2 slots cannot be used: the grid has 1 partition groups",
+        "slots cannot be used: the grid has 1 partition groups",
         "All rows of a count window without PARTITION BY are counted in one slot.",
         with_each("count window", "scale"),
         "one stream with `[ROWS n]`",
@@ -219,6 +254,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "strategy 'parallel-track' might never end",
         "A row stays in its count window until others have come.",
         with_each("count window", "switch by parallel-track"),
+        "a plan with states of other relations",
+        "unit/migrate/strategies/test_registry",
     ),
     Refusal(
         MigrationError,
@@ -264,6 +301,13 @@ REFUSALS: tuple[Refusal, ...] = (
             *with_each("move in parts", "heavy-key split"),
         ),
         "a move before the groups of the one before have moved",
+    ),
+    Refusal(
+        PlanError,
+        "a move cannot be spread over several batches",
+        "The rows of a split key go to several slots.",
+        with_each("move in parts", "heavy-key split"),
+        "a move after the split",
     ),
     Refusal(
         PlanError,

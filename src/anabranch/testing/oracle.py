@@ -97,7 +97,9 @@ def _given(
     for relation in relations:
         if relation.is_result:
             below = inputs[relation.stream]
-            results = known[relation.stream] if relation.stream in known else timed_results(below, tables, before=before)
+            results = (
+                known[relation.stream] if relation.stream in known else timed_results(below, tables, before=before)
+            )
             rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
