@@ -10,13 +10,14 @@ from tests.combinations import table
 PAGE = "docs/combinations.md"
 _HEAD = """# Combinations
 
-A query consists of features, and events change it while it runs. This page says for every pair of them whether the results are exact: the
-multiset of the batch answer, whatever the cut into batches, the plan and the slots. `·` is exact. A letter is a refusal: an error names the
-pair before anything has changed. A small letter is a refusal of some forms of the pair; all others are exact. `–` are values of one choice.
+A query consists of features, and events change it while it runs. This page says for every pair of them whether the
+results are exact: the multiset of the batch answer, whatever the cut into batches, the plan and the slots. `·` is
+exact. A letter is a refusal: an error names the pair, and nothing has changed. A small letter is a refusal of some
+forms of the pair; all others are exact. `–` are values of one choice.
 
-The table is data (`tests/combinations/table.py`) that the
-tests draw from: exact pairs are compared with an evaluator that shares no code with the engine, in process and on Spark, and every refusal
-is raised. `make faults` draws combinations of three and more.
+The table is data (`tests/combinations/table.py`) that the tests draw from: exact pairs are compared with an evaluator
+that shares no code with the engine, in process and on Spark, and every refusal is raised. `make faults` draws
+combinations of three and more.
 """
 
 
@@ -47,16 +48,9 @@ def _entries() -> Iterable[str]:
 
 
 def _letter(refusal: table.Refusal) -> str:
-    letter = ascii_uppercase[_distinct().index(_same(refusal))]
+    texts = list(dict.fromkeys(each.text for each in table.REFUSALS))
+    letter = ascii_uppercase[texts.index(refusal.text)]
     return letter.lower() if refusal.forms else letter
-
-
-def _same(refusal: table.Refusal) -> tuple[str, str]:
-    return refusal.text, refusal.reason
-
-
-def _distinct() -> list[tuple[str, str]]:
-    return list(dict.fromkeys(map(_same, table.REFUSALS)))
 
 
 def _cell(row: str, column: str) -> str:
@@ -65,7 +59,7 @@ def _cell(row: str, column: str) -> str:
     if table.is_one_choice(frozenset({row, column})):
         return "–"
     found = table.refusals(row, column)
-    return "".join(map(_letter, found)) or "·"
+    return "".join(dict.fromkeys(map(_letter, found))) or "·"
 
 
 def _matrix(rows: Sequence[str], columns: Sequence[str]) -> str:

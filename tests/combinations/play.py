@@ -408,7 +408,8 @@ class _Play:
         )
 
     def _merges(self, name: str) -> bool:
-        return "merged inputs" in self.scene.features and name in ("q", ALONE)
+        is_q = name == "q" or (name == ALONE and self.names[-1] == "q")
+        return "merged inputs" in self.scene.features and is_q
 
     def _plan(self, name: str, query: Query) -> st.SearchStrategy[Plan]:
         return scenes.trees(query, merged=self._merges(name))

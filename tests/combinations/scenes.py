@@ -23,7 +23,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, set_of
 from anabranch.testing.count_queries import count_plans
 from anabranch.testing.outer_queries import drawn_tables, with_tables
-from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts, plans
+from anabranch.testing.strategies import SECOND, arrivals, batch_cuts, plans
 
 STREAMS = 3
 FAR_AHEAD = 4_000_000_000 * SECOND
@@ -252,10 +252,14 @@ class _Texts:
             self.one_of(
                 [
                     "SELECT v.x AS x, v.y AS y, v.s AS s, v.p AS p, v.ts AS ts FROM s0 [NOW] AS v WHERE v.p % 5 <> 0",
-                    "SELECT v.x AS x, w.y AS y, v.s AS s, w.p AS p FROM s0 [RANGE 3 SECONDS] AS v, "
-                    "s1 [RANGE 3 SECONDS] AS w WHERE v.x = w.x",
-                    "SELECT v.x AS x, COUNT(*) AS y, MIN(v.s) AS s, MAX(v.p) AS p "
-                    "FROM s0 [RANGE 3 SECONDS SLIDE 1 SECOND] AS v GROUP BY v.x",
+                    (
+                        "SELECT v.x AS x, w.y AS y, v.s AS s, w.p AS p FROM s0 [RANGE 3 SECONDS] AS v, "
+                        "s1 [RANGE 3 SECONDS] AS w WHERE v.x = w.x"
+                    ),
+                    (
+                        "SELECT v.x AS x, COUNT(*) AS y, MIN(v.s) AS s, MAX(v.p) AS p "
+                        "FROM s0 [RANGE 3 SECONDS SLIDE 1 SECOND] AS v GROUP BY v.x"
+                    ),
                 ]
             )
         )
@@ -265,10 +269,14 @@ class _Texts:
             self.one_of(
                 [
                     "SELECT r.x AS x, r.p AS p FROM q [NOW] AS r WHERE r.p % 5 <> 1",
-                    "SELECT r.x AS x, r.p AS p, k.p AS pk FROM q [RANGE 4 SECONDS] AS r, s1 [RANGE 3 SECONDS] AS k "
-                    "WHERE r.x = k.x",
-                    "SELECT WINDOW_END() AS at, r.x AS x, COUNT(*) AS n "
-                    "FROM q [RANGE 3 SECONDS SLIDE 1 SECOND] AS r GROUP BY r.x",
+                    (
+                        "SELECT r.x AS x, r.p AS p, k.p AS pk FROM q [RANGE 4 SECONDS] AS r, s1 [RANGE 3 SECONDS] AS k "
+                        "WHERE r.x = k.x"
+                    ),
+                    (
+                        "SELECT WINDOW_END() AS at, r.x AS x, COUNT(*) AS n "
+                        "FROM q [RANGE 3 SECONDS SLIDE 1 SECOND] AS r GROUP BY r.x"
+                    ),
                 ]
             )
         )
@@ -300,10 +308,10 @@ class _Texts:
 
 def trees(query: Query, *, merged: bool = False) -> st.SearchStrategy[Plan]:
     """Any plan of a query but a mesh; with `merged`, one that merges the rows of an input."""
+    if merged:
+        return plans(query.graph.names, merging=True).map(_merging)
     if query.graph.counted:
         return count_plans(query.graph)
-    if merged and query.merging is not None:
-        return plans(query.graph.names, merging=True).map(_merging)
     return plans(query.graph.names, query.graph.thetas if not query.sides and query.grouping is None else ())
 
 

@@ -96,6 +96,7 @@ ENTRIES: Mapping[str, Entry] = {**FEATURES, **EVENTS}
 ALTERNATIVES: tuple[frozenset[str], ...] = (
     frozenset({"semi-synchronised", "row-synchronised", "totally-synchronised"}),
     frozenset({"groups", "groups by window()"}),
+    frozenset({"merged inputs", "groups by window()"}),
 )
 """Entries of which a query has one at most: they are other values of one choice."""
 
@@ -133,7 +134,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         Unsupported,
         "[ROWS n] in an outer, semi or anti join is not supported",
-        "A row leaves a count window when others come, so no watermark proves that a combination stays without a match.",
+        "A row leaves a count window when others come, so no watermark proves that a combination has no match.",
         with_each("count window", *SIDES),
     ),
     Refusal(
@@ -195,6 +196,25 @@ REFUSALS: tuple[Refusal, ...] = (
         "A function that may fail would be called with rows that the filter of the query keeps away.",
         with_each("own function", "set", "own terms in a set", "query joins", "query leaves", "query comes back"),
         "a function that may fail, behind a filter that not all queries have",
+    ),
+    Refusal(
+        PlanError,
+        "which the query does not allow",
+        "Combinations are matched with the rows of a side one by one.",
+        with_each("merged inputs", *SIDES),
+    ),
+    Refusal(
+        PlanError,
+        "which the query does not allow",
+        "As above: a table that is joined by `LEFT JOIN` is a side too.",
+        with_each("merged inputs", "table"),
+        "`LEFT JOIN` of the table",
+    ),
+    Refusal(
+        PlanError,
+        "keeps combinations with rows of",
+        "When a row leaves its count window is known when others have come, and a merged row would not hear of it.",
+        with_each("merged inputs", "count window"),
     ),
     # --- a feature and an event ---------------------------------------------------------------------------------------
     Refusal(

@@ -1,4 +1,4 @@
-"""Every pair of the table is exact, or raises the error that the table names (`table`); a pair that is neither fails."""
+"""Every pair of the table is exact, or raises the error that the table names; a pair that is neither fails."""
 
 from __future__ import annotations
 
