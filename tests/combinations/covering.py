@@ -15,6 +15,13 @@ Pair = frozenset[str]
 Schedule = tuple[frozenset[str], list[str]]
 
 
+_REFUSED = {
+    name: frozenset(other for refusal in table.REFUSALS for each in refusal.pairs if name in each for other in each)
+    - {name}
+    for name in table.ENTRIES
+}
+
+
 def exact_pairs() -> set[Pair]:
     """All pairs of the table that are exact in every form."""
     return {
@@ -24,9 +31,7 @@ def exact_pairs() -> set[Pair]:
 
 def is_exact(names: frozenset[str]) -> bool:
     """True if all pairs of the entries are exact in every form."""
-    if table.is_one_choice(names):
-        return False
-    return not any(table.refusals(one, other) for one, other in combinations(sorted(names), 2))
+    return not any(_REFUSED[name] & names for name in names) and not table.is_one_choice(names)
 
 
 def covering() -> list[Schedule]:
@@ -50,10 +55,12 @@ def _next(chosen: frozenset[str], missing: set[Pair]) -> frozenset[str] | None:
     """The entries with the one more that brings most pairs; None if none brings any."""
     best, most = None, 0
     for name in table.ENTRIES:
-        wider = table.closed([*chosen, name])
-        if wider == chosen or not _is_small(wider) or not is_exact(wider):
+        if name in chosen or _REFUSED[name] & chosen:
             continue
-        gain = len(missing & set(_pairs(wider))) - len(missing & set(_pairs(chosen)))
+        wider = table.closed([*chosen, name])
+        if not _is_small(wider) or not is_exact(wider):
+            continue
+        gain = len(missing.intersection(_pairs(wider))) - len(missing.intersection(_pairs(chosen)))
         if gain > most:
             best, most = wider, gain
     return best

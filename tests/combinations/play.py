@@ -402,10 +402,10 @@ class _Play:
         return self.data.draw(st.lists(st.integers(0, groups - 1), min_size=1, max_size=groups, unique=True), "groups")
 
     def _key(self) -> str | None:
-        axes = partitioning_of(self.queries, 1).shares
-        return self.data.draw(
-            st.sampled_from([each.name for each in self.queries.graph.keys if each.name in axes] or [None]), "key"
-        )
+        """A key by which rows are spread."""
+        keys = {each.name for each in self.queries.graph.keys}
+        axes = [each.code for each in self.host.partitioning.dimensions if each.code in keys]
+        return self.data.draw(st.sampled_from(axes or [None]), "key")
 
     def _merges(self, name: str) -> bool:
         is_q = name == "q" or (name == ALONE and self.names[-1] == "q")

@@ -295,7 +295,8 @@ class _Texts:
         shown, source, where = f"{a}.p AS p, {a}.x AS x", f"s0 {window} AS {a}", f"{a}.p % 7 <> 2{own}"
         if self.has("inner join"):
             shown, source = f"{shown}, {b}.p AS pb", f"{source} JOIN s1 {window} AS {b} ON {a}.x = {b}.x"
-        if self.has("outer join") and self.one_of([True, False]):
+        is_alike = not self.features & {"tumbling window", "hopping window", "count window"}
+        if self.has("outer join") and is_alike and self.one_of([True, False]):
             kind = self.one_of(["LEFT", "LEFT SEMI", "LEFT ANTI"])
             wider = self.one_of([0, 0, 1]) if self.has("own terms in a set") else 0
             source = f"{source} {kind} JOIN s2 [RANGE {self.size + wider} SECONDS] AS c ON {a}.y = c.y"

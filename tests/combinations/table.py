@@ -165,6 +165,28 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         BindError,
+        "windows with and without their end stand side by side",
+        "A row at a boundary would be in one window of the join and not in the other.",
+        with_each("count window", "hopping window"),
+        "a join",
+    ),
+    Refusal(
+        BindError,
+        "windows with and without their end stand side by side",
+        "As above.",
+        with_each("count window", "tumbling window"),
+        "a grouped join",
+        "golden/cql/errors.spec",
+    ),
+    Refusal(
+        BundleError,
+        "results that may be any time older than its watermark",
+        "A row stays in its count window until others come, and its event time becomes that of the result.",
+        with_each("count window", "groups by window()"),
+        "a join whose count window has no RANGE",
+    ),
+    Refusal(
+        BindError,
         "is not the event time of a stream that is in every result",
         "A result without the row has no time by which it could be grouped.",
         with_each("groups by window()", "outer join"),
@@ -207,7 +229,7 @@ REFUSALS: tuple[Refusal, ...] = (
         PlanError,
         "which the query does not allow",
         "As above: a table that is joined by `LEFT JOIN` is a side too.",
-        with_each("merged inputs", "table"),
+        with_each("merged inputs", "table", "table changes"),
         "`LEFT JOIN` of the table",
     ),
     Refusal(

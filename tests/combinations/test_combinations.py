@@ -57,7 +57,7 @@ def test_a_refused_pair_raises_its_error(refusal: table.Refusal) -> None:
         raised, passed = [], []
 
         @seed(number)
-        @settings(_drawn, max_examples=12 if refusal.forms else 2)
+        @settings(_drawn, max_examples=10 if refusal.forms else 2)
         @given(data=st.data())
         def drawn(data: st.DataObject) -> None:
             try:
