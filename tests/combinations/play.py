@@ -516,8 +516,11 @@ def run_any(data: st.DataObject) -> Played:
 
 def run_pair(data: st.DataObject, one: str, other: str) -> Played:
     """Plays a pair of entries with all that they need."""
-    more = ["inner join"] if data.draw(st.booleans(), "with a join") else []
-    names = table.closed([one, other, *more])
+    # Some pairs are exact for one stream, or without groups, and refused otherwise.
+    several = [[], ["inner join"], ["inner join", "groups"]]
+    names = table.closed([one, other, *data.draw(st.sampled_from(several), "with")])
+    if table.is_one_choice(names) or any(table.refusals("groups", each) for each in (one, other)):
+        names = table.closed([one, other, *data.draw(st.sampled_from(several[:2]), "with")])
     events = [name for name in (one, other) if name in table.EVENTS]
     if len(events) == 2 and data.draw(st.booleans(), "other way round"):
         events.reverse()

@@ -176,7 +176,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "As above.",
         with_each("count window", "tumbling window"),
         "a grouped join",
-        "golden/cql/errors.spec",
     ),
     Refusal(
         BundleError,
