@@ -230,6 +230,12 @@ def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
         together(guarded=guarded, pair=PAIR.format(20))
 
 
+def test_a_filter_of_one_query_may_stand_beside_a_condition_over_event_times() -> None:
+    """Sums of times are compared exactly, so the condition cannot fail for rows that the filter keeps away."""
+    timed = PAIR.format(20) + " AND a.v < 9 AND b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts + INTERVAL 1 SECONDS"
+    assert [terms.relation for terms in together(timed=timed, pair=PAIR.format(20)).member("timed").terms] == ["a"]
+
+
 def test_more_relations_than_rows_can_name_are_refused() -> None:
     """The 129th was refused by numpy, in the middle of the first batch that had rows of it."""
     texts = {f"q{i:03}": f"SELECT x{i}.v AS v FROM a [RANGE 5 SECONDS] AS x{i}" for i in range(MOST_RELATIONS + 1)}
