@@ -12,7 +12,7 @@ from anabranch.checkpoint.examine import opened
 from anabranch.errors import CheckpointError, CheckpointInUse
 from anabranch.run.lease import Holder
 from anabranch.run.private import make_private
-from anabranch.run.store import TABLES, Store
+from anabranch.run.store import READ, TABLES, Store
 
 
 def copy(source: str, target: str) -> int:
@@ -34,7 +34,7 @@ def copy(source: str, target: str) -> int:
     manifest = store.latest(is_used=False)
     names = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
     names += [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]
-    names += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl")]
+    names += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl", READ)]
     selector = pafs.FileSelector(f"{root}/{store.sparks_name}", recursive=True, allow_not_found=True)
     names += [info.path.removeprefix(f"{root}/") for info in store.files.get_file_info(selector) if info.is_file]
     names += [f"anabranch/manifests/{manifest.batch:09d}.json"] if manifest else []

@@ -22,7 +22,7 @@ from functools import cached_property
 from anabranch.errors import BundleError
 from anabranch.lang.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
 from anabranch.lang.schema import Field, Schema
-from anabranch.lang.window import FOREVER, Window
+from anabranch.lang.window import FOREVER, SessionWindow, Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
@@ -103,7 +103,7 @@ class QuerySet:
 
     def readers(self, name: str) -> tuple[Relation, ...]:
         """Returns the relations that read the results of a query."""
-        return tuple(each for each in self.graph.relations if each.is_result and each.stream == name)
+        return tuple(each for each in self.graph.relations if name in each.producers)
 
     @cached_property
     def levels(self) -> Mapping[str, int]:
@@ -111,7 +111,7 @@ class QuerySet:
         levels: dict[str, int] = {}
         while len(levels) < len(self.members):
             for member in self.members:
-                read = {each.stream for each in member.query.whole.relations if each.is_result}
+                read = {name for each in member.query.whole.relations for name in each.producers}
                 if member.name not in levels and read <= levels.keys():
                     levels[member.name] = 1 + max((levels[name] for name in read), default=-1)
         return levels
@@ -256,6 +256,13 @@ def with_inputs(queries: Mapping[str, Query]) -> dict[str, Query]:
 def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
+    for name, query in named.items():
+        if sessions := [each.name for each in query.whole.relations if isinstance(each.window, SessionWindow)]:
+            raise BundleError(
+                f"{titled(name)} has a session window, of '{sessions[0]}', and runs alone",
+                detail="its sessions end by the watermark of its own stream",
+                hint="start it on its own, over a stream, and let no other query read it",
+            )
     for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
         raise BundleError(
             f"{titled(relation.stream)} has results that may be any time older than its watermark",
@@ -465,7 +472,14 @@ def _stream(relation: Relation) -> str:
 
 
 def _source(relation: Relation) -> tuple[object, ...]:
-    return relation.stream, relation.is_result, relation.event_time, relation.disorder, relation.parts
+    return (
+        relation.stream,
+        relation.branches,
+        relation.is_result,
+        relation.event_time,
+        relation.disorder,
+        relation.parts,
+    )
 
 
 def longest_window(several: Sequence[Window]) -> Window:
