@@ -257,12 +257,16 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if sessions := [each.name for each in query.whole.relations if isinstance(each.window, SessionWindow)]:
-            raise BundleError(
-                f"{titled(name)} has a session window, of '{sessions[0]}', and runs alone",
-                detail="its sessions end by the watermark of its own stream",
-                hint="start it on its own, over a stream, and let no other query read it",
-            )
+        for each in query.whole.relations:
+            if isinstance(each.window, SessionWindow) or (
+                each.window.is_counted and each.name not in query.graph.names
+            ):
+                kind = "session window" if isinstance(each.window, SessionWindow) else "count window in an outer join"
+                raise BundleError(
+                    f"{titled(name)} has a {kind}, of '{each.name}', and runs alone",
+                    detail="its results follow the watermark of its own streams",
+                    hint="start it on its own, over streams, and let no other query read it",
+                )
     for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
         raise BundleError(
             f"{titled(relation.stream)} has results that may be any time older than its watermark",

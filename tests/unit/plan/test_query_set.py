@@ -224,6 +224,19 @@ def test_a_relation_with_a_count_window_is_not_shared() -> None:
     assert {*apart.graph.names} == {"a", "b", "c"}
 
 
+ALONE_ONLY = {
+    "session window, of 'c'": "SELECT COUNT(*) AS n FROM c GROUP BY session_window(c.ts, '5 seconds'), c.k",
+    "count window in an outer join, of 'b'": "SELECT a.v AS x, b.v AS y FROM a LEFT ASOF JOIN b "
+    "ON b.k = a.k AND b.ts <= a.ts",
+}
+
+
+@pytest.mark.parametrize("window", ALONE_ONLY)
+def test_sessions_and_outer_joins_with_count_windows_run_alone(window: str) -> None:
+    with pytest.raises(BundleError, match=f"query 'q' has a {window}, and runs alone"):
+        together(q=ALONE_ONLY[window])
+
+
 def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
     guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
     with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):
