@@ -205,6 +205,21 @@ REFUSALS: tuple[Refusal, ...] = (
         "a join",
     ),
     Refusal(
+        SpecError,
+        "rows cannot wait for the watermark where",
+        "The results of the join may be older than the watermark by which rows are released.",
+        with_each("groups by window()", *WAITING, "count window"),
+        "a join",
+    ),
+    Refusal(
+        SpecError,
+        "rows cannot wait for the watermark where",
+        "As above: results of outer joins come late.",
+        with_each("read by a query", "row-synchronised"),
+        "a query with outer, semi or anti joins below",
+        "unit/run/test_waiting_rows",
+    ),
+    Refusal(
         BundleError,
         "by an outer, semi or anti join",
         "The states behind an outer join hold the rows of one window; another alias keeps them apart.",
