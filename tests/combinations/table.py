@@ -208,8 +208,16 @@ REFUSALS: tuple[Refusal, ...] = (
         SpecError,
         "rows cannot wait for the watermark where",
         "The results of the join may be older than the watermark by which rows are released.",
-        with_each("groups by window()", *WAITING, "count window"),
+        with_each("groups by window()", "row-synchronised"),
         "a join",
+    ),
+    Refusal(
+        SpecError,
+        "rows cannot wait for the watermark where",
+        "As above: a count window makes rows wait.",
+        with_each("groups by window()", "count window"),
+        "a join",
+        "unit/run/test_waiting_rows",
     ),
     Refusal(
         SpecError,
