@@ -14,14 +14,33 @@ from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
+from anabranch.errors import SpecError
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
 from anabranch.run.shedding import Overload, shedding_key
+
+
+def refuse_order(queries: QuerySet, execution: ExecutionModel) -> None:
+    """Refuses ordered results of queries over queries, and rows that wait before results that come late."""
+    if queries.stages > 1 and execution.orders_results:
+        raise SpecError(
+            f"a query that reads another one cannot run with execution '{execution}'",
+            detail="its results are found in several stages of a batch, each in its own order",
+            hint="leave the execution model out",
+        )
+    older = [each.stream for each in queries.graph.streamed if each.is_result and each.behind > 0]
+    if older and execution.rows_wait:
+        raise SpecError(
+            f"rows cannot wait for the watermark where {titled(older[0])} is read",
+            detail="its results may be older than its watermark, and the query that reads them would have answered",
+            hint="leave the execution model and count windows out, or read results by the time of their newest row",
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,7 @@ class Work:
             shedding_key(self.queries)
         if self.queries.graph.counted:
             object.__setattr__(self, "execution", for_counting(self.execution))
+        refuse_order(self.queries, self.execution)
 
     @property
     def setup(self) -> Setup:
