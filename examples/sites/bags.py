@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -90,19 +91,22 @@ def main() -> int:
         feed(1)
         return not status["changing"]
 
+    def is_exact(query: str) -> Callable[[dict[str, Any]], bool]:
+        return lambda status: difference(folder, query) == 0
+
     feed(60)
     files = folder / "bags.yaml", folder / "bags-queries.yaml"
     with Deployment.start(*files, folder / "root", links="sites") as airport:
         for name, one in airport.status["operators"].items():
             print(f"{one['kind']:9} {name} at {one['site']}")
         for query in QUERIES:
-            airport.wait(lambda status, query=query: difference(folder, query) == 0)
+            airport.wait(is_exact(query))
             print(f"{query}: as DuckDB has it", flush=True)
         status = airport.status
         print(f"network usage as planned: {status['cost']['planned']:,.0f}")
         print(airport.remove("found"))
         airport.wait(is_settled)
-        airport.wait(lambda status: difference(folder, "first-flights") == 0)
+        airport.wait(is_exact("first-flights"))
         print(f"left: {', '.join(airport.status['queries'])}; problems: {airport.troubles or 'none'}")
     return 0
 
