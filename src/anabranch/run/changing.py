@@ -70,10 +70,10 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
             hint="start it on its own, or start all queries again with a new checkpoint",
         )
     if counting := [*(set(old.graph.counted) ^ set(new.graph.counted))]:
-        relation = min(counting)
-        reader = next(each for each in (*old.members, *new.members) if relation in each.query.whole.names)
+        counted = min(counting)
+        reader = next(each for each in (*old.members, *new.members) if counted in each.query.whole.names)
         raise BundleError(
-            f"{titled(reader.name)} has a count window, of '{relation}', and can neither join nor leave",
+            f"{titled(reader.name)} has a count window, of '{counted}', and can neither join nor leave",
             detail="rows wait for the watermark while a query counts them, and older rows than others keep are counted",
             hint="start all queries again with a new checkpoint",
         )
