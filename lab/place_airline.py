@@ -148,6 +148,10 @@ class Stretches:
         self._times = rows.column("ts").cast(pa.int64()).to_numpy()
         self.until = 0.0
 
+    @property
+    def nothing(self) -> None:
+        return None
+
     def latest(self, start: int | None, most: int) -> int:
         before = start or 0
         at = self._times[before] / 1e6 if before < len(self._times) else np.inf
@@ -180,11 +184,10 @@ class AtWork(LocalDeployment):
             self._streams[spec.name].until = self._until
         return LocalOperator(
             spec,
-            self._folder / self.wanted.folder(spec.name),
+            str(self._folder / self.wanted.folder(spec.name)),
             self._streams[spec.name] if spec.kind == GATE else self.inlets(spec),
             Leaf(names[0]) if len(names) == 1 else JoinNode(tuple(Leaf(name) for name in names)),
-            place=self.place,
-            readers=self.readers(spec),
+            outlet=self.outlet(spec),
             results=self._taking(spec.serves) if spec.kind == DELIVERY else None,
         )
 

@@ -1,6 +1,7 @@
 """Three sites on one machine: a query joins, a site is killed and comes back, and the answers are those of DuckDB.
 
-python examples/sites/show.py                 takes some minutes; every site is a Spark application of its own
+python examples/sites/show.py                 takes some minutes; joins run on Spark, everything else in plain Python
+python examples/sites/show.py --light         takes a minute, without Spark
 anabranch deploy status --root show/root      in another terminal, meanwhile
 """
 
@@ -60,9 +61,10 @@ def anabranch(*words: str, folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, dict[str, dict[str, object]]]:
-    text = anabranch("deploy", "status", "--json", "--root", "root", folder=folder)
+    command = [sys.executable, "-m", "anabranch", "deploy", "status", "--json", "--root", "root"]
     try:
-        found: dict[str, dict[str, dict[str, object]]] = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        found: dict[str, dict[str, dict[str, object]]] = json.loads(done.stdout)
     except ValueError:
         return {"operators": {}, "queries": {}, "links": {}, "sites": {}}
     return found
@@ -120,12 +122,17 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("show"))
     parser.add_argument("--links", help="for example redis://127.0.0.1:6379, or sites")
-    folder: Path = parser.parse_args().folder.resolve()
-    links = parser.parse_args().links
+    parser.add_argument("--light", action="store_true", help="run joins without Spark, too")
+    arguments = parser.parse_args()
+    folder, links = arguments.folder.resolve(), arguments.links
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("network.yaml", "queries.yaml", "more.yaml"):
         shutil.copy(HERE / name, folder / name)
+    if arguments.light:
+        network = folder / "network.yaml"
+        sites = ", ".join(f"{{name: {site}, runner: light}}" for site in ("west", "middle", "east"))
+        network.write_text(network.read_text().replace("[west, middle, east]\nlinks", f"[{sites}]\nlinks"))
     chance, second = random.Random(1), 0
 
     def feed(seconds: int) -> None:

@@ -204,5 +204,9 @@ class SiteError(HostError):
     """A site or the controller of a deployment failed: another process holds its lease, or it does not respond."""
 
 
+class ChangePending(SiteError):
+    """A change of a deployment has to wait until an earlier one is through."""
+
+
 class InvariantBroken(AnabranchError):
     """A bug in Anabranch; carries the events that led to it."""

@@ -30,6 +30,10 @@ class TableSource:
     def __init__(self, stream: str, rows: pa.Table) -> None:
         self.stream, self.rows = stream, rows
 
+    @property
+    def nothing(self) -> None:
+        return None
+
     def latest(self, start: int | None, most: int) -> int:
         return min(int(self.rows.num_rows), (start or 0) + most)
 
@@ -67,11 +71,10 @@ class World(LocalDeployment):
         source = TableSource(spec.query.graph.relations[0].stream, self.rows[spec.serves]) if is_gate else None
         return LocalOperator(
             spec,
-            self.folder / self.wanted.folder(spec.name),
+            str(self.folder / self.wanted.folder(spec.name)),
             source or self.inlets(spec),
             self.plan(relations),
-            place=self.place,
-            readers=self.readers(spec),
+            outlet=self.outlet(spec),
             results=(lambda batch, answer: self._take(spec, batch, answer)) if spec.kind == DELIVERY else None,
             slots=self.random.randint(1, self.most_slots),
             announce=lambda phase: self._announce(spec.name, phase),

@@ -37,7 +37,7 @@ def main(name: str, root: str, marks: str, *phases: str) -> None:
     signal.signal(signal.SIGTERM, end)
     spark = open_session("local[1]", {"spark.driver.memory": "512m", **SITE_SETTINGS})
     try:
-        Site(Root(root), name, spark, announce).run(lambda: ended)
+        Site(Root(root), name, lambda: spark, announce).run(lambda: ended)
     finally:
         spark.stop()
 

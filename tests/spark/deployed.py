@@ -36,7 +36,11 @@ class Deployed:
     """Sites of one session, and the controller of their deployment."""
 
     def __init__(
-        self, folder: Path, spark: SparkSession, network: Mapping[str, Any], queries: Mapping[str, tuple[str, str]]
+        self,
+        folder: Path,
+        spark: SparkSession | None,
+        network: Mapping[str, Any],
+        queries: Mapping[str, tuple[str, str]],
     ) -> None:
         self.folder, self._spark = folder, spark
         self.second = 0
@@ -72,16 +76,20 @@ class Deployed:
         files = load_files(self.folder / "network.yaml", self.folder / "queries.yaml")
         self.controller.__enter__()
         planned = Planned(files.network.landscape, planner="exhaustive")
-        settings = Orders(Wanted(), place=links or self.root.default_place, interval=0.1)
+        settings = Orders(Wanted(), place=links or self.root.default_place, interval=0.1, runners=files.runners)
         self.controller.begin(planned, files.queries, settings)
         self.is_headless = False
+
+    def _session(self) -> SparkSession:
+        assert self._spark is not None, "an operator needs Spark"
+        return self._spark
 
     def start_site(self, name: str) -> None:
         ending = self._ending[name] = threading.Event()
 
         def work() -> None:
             try:
-                Site(self.root, name, self._spark).run(ending.is_set)
+                Site(self.root, name, self._session).run(ending.is_set)
             except BaseException as error:
                 self.failed[name] = error
 

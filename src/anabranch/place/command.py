@@ -17,7 +17,7 @@ from anabranch.errors import SpecError
 from anabranch.place.bounds import Bounds, bounds
 from anabranch.place.check import complaints
 from anabranch.place.guidelines import recommended
-from anabranch.place.landscape import SinkQuery
+from anabranch.place.landscape import SinkQuery, monthly
 from anabranch.place.run import (
     COMPARED,
     DEFAULT,
@@ -109,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
         for query, decision in zip(queries, chosen.decisions, strict=True)
     }
     console.print(_deployments(chosen), _searches(chosen, limits))
+    if network.currency is not None:
+        console.print(f"{network.currency} {monthly(chosen.landscape.cost):,.2f} a month", highlight=False)
     if arguments.compare:
         others = [name for name in COMPARED if name != arguments.planner]
         runs = [chosen]

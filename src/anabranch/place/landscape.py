@@ -33,6 +33,15 @@ SLACK = 1e-9
 """The relative tolerance of a limit: sums of equal loads in different orders differ in their last digits."""
 
 
+MONTH = 30 * 86_400
+"""Seconds of a month."""
+
+
+def monthly(cost: float) -> float:
+    """Returns the price of a month, where a link costs a price per GB."""
+    return cost * MONTH / 1e9
+
+
 @dataclass(frozen=True)
 class SinkQuery:
     """A query and the site that receives its results."""
@@ -40,6 +49,8 @@ class SinkQuery:
     name: str
     query: Query
     sink: str
+    joins_at: frozenset[str] = frozenset()
+    """The only sites where its new joins may be; empty for all."""
 
 
 @dataclass(frozen=True)

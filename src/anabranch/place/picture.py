@@ -7,6 +7,7 @@ fifth of its bandwidth left is red. Needs matplotlib.
 
 from __future__ import annotations
 
+import io
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def save(landscape: Landscape, path: Path, title: str) -> None:
     draw(landscape, figure, title)
     # Without a date, the same landscape gives the same file.
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def svg(landscape: Landscape, title: str) -> bytes:
+    """Returns a picture of the landscape that is half as high."""
+    figure, drawn = Figure(figsize=(WIDTH, HEIGHT / 2), layout="constrained"), io.BytesIO()
+    draw(landscape, figure, title)
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()
 
 
 def draw(landscape: Landscape, figure: Figure, title: str) -> None:

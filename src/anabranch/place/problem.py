@@ -15,7 +15,7 @@ import numpy.typing as npt
 from anabranch.errors import TopologyError
 from anabranch.lang.window import Window
 from anabranch.place.grouping import delivered_bytes
-from anabranch.place.landscape import Landscape, SinkQuery, view_bytes
+from anabranch.place.landscape import Landscape, Operator, SinkQuery, view_bytes
 from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
 from anabranch.place.topology import Floats, Indices
@@ -62,7 +62,8 @@ class Problem:
 
     @cached_property
     def _is_limited(self) -> bool:
-        return bool(self.bans.joins) or self.landscape.topology.has_limited_sites
+        is_bound = bool(self.query.joins_at) or self.allowed(self.full) is not None
+        return is_bound or bool(self.bans.joins) or self.landscape.topology.has_limited_sites
 
     @cached_property
     def _barred(self) -> dict[Split, npt.NDArray[np.bool_]]:
@@ -82,8 +83,20 @@ class Problem:
 
     def _closed_to(self, split: Split) -> npt.NDArray[np.bool_]:
         closed = ~self.landscape.sites_for(self.load(split))
+        sites = [site.name for site in self.landscape.topology.sites]
+        for bound in (self.query.joins_at or None, self.allowed(split[0] | split[1])):
+            if bound is not None:
+                closed |= np.array([name not in bound for name in sites])
         closed[[site for banned, site in self.bans.joins if banned == split]] = True
         return closed
+
+    def allowed(self, mask: Mask) -> frozenset[str] | None:
+        """Returns the sites where rows of a subset may be; None for all."""
+        relations = self.query.query.graph.relations
+        streams = {relations[index].stream.lower() for index in range(len(relations)) if mask >> index & 1}
+        bounds = [self.landscape.statistics.stream(name).stays_at for name in streams]
+        known = [bound for bound in bounds if bound is not None]
+        return frozenset.intersection(*known) if known else None
 
     def open_sites(self, split: Split) -> Indices:
         """Returns the sites where a join fits."""
@@ -175,10 +188,26 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
         wanted = needed[mask].view
         for operator in landscape.offers.get(wanted.signature, ()):
             if operator.is_base or (
-                reusing and operator.view.may_serve(wanted) and (relaxing or operator.view.covers(wanted))
+                reusing
+                and _may_use(query, landscape, operator)
+                and operator.view.may_serve(wanted)
+                and (relaxing or operator.view.covers(wanted))
             ):
                 wider = landscape.relaxed(operator.name, wanted)
                 if wider is not None:
                     price = sum(extra * landscape.topology.distance(a, b) for extra, a, b in wider.flows)
                     offered.append(Producer(mask, operator.name, operator.site, price, widened=wider.flows))
-    return Problem(landscape, query, needed, volumes, tuple(offered), landscape.topology.position(query.sink))
+    problem = Problem(landscape, query, needed, volumes, tuple(offered), landscape.topology.position(query.sink))
+    allowed = problem.allowed(problem.full)
+    if allowed is not None and query.sink not in allowed:
+        raise TopologyError(
+            f"query '{query.name}' has its sink at '{query.sink}', where rows of its streams may not be",
+            detail=f"they stay at {', '.join(sorted(allowed)) or 'no common site'}",
+            hint="move the sink into the region, or change 'stays_in' of the streams",
+        )
+    return problem
+
+
+def _may_use(query: SinkQuery, landscape: Landscape, operator: Operator) -> bool:
+    """Returns False for a join at a site where the query's joins may not be."""
+    return not query.joins_at or landscape.topology.sites[operator.site].name in query.joins_at

@@ -24,14 +24,15 @@ from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import read as read_statistics
 from anabranch.place.topology import Site, Topology
+from anabranch.place.windows import as_ranges
 from anabranch.planning.calibration import load_units
 from anabranch.settings.entries import Entry, document, optional
 
-_OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes"
-_OF_A_SITE = "name cpu memory"
+_OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes currency"
+_OF_A_SITE = "name cpu memory runner region"
 _OF_A_LINK = "ends latency cost bandwidth"
-_OF_A_STREAM = "site rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
-_OF_A_QUERY = "name sink query into"
+_OF_A_STREAM = "site stays_in rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
+_OF_A_QUERY = "name sink joins_at query into"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Network:
 
     landscape: Landscape
     catalog: Catalog
+    currency: str | None = None
+    """The currency of link costs, if these are prices per GB."""
 
 
 def load_network(path: Path) -> Network:
@@ -49,7 +52,7 @@ def load_network(path: Path) -> Network:
     topology = _topology(file)
     statistics = read_statistics(_with_calibration(file, path))
     catalog = Catalog()
-    schemas = {}
+    schemas, stays = {}, {}
     for name, stream in file.named()["streams"].filled().items():
         entries = stream.mapping(_OF_A_STREAM, {"columns": "columns: num bigint, ts timestamp"})
         try:
@@ -61,7 +64,23 @@ def load_network(path: Path) -> Network:
         disorder = optional(entries, "watermark", Entry.duration, 0)
         catalog.register(StreamDeclaration(name, schema, event_time, disorder))
         schemas[name.lower()] = schema.names
-    return Network(bare(topology, statistics, schemas), catalog)
+        if "stays_in" in entries:
+            stays[name.lower()] = _sites_of(entries["stays_in"], entries["site"].label(), file)
+    streams = {name: replace(one, stays_at=stays.get(name.lower())) for name, one in statistics.streams.items()}
+    currency = optional(file.named(), "currency", Entry.label, None)
+    return Network(bare(topology, replace(statistics, streams=streams), schemas), catalog, currency)
+
+
+def _sites_of(region: Entry, home: str, file: Entry) -> frozenset[str]:
+    """Returns the sites of a region, which must include the site of the stream."""
+    named = [each.named() for each in file.named()["sites"].items("[…]") if isinstance(each.value, Mapping)]
+    sites = {one["name"].label() for one in named if "region" in one and one["region"].label() == region.label()}
+    if home not in sites:
+        raise region.wrong(
+            f"is '{region.label()}', and the site '{home}' of the stream is not in it",
+            "write 'region' at the sites, such as {name: hall-a, region: eu}",
+        )
+    return frozenset(sites)
 
 
 def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
@@ -73,7 +92,7 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
         entries = each.mapping(_OF_A_QUERY, required)
         name = entries["name"].label()
         try:
-            query = compile_query(entries["query"].text(), network.catalog)
+            query = as_ranges(compile_query(entries["query"].text(), network.catalog))
         except AnabranchError as error:
             raise SpecError(f"query '{name}' of '{path}' cannot be bound", detail=str(error)) from error
         if query.sides:
@@ -87,7 +106,10 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
                 detail="rows are counted where all rows of a stream are",
                 hint="give it a time window, or run the query at one site",
             )
-        found.append(SinkQuery(name, query, entries["sink"].label()))
+        joins_at = optional(entries, "joins_at", Entry.texts, ())
+        for site in joins_at:
+            network.landscape.topology.position(site)
+        found.append(SinkQuery(name, query, entries["sink"].label(), frozenset(joins_at)))
     return tuple(found)
 
 

@@ -35,6 +35,8 @@ class StreamStatistics:
     row_bytes: float = 100.0
     column_bytes: Mapping[str, float] = field(default_factory=dict)
     distinct: Mapping[str, float] = field(default_factory=dict)
+    stays_at: frozenset[str] | None = None
+    """The only sites where rows of the stream may be, alone or joined; None for all."""
 
     def width(self, columns: Iterable[str]) -> float:
         """Returns the bytes of a row reduced to some columns; the event time is always included."""

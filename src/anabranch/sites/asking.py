@@ -1,4 +1,8 @@
-"""Sends a request to the controller of a deployment: a file in its root, and another file with the reply."""
+"""Sends a request to the controller of a deployment: a file in its root, and another file with the reply.
+
+A request is served as soon as the changes before it allow; until then the controller says what it waits for. A request
+that is given up is withdrawn.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,46 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch.errors import SiteError
-from anabranch.sites.root import Root
+from anabranch.sites.root import WAITS, Root, now
 
-ANSWER_WITHIN = 120.0
-"""Seconds that a command waits for the controller's reply."""
+TELL_AFTER = 3.0
+"""Seconds after which a request that is not served yet is explained."""
 
 
-def ask(root: Root, kind: str, wait: Callable[[], None] = lambda: time.sleep(0.2), **details: Any) -> str:
-    """Sends a request to the running controller and returns its reply; raises SiteError if there is none."""
+def ask(
+    root: Root,
+    kind: str,
+    wait: Callable[[], None] = lambda: time.sleep(0.2),
+    tell: Callable[[str], None] = lambda text: None,
+    **details: Any,
+) -> str:
+    """Sends a request to the running controller and returns its reply; `tell` gets what the request waits for.
+
+    Raises SiteError if there is no controller, if it ends before it replies, and if it refuses.
+    """
+    _refuse_headless(root, "no controller is at work")
+    name, asked = f"{round(1e6 * now()):017d}-{uuid.uuid4().hex}.json", time.monotonic()
+    root.write(f"requests/{name}", {"kind": kind, "process": os.getpid(), **details})
+    told = ""
+    try:
+        while (answer := root.read(f"answers/{name}")) is None:
+            _refuse_headless(root, "the controller ended before it replied")
+            waits = "; ".join((root.read(WAITS) or {}).get("waits", ()))
+            if waits != told and time.monotonic() - asked >= TELL_AFTER:
+                tell(f"waiting for {waits}" if waits else "waiting for the controller")
+                told = waits
+            wait()
+    finally:
+        root.remove(f"requests/{name}")
+    root.remove(f"answers/{name}")
+    if "error" in answer:
+        raise SiteError(f"the controller refused to {kind}", detail=answer["error"])
+    return str(answer["done"])
+
+
+def _refuse_headless(root: Root, what: str) -> None:
     if root.holder("controller") is None:
         raise SiteError(
-            f"no controller is at work in '{root.location}'",
+            f"{what} in '{root.location}'",
             hint="start one: anabranch deploy network.yaml queries.yaml --root DIR; the deployment goes on as it is",
         )
-    name = f"{uuid.uuid4().hex}.json"
-    root.write(f"requests/{name}", {"kind": kind, "process": os.getpid(), **details})
-    end = time.monotonic() + ANSWER_WITHIN
-    while time.monotonic() < end:
-        answer = root.read(f"answers/{name}")
-        if answer is not None:
-            root.remove(f"answers/{name}")
-            if "error" in answer:
-                raise SiteError(f"the controller refused to {kind}", detail=answer["error"])
-            return str(answer["done"])
-        wait()
-    raise SiteError(f"the controller did not answer within {ANSWER_WITHIN:g} seconds", hint="see its output")

@@ -1,11 +1,9 @@
-"""The commands `anabranch deploy …` and `anabranch site NAME`."""
+"""The command `anabranch deploy …`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from anabranch.errors import LinkError, SiteError, SpecError
+from anabranch.console.command import address
+from anabranch.errors import SiteError, SpecError
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
+from anabranch.place.topology import Topology
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
 from anabranch.sites.asking import ask
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 AT_SITES = "sites"
 """The value of `--links` for links that the sites of their producers keep and serve."""
+PAGE_PORT = 4070
+"""The port of the page of a deployment."""
 HEAP = "512m"
 """The default memory of a site's JVM."""
 
@@ -49,6 +51,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch deploy add more.yaml --root /srv/airline                       add the queries of a file
         anabranch deploy remove gate-17 --root /srv/airline
         anabranch deploy status --root /srv/airline --picture net.svg
+        anabranch deploy console --root /srv/airline                             the same in the browser
         anabranch deploy replan --root /srv/airline                              by measured rates, if it pays
         anabranch deploy replan --root /srv/airline --without hall-a             as if a site were gone
         anabranch deploy network new.yaml --root /srv/airline                    other links, capacities or sites
@@ -58,7 +61,7 @@ def add_arguments(commands: Commands) -> None:
         """,
     )
     parser.add_argument(
-        "words", nargs="+", metavar="WORD", help="two files; or add, remove, status, replan, network or stop"
+        "words", nargs="+", metavar="WORD", help="two files; or add, remove, status, console, replan, network or stop"
     )
     parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
     parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
@@ -74,35 +77,16 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
     parser.add_argument("--dry-run", action="store_true", help="show the effect of add, remove or replan only")
+    parser.add_argument(
+        "--replan", default="ask", choices=("ask", "auto"), help="whether the controller replans by itself when it pays"
+    )
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    parser.add_argument(
+        "--at", metavar="[HOST:]PORT", help="where 'console' listens (default: port 4070 of this machine)"
+    )
     parser.set_defaults(run=run)
-
-
-def add_site_arguments(commands: Commands) -> None:
-    """Adds `site`."""
-    parser = add_command(
-        commands,
-        "site",
-        "run what a deployment wants of one site, as a Spark application",
-        """
-        anabranch site hall-a --root /srv/airline
-        anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
-        anabranch site hall-a --root /srv/airline --master spark://hall-a:7077 --conf spark.driver.memory=2g
-        """,
-    )
-    parser.add_argument("name", help="the name of the site in the network file")
-    parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
-    parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master (default: local[1])")
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
-    parser.add_argument(
-        "--store", metavar="DIR", help="the folder for links that the site keeps (default: in the root)"
-    )
-    parser.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the site serves its links; port 0: any"
-    )
-    parser.set_defaults(run=run_site)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
         "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
+        "console": lambda: _console(root, arguments.at or ""),
         "stop": lambda: _stop(root),
     }
     if arguments.dry_run and words[0] not in ("add", "remove", "replan"):
@@ -127,44 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(words) != 2:
         raise SpecError(
             f"'deploy {' '.join(words)}' is not a command",
-            hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, network, stop",
+            hint="write two files, or one of add, remove, status, console, replan, network, stop",
         )
     return _deploy(root, Path(words[0]), Path(words[1]), arguments)
-
-
-def run_site(arguments: argparse.Namespace) -> int:
-    """Runs a site until its deployment is stopped."""
-    # Imported here because only a site needs Spark.
-    from anabranch.sites.site import SITE_SETTINGS, Site
-    from anabranch.spark.session import open_session
-
-    listen = _address(arguments.listen)
-    root = Root(arguments.root)
-    orders = root.orders()
-    if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
-        known = sorted({spec.site for spec in orders.wanted.operators.values()})
-        Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
-    root.lease(f"site-{arguments.name}").refuse_living()
-    settings = dict(_pair(text) for text in arguments.conf)
-    spark = open_session(
-        arguments.master, {"spark.app.name": f"anabranch site {arguments.name}", **SITE_SETTINGS, **settings}
-    )
-    is_ended = False
-
-    def end(*_: object) -> None:
-        nonlocal is_ended
-        is_ended = True
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    try:
-        Site(root, arguments.name, spark, store=arguments.store, listen=listen).run(lambda: is_ended)
-    except (LinkError, SiteError) as error:
-        # A hanging query would prevent Spark, and so this process, from exiting.
-        Console(stderr=True).print(f"error: {error}", highlight=False)
-        os._exit(1)
-    spark.stop()
-    return 0
 
 
 def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namespace) -> int:
@@ -176,13 +126,15 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
         place=root.place_at_sites if arguments.links == AT_SITES else arguments.links or root.default_place,
         interval=arguments.interval,
         limit=arguments.limit,
+        runners=files.runners,
     )
     if arguments.links != AT_SITES:
         make_private(settings.place)
     options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
-    with Controller(root, files.network, files.sources, str(network.resolve())) as controller:
+    replans = arguments.replan == "auto"
+    with Controller(root, files.network, files.sources, str(network.resolve()), replans=replans) as controller:
         controller.begin(planned, files.queries, settings)
         started = time.monotonic()
         shown = 0
@@ -210,7 +162,8 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
 
 
 def _ask(root: Root, kind: str, **details: Any) -> int:
-    Console().print(ask(root, kind, **details), highlight=False)
+    console = Console()
+    console.print(ask(root, kind, tell=lambda text: console.print(text, highlight=False), **details), highlight=False)
     return 0
 
 
@@ -254,12 +207,33 @@ def _draw(root: Root, orders: Orders, path: Path) -> None:
     """Draws the network with the running operators and the measured flows."""
     from anabranch.place.picture import save  # Imported here because matplotlib takes a second to load.
 
+    shown = measured_landscape(root, orders, _topology(root))
+    with writing(path):
+        save(shown, path, f"version {orders.wanted.version}, measured flows")
+
+
+def _console(root: Root, at: str) -> int:
+    """Serves the page of the deployment until it is interrupted."""
+    if root.orders() is None:
+        raise SiteError(f"nothing is deployed in '{root.location}'", hint="start with 'anabranch deploy'")
+    host, port = address(at)
+    try:
+        import uvicorn
+
+        from anabranch.sites.page import LOOPBACK, page_of  # Imported here because both need the extra 'console'.
+    except ImportError as error:
+        raise SiteError("the page needs the extra: pip install 'anabranch[console]'", detail=str(error)) from error
+    app = page_of(root, lambda: _topology(root), LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else ("*",))
+    Console(stderr=True).print(f"the deployment is at http://{host}:{port or PAGE_PORT}/   (Ctrl-C ends the page)")
+    uvicorn.run(app, host=host, port=port or PAGE_PORT, log_level="critical")
+    return 0
+
+
+def _topology(root: Root) -> Topology:
     plan = root.read("plan.json")
     if plan is None or not Path(plan["network"]).is_file():
         raise SiteError("the network file of the deployment cannot be read", hint="put it back where it was")
-    topology = load_network(Path(plan["network"])).landscape.topology
-    with writing(path):
-        save(measured_landscape(root, orders, topology), path, f"version {orders.wanted.version}, measured flows")
+    return load_network(Path(plan["network"])).landscape.topology
 
 
 def _file(words: list[str], count: int) -> Path:
@@ -273,17 +247,3 @@ def _word(words: list[str], count: int, what: str) -> str:
     if len(words) != count:
         raise SpecError(f"'deploy {words[0]}' needs {what}", hint=f"write: anabranch deploy {words[0]} … --root DIR")
     return words[1]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise SpecError(f"option '--listen' is '{text}'", hint="write HOST:PORT, such as hall-a:7070")
-    return host, int(port)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise SpecError(f"option '--conf' is '{text}'", hint="write KEY=VALUE")
-    return key, value

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import AnabranchError, LinkError, SiteError
-from anabranch.lang.window import FOREVER, parse_duration
+from anabranch.errors import AnabranchError, ChangePending, LinkError, SiteError
+from anabranch.lang.window import FOREVER
 from anabranch.place.learnt import Learnt
 from anabranch.place.spec import Network, load_network
 from anabranch.run.links.directory import SCHEME
@@ -32,22 +32,37 @@ from anabranch.sites.measured import learn, take_sample
 from anabranch.sites.observed import Observed, silent_sites
 from anabranch.sites.operators import GATE, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
-from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
+from anabranch.sites.root import ERRORS, WAITS, Orders, Root, now
+from anabranch.sites.waiting import gates_of, ticks, waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
+
+REPLAN_EVERY = 60.0
+"""Seconds between two attempts of a controller that replans by itself; the samples span as much."""
 
 
 class Controller:
     """The only process that may change a deployment."""
 
-    def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec], file: str = "") -> None:
+    def __init__(
+        self,
+        root: Root,
+        network: Network,
+        sources: Mapping[str, StreamSpec],
+        file: str = "",
+        *,
+        replans: bool = False,
+    ) -> None:
         self.root, self.network, self.sources = root, network, sources
         self._file = file
+        self._replans, self._replanned = replans, now()
         self._lease = root.lease("controller")
         self.log: list[str] = []
         self._errors: dict[str, str] = {}
         """The last error of each action, until the action succeeds."""
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
+        self._waiting = -1
+        """The version of the deployment in which a request had to wait."""
 
     def __enter__(self) -> Controller:
         self._lease.take()
@@ -85,7 +100,7 @@ class Controller:
         if known is not None:
             # Read here, so that a network file that does not fit the deployment starts nothing.
             names = self.planned.queries
-            self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False)))
+            self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False), runners=settings.runners))
             self.log.append(f"goes on with version {known.wanted.version}: {', '.join(names) or 'no query'}")
             return
         planned = planned.with_hierarchies()
@@ -114,7 +129,8 @@ class Controller:
             {"reader": reader, "stream": stream, "bytes": flow.bytes, "distance": flow.distance}
             for (reader, stream), flow in program.flows.items()
         ]
-        self.root.write("plan.json", {"network": self._file, **planned.to_json(), "flows": flows})
+        own = {"network": self._file, "currency": self.network.currency, "flows": flows}
+        self.root.write("plan.json", {**planned.to_json(), **own})
 
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
@@ -150,38 +166,34 @@ class Controller:
                 self._retire(orders.wanted, wanted, Observed(self.root, orders))
         with self.surviving("answer requests"):
             self._adopt_lost()
-            self._answer_one(self.orders.wanted.is_changing)
+            self._answer_one()
         with self.surviving("follow the sites"):
             orders = self.orders
-            self._wake_silent_gates(orders)
+            seen = Observed(self.root, orders)
+            self._explain(orders, seen)
+            self._wake_silent_gates(orders, seen)
             self._remove_retired(orders)
             take_sample(self.root, orders)
+        if self._replans and now() - self._replanned >= REPLAN_EVERY and not self.orders.wanted.is_changing:
+            self._replanned = now()
+            with self.surviving("replan"):
+                said = self._replan([], False)
+                if said.startswith("replanned"):
+                    self.log.append(said)
 
-    def _wake_silent_gates(self, orders: Orders) -> None:
-        """Sends the progress of the other gates to each gate that has been silent for its idle timeout.
-
-        The gate receives it as data, from a link, so a replay reads the same.
-        """
-        seen = Observed(self.root, orders)
-        gates = {name: spec for name, spec in orders.wanted.operators.items() if spec.kind == GATE}
-        reports = {name: report for name in gates if (report := seen.operator(name)) is not None}
-        silent = {}
-        for name, report in reports.items():
-            timeout = timeout_of(orders.sources[gates[name].serves].idle_timeout)
-            # A gate that failed, or whose site does not respond, is not idle: its rows are still to come.
-            is_well = report["active"] and report["error"] is None and seen.age(name) < LEASE
-            if timeout is not None and is_well and now() - report["heard"] >= timeout / 1e6:
-                silent[name] = report
-        awake = [report["watermark"] for name, report in reports.items() if name not in silent]
-        if not silent or not awake or any(floor is None for floor in awake):
-            return
-        for name, report in silent.items():
+    def _wake_silent_gates(self, orders: Orders, seen: Observed) -> None:
+        """Sends each silent gate the event time that it is to move to."""
+        for name, tick in ticks(gates_of(orders, seen)).items():
             link = seen.link(control_link(name))
-            disorder = gates[name].query.graph.relations[0].disorder
-            tick = min(awake) + disorder
             known = link.status().tick
-            if (report["watermark"] is None or min(awake) > report["watermark"]) and (known is None or tick > known):
+            if known is None or tick > known:
                 link.append(link.last() + 1, (), tick)
+
+    def _explain(self, orders: Orders, seen: Observed) -> None:
+        """Writes what the changes under way wait for, where `status` and waiting commands find it."""
+        found = waits(orders, seen)
+        if found != (self.root.read(WAITS) or {"waits": []})["waits"]:
+            self.root.write(WAITS, {"waits": found})
 
     def _retire(self, before: Wanted, after: Wanted, seen: Observed) -> None:
         """Records the links without readers, with the last batch of their reader."""
@@ -253,17 +265,21 @@ class Controller:
         names = sorted(name for name in self.root.names("requests") if name.endswith(".json"))
         return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
 
-    def _answer_one(self, is_changing: bool) -> None:
-        """Serves one request; during a change, only a stop request."""
+    def _answer_one(self) -> None:
+        """Serves the oldest request, or one to stop; one that waits is tried again when a change has moved on."""
         for name, request in self._requests().items():
-            if is_changing and request["kind"] != "stop":
+            version = self.orders.wanted.version
+            if self._waiting == version and request["kind"] != "stop":
                 continue
-            self.root.remove(f"requests/{name}")
             try:
                 answer = {"done": self._obey(request)}
+            except ChangePending:
+                self._waiting = version
+                continue
             except Exception as error:
                 answer = {"error": _told(error)}
                 self._log_error(f"cannot {request['kind']}", error)
+            self.root.remove(f"requests/{name}")
             self.root.write(f"answers/{name}", answer)
             return
 
@@ -304,6 +320,9 @@ class Controller:
     def _nearest_living(self, lost: str, wanted: Wanted) -> str | None:
         topology = self.network.landscape.topology
         working = {spec.site for spec in wanted.operators.values()} - {lost}
+        streams = self.network.landscape.statistics.streams
+        bounds = [streams[one.serves].stays_at for one in wanted.operators.values() if one.kind == GATE]
+        working = working.intersection(*(bound for bound in bounds if bound is not None and lost in bound))
         living = [name for name in self.root.sites_alive() if name in working]
         at = topology.position(lost)
         return min(living, key=lambda name: (topology.distance(at, topology.position(name)), name), default=None)
@@ -375,13 +394,18 @@ class Controller:
         seconds = _longest_range(self.orders.wanted) / 1e6
         after = before.replanned(self.learnt(), (), seconds)
         verdict = judged(before, after, seconds)
-        known = {site.name for site in self.network.landscape.topology.sites}
-        for site in sorted(known - set(network.landscape.topology.positions)):
+        sites = {site.name for site in self.network.landscape.topology.sites}
+        for site in sorted(sites - set(network.landscape.topology.positions)):
             self._adopt(site)
+        known = self.network, self.sources, self._file
         self.network, self.sources, self._file = network, sources, str(file)
-        self.change(after if verdict.is_taken else before)
-        came = sorted(set(network.landscape.topology.positions) - known)
-        gone = sorted(known - set(network.landscape.topology.positions))
+        try:
+            self.change(after if verdict.is_taken else before)
+        except Exception:
+            self.network, self.sources, self._file = known
+            raise
+        came = sorted(set(network.landscape.topology.positions) - sites)
+        gone = sorted(sites - set(network.landscape.topology.positions))
         changes = [f"{word} {', '.join(names)}" for word, names in (("came", came), ("went", gone)) if names]
         said = "replanned" if verdict.is_taken else "kept"
         inside = f" ({'; '.join(changes)})" if changes else ""
@@ -405,11 +429,6 @@ def _is_removed(seen: Observed, link: str) -> bool:
 def _told(error: Exception) -> str:
     """Returns the text of an error for users."""
     return without_secrets(str(error) if isinstance(error, AnabranchError) else f"{type(error).__name__}: {error}")
-
-
-def timeout_of(text: str | None) -> int | None:
-    """Returns the idle timeout of a stream in microseconds; None if disabled."""
-    return None if text in (None, "none") else parse_duration(str(text))
 
 
 def _longest_range(wanted: Wanted) -> int:

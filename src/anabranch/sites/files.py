@@ -16,7 +16,8 @@ streams:                                                queries:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anabranch.errors import SpecError
@@ -24,6 +25,7 @@ from anabranch.lang.ddl import parse_schema
 from anabranch.place.landscape import SinkQuery
 from anabranch.place.spec import Network, load_network, load_queries, read_yaml
 from anabranch.settings.entries import Entry, optional
+from anabranch.sites.root import RUNNERS
 from anabranch.spec.file import read_sink, read_timeout
 from anabranch.spec.model import SinkSpec, StreamSpec
 
@@ -44,12 +46,14 @@ class DeploymentFiles:
     network: Network
     sources: dict[str, StreamSpec]
     queries: tuple[QueryFile, ...]
+    runners: Mapping[str, str] = field(default_factory=dict)
+    """By site: what runs its operators, where the file says so."""
 
 
 def load_files(network: Path, queries: Path) -> DeploymentFiles:
     """Reads both files; a SpecError names the missing or invalid entry."""
     loaded = load_network(network)
-    return DeploymentFiles(loaded, load_sources(network), load_query_file(queries, loaded))
+    return DeploymentFiles(loaded, load_sources(network), load_query_file(queries, loaded), load_runners(network))
 
 
 def load_sources(network: Path) -> dict[str, StreamSpec]:
@@ -60,6 +64,14 @@ def load_sources(network: Path) -> dict[str, StreamSpec]:
         if "source" in entries:
             found[name.lower()] = _source(name, entries, network.resolve().parent)
     return found
+
+
+def load_runners(network: Path) -> dict[str, str]:
+    """Returns the runner of each site that names one."""
+    entries = read_yaml(network).named()
+    sites = entries["sites"].items("[…]") if "sites" in entries else []
+    named = [each.named() for each in sites if isinstance(each.value, Mapping)]
+    return {each["name"].label(): each["runner"].choice(RUNNERS) for each in named if "runner" in each}
 
 
 def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:

@@ -2,22 +2,24 @@
 
 A batch has the same order as on Spark: offsets are logged, the step runs, its results are written to the links or to
 the sink, the manifest commits the batch, and the inputs are acknowledged with the next batch. An operator that fails at
-any point is recreated from its folder and repeats the batch with the same offsets.
+any point is recreated from its folder and repeats the batch with the same offsets. After the last rows an operator
+runs one more batch without rows: it carries the watermark that they have set to the operator's readers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.plan.mesh import Plan
+from anabranch.run.folder import Folder
 from anabranch.run.links.feed import Feed, Inlet, Offset
 from anabranch.run.links.link import Link
-from anabranch.run.links.outlet import Outlet, Reader
+from anabranch.run.links.outlet import Outlet
 from anabranch.run.links.place import open_link
 from anabranch.run.local import LocalHost
 from anabranch.run.slot import SlotTask
@@ -30,6 +32,11 @@ Results = Callable[[int, pa.Table], None]
 
 class Source(Protocol):
     """The source of an operator's rows: offsets as plain JSON, and the rows between two offsets."""
+
+    @property
+    def nothing(self) -> Any:
+        """The offset before the first rows and ticks."""
+        ...
 
     def latest(self, start: Any, most: int) -> Any: ...
 
@@ -47,6 +54,10 @@ class LinkSource:
     def _feed(self) -> Feed:
         return Feed(self._name, self._place, self._inlets())
 
+    @property
+    def nothing(self) -> Offset:
+        return {}
+
     def latest(self, start: Offset | None, most: int) -> Offset:
         return self._feed().latest(start or {}, most)
 
@@ -58,35 +69,59 @@ class LinkSource:
         self._feed().commit(end)
 
 
+class Offsets(Folder):
+    """The offsets of an operator's batches, each logged before its batch runs.
+
+    An operator that ran on Spark continues with the log of Spark, which has the offset of its links in the same form.
+    """
+
+    def read(self, batch: int) -> Any:
+        """Returns the offset of a batch; None if the batch has not begun."""
+        known = self.read_json(f"{self.root}/offsets/{batch:09d}.json")
+        return self._of_spark(batch) if known is None else known["offset"]
+
+    def log(self, batch: int, offset: Any) -> None:
+        """Logs the offset of a batch, and removes those that no replay needs."""
+        self.files.create_dir(f"{self.root}/offsets", recursive=True)
+        self.write_json(f"{self.root}/offsets/{batch:09d}.json", {"offset": offset})
+        for name in self.names("offsets"):
+            if int(name[:9]) < batch - 2:
+                self.files.delete_file(f"{self.root}/offsets/{name}")
+
+    def _of_spark(self, batch: int) -> Any:
+        path = f"{self.location}/spark/offsets/{batch}"
+        if not self.files.get_file_info(path).is_file:
+            return None
+        with self.files.open_input_stream(path) as stream:
+            # A version, Spark's own state, then one line for each source; links are one source.
+            return json.loads(stream.read().decode().splitlines()[-1])
+
+
 class LocalOperator:
     """A running operator; `advance` runs one batch if there is input."""
 
     def __init__(
         self,
         spec: OperatorSpec,
-        folder: Path,
+        folder: str,
         source: Source,
         plan: Plan,
         *,
-        place: str,
-        readers: Callable[[], Sequence[Reader]] = tuple,
+        outlet: Outlet,
         results: Results | None = None,
         slots: int = 1,
+        rules: ChangeRules = NO_RULES,
         announce: Announce = lambda phase: None,
     ) -> None:
         self.spec = spec
-        self._folder = folder
+        self.outlet = outlet
         self._source = source
-        self._outlet = Outlet(place, readers)
-        self._results = results
+        self.results = results
         self._announce = announce
-        self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=str(self._folder))
-        (self._folder / "offsets").mkdir(exist_ok=True)
-
-    @property
-    def refused(self) -> frozenset[str]:
-        """The links that could not be cut at the proposed time."""
-        return self._outlet.refused
+        self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=folder, rules=rules)
+        self._offsets = Offsets(folder)
+        self._told: int | None = None
+        """The watermark that the latest batch of this process told the readers."""
 
     @property
     def newest(self) -> int | None:
@@ -95,35 +130,37 @@ class LocalOperator:
     def advance(self, most: int = 64) -> bool:
         """Runs the next batch; returns False if its sources have nothing new."""
         batch = self.host.batch
-        start, end = self._offset(batch - 1), self._offset(batch)
+        start, end = self._offsets.read(batch - 1), self._offsets.read(batch)
         if end is None:
             if start is not None:
                 self._source.commit(start)
                 self._announce("acknowledged")
             end = self._source.latest(start, most)
-            if end == start or (start is None and not _has_rows(end)):
+            if start is None and end == self._source.nothing:
                 return False
-            (self._folder / "offsets" / f"{batch}.partial").write_text(json.dumps(end))
-            (self._folder / "offsets" / f"{batch}.partial").rename(self._folder / "offsets" / f"{batch}.json")
+            if end == start and not self._has_news(batch, start):
+                return False
+            self._offsets.log(batch, end)
             self._announce("logged")
         rows, ticks = self._source.batch(start, end)
         self.host.step(rows, ticks, self._deliver)
         self._announce("committed")
         return True
 
+    def _has_news(self, batch: int, start: Any) -> bool:
+        """Returns True if the latest batch had input and moved the watermark, which readers do not know yet."""
+        return start != self._offsets.read(batch - 2) and self._told != self.host.clocks.watermark
+
     def _deliver(self, task: SlotTask, answer: pa.Table) -> None:
         self._announce("stepped")
-        staged = self._outlet.stage(task.batch, task.attempt)
+        staged = self.outlet.stage(task.batch, task.attempt)
         staged.write(0, answer.to_batches())
         self._announce("written")
+        if self.results is not None:
+            self.results(task.batch, answer)
         staged.append(task.answered_before)
-        if self._results is not None:
-            self._results(task.batch, answer)
+        self._told = task.answered_before
         self._announce("appended")
-
-    def _offset(self, batch: int) -> Any:
-        file = self._folder / "offsets" / f"{batch}.json"
-        return json.loads(file.read_text()) if file.exists() else None
 
 
 class LocalDeployment:
@@ -165,8 +202,9 @@ class LocalDeployment:
         """Returns the links of an operator; each call reads the current wiring."""
         return LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
 
-    def readers(self, spec: OperatorSpec) -> Callable[[], Sequence[Reader]]:
-        return lambda: self.wanted.wiring.readers(spec.name)
+    def outlet(self, spec: OperatorSpec) -> Outlet:
+        """Returns the links to the readers of an operator."""
+        return Outlet(self.place, lambda: self.wanted.wiring.readers(spec.name))
 
     # --- the state that a change depends on ---------------------------------------------------------------------------
 
@@ -178,9 +216,3 @@ class LocalDeployment:
 
     def link(self, name: str) -> Link:
         return open_link(self.place, name)
-
-
-def _has_rows(end: Any) -> bool:
-    if not isinstance(end, dict):
-        return True
-    return any(where["at"] >= 0 for links in end.values() for where in links.values())

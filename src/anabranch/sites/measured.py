@@ -182,9 +182,8 @@ def _gates(root: Root, orders: Orders) -> dict[str, Mapping[str, Any]]:
 
 
 def _samples(root: Root) -> list[dict[str, Any]]:
-    # Samples of earlier releases have no 'reached'.
     found: list[dict[str, Any]] = (root.read(FILE) or {}).get("samples", [])
-    return [one for one in found if "reached" in one]
+    return found
 
 
 def _slope(points: list[tuple[int | None, int | None]]) -> tuple[float, int] | None:

@@ -21,6 +21,7 @@ from anabranch.place.replan import afresh, beside, double_work
 from anabranch.place.run import DEFAULT, HIERARCHICAL, Options, hierarchies, planner_named, planner_on
 from anabranch.place.spec import Network
 from anabranch.place.topology import Topology
+from anabranch.place.windows import as_ranges
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.files import QueryFile
 from anabranch.spec.model import SinkSpec
@@ -148,7 +149,13 @@ class Planned:
             "hierarchies": [{"max_cs": one.max_cs, "levels": to_names(one)} for one in self.hierarchies],
             "operators": encode(dict(self.landscape.operators)),
             "queries": [
-                {"name": one.query.name, "sink": one.query.sink, "cql": one.cql, "into": one.into.__dict__}
+                {
+                    "name": one.query.name,
+                    "sink": one.query.sink,
+                    "joins_at": sorted(one.query.joins_at),
+                    "cql": one.cql,
+                    "into": one.into.__dict__,
+                }
                 for one in self.queries.values()
             ],
         }
@@ -162,11 +169,11 @@ class Planned:
                 "options": tuple((key, each) for key, each in one["into"]["options"]),
                 "partition_by": tuple(one["into"]["partition_by"]),
             }
-            bound = SinkQuery(one["name"], compile_query(one["cql"], network.catalog), one["sink"])
+            query = as_ranges(compile_query(one["cql"], network.catalog))
+            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one["joins_at"]))
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
-        # Plans of earlier releases have neither site names nor clusters.
-        sites = value.get("sites", list(topology.positions))
+        sites = value["sites"]
         names = sorted(set(topology.positions) ^ set(sites))
         if names:
             raise TopologyError(
@@ -180,23 +187,14 @@ class Planned:
             operators={name: replace(one, site=at[one.site]) for name, one in operators.items()},
             queries={name: query.query for name, query in queries.items()},
         )
-        read = {taken.producer for one in operators.values() for taken in one.inputs}
-        for name in sorted(read & set(queries)):
-            # In plans of earlier releases, operators read deliveries.
-            landscape, producer = landscape.relaying(name)
-            landscape = landscape.reading({name: producer}).with_operators([landscape.operators[name]])
         state = cls(
             landscape,
             queries,
             value["planner"],
             Options(**{**value["options"], "other_cs": tuple(value["options"]["other_cs"])}),
-            hierarchies=tuple(
-                from_names(topology, one["max_cs"], one["levels"]) for one in value.get("hierarchies", ())
-            ),
+            hierarchies=tuple(from_names(topology, one["max_cs"], one["levels"]) for one in value["hierarchies"]),
         )
-        # Plans of earlier releases have rates alone.
-        learnt = Learnt.from_json(value["learnt"]) if "learnt" in value else Learnt(value["rates"])
-        return state.measured(learnt, value["closed"])
+        return state.measured(Learnt.from_json(value["learnt"]), value["closed"])
 
 
 def _refuse_moved(stream: str, home: str, network: Network) -> None:

@@ -3,6 +3,7 @@
     <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
     <root>/plan.json                the landscape behind it, for the next change; the controller's own
     <root>/controller.json          the errors of the controller, by what it was doing
+    <root>/waits.json               what the changes under way wait for
     <root>/leases/<owner>.json      one for each site and for the controller, renewed by its live owner
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
@@ -28,15 +29,18 @@ import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
 from anabranch.run.links.directory import place_of
-from anabranch.run.links.feed import Inlet
+from anabranch.run.links.feed import Inlet, Segment
 from anabranch.run.links.outlet import Reader
 from anabranch.run.locations import UNKNOWN, locate
 from anabranch.run.private import make_private
 from anabranch.sites.codec import decode, encode
+from anabranch.sites.operators import OperatorSpec, control_link
 from anabranch.sites.wanted import Wanted
 from anabranch.spec.model import SinkSpec, StreamSpec
 
-ERRORS = "controller.json"
+ERRORS, WAITS = "controller.json", "waits.json"
+LIGHT, SPARK = RUNNERS = ("light", "spark")
+"""What runs the operators of a site, if its network file says so."""
 LEASE = 15.0
 """Seconds after which a lease that was not renewed is free."""
 
@@ -54,6 +58,8 @@ class Orders:
     """Seconds between two batches of an operator."""
     limit: int = 1 << 30
     """Bytes that a link retains for an inactive reader."""
+    runners: Mapping[str, str] = field(default_factory=dict)
+    """By site: LIGHT or SPARK, where the network file says so."""
 
 
 _KNOWN: dict[str, tuple[bytes, Orders]] = {}
@@ -107,6 +113,7 @@ class Root:
                 "place": orders.place,
                 "interval": orders.interval,
                 "limit": orders.limit,
+                "runners": dict(orders.runners),
             },
         )
 
@@ -252,6 +259,12 @@ class ReadersOf:
         return () if orders is None else orders.wanted.wiring.readers(self.operator)
 
 
+def control_inlets(gate: OperatorSpec) -> Sequence[Inlet]:
+    """Returns the link that sends the progress of other gates to a silent gate; its ticks are rows without values."""
+    stream = gate.query.graph.relations[0].stream
+    return (Inlet(stream, pa.schema([]), (), (Segment(control_link(gate.name)),)),)
+
+
 def _orders(value: Mapping[str, Any]) -> Orders:
     return Orders(
         Wanted(**{name: decode(each) for name, each in value["wanted"].items()}),
@@ -260,6 +273,7 @@ def _orders(value: Mapping[str, Any]) -> Orders:
         value["place"],
         value["interval"],
         value["limit"],
+        value["runners"],
     )
 
 

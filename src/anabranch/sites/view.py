@@ -10,14 +10,14 @@ from rich.console import Group
 from rich.table import Table
 
 from anabranch.lang.sizes import size_text
-from anabranch.place.landscape import Input, Landscape, Operator
+from anabranch.place.landscape import Input, Landscape, Operator, monthly
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
 from anabranch.place.view import View
 from anabranch.sites.measured import flow_rates
 from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
-from anabranch.sites.root import ERRORS, LEASE, Orders, Root, now
+from anabranch.sites.root import ERRORS, LEASE, WAITS, Orders, Root, now
 
 
 def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
@@ -32,13 +32,19 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
     compared, reached = _compared(root, orders), flows(root, orders)
+    cost = {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")}
+    currency = (root.read("plan.json") or {}).get("currency")
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
         "changing": wanted.is_changing,
+        "waits": (root.read(WAITS) or {}).get("waits", []) if wanted.is_changing else [],
         "stopped": wanted.is_stopped,
         "controller": {"alive": root.holder("controller") is not None, "errors": root.read(ERRORS) or {}},
-        "sites": {site: "silent" if site in silent else "alive" for site in reports},
+        "sites": {
+            site: "alive" if site not in silent else "silent" if report is not None else "not started"
+            for site, report in reports.items()
+        },
         "clusters": _clusters(root, silent),
         "queries": {
             spec.serves: {
@@ -50,7 +56,13 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
             if spec.kind == DELIVERY
         },
         "operators": operators,
-        "cost": {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")},
+        "cost": cost,
+        "monthly": None
+        if currency is None
+        else {
+            "currency": currency,
+            **{kind: None if each is None else monthly(each) for kind, each in cost.items()},
+        },
         "links": {name: {**status.to_json(), **compared[name]} for name, status in reached.items()},
         "unreachable": sorted(set(compared) - set(reached)),
     }
@@ -99,6 +111,11 @@ def troubles(root: Root, orders: Orders) -> list[str]:
             "no controller is at work: start 'anabranch deploy' with the same files and root; operators run on"
         )
     found += [f"the controller cannot {doing}: {error}" for doing, error in status["controller"]["errors"].items()]
+    found += [
+        f"site '{site}' has not started yet: start it with 'anabranch site {site} --root …', or deploy with --local"
+        for site, state in status["sites"].items()
+        if state == "not started"
+    ]
     found += [
         f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
         f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'"
@@ -170,13 +187,15 @@ def status_table(root: Root, orders: Orders) -> Group:
     """Returns operators and flows, for a terminal."""
     status = plain_status(root, orders)
     change = ", changing" if status["changing"] else ""
-    operators = Table(title=f"version {status['version']}{change}")
+    waits = f"\nwaiting for {'; '.join(status['waits'])}" if status["waits"] else ""
+    operators = Table(title=f"version {status['version']}{change}{waits}")
     for column in ("site", "operator", "state"):
         operators.add_column(column, overflow="fold")
     for column in ("batch", "rows in", "rows out", "late", "state"):
         operators.add_column(column, justify="right")
     for name, one in status["operators"].items():
-        site = one["site"] if status["sites"][one["site"]] == "alive" else f"{one['site']} (silent)"
+        where = status["sites"][one["site"]]
+        site = one["site"] if where == "alive" else f"{one['site']} ({where})"
         state = "waiting" if one["waiting"] else "runs" if one.get("active") else "starting"
         if one.get("error"):
             state = one["error"].partition("\n")[0][:60]
@@ -206,11 +225,14 @@ def status_table(root: Root, orders: Orders) -> Group:
     links.add_section()
     costs = (_rounded(status["cost"][kind]) for kind in ("planned", "measured"))
     links.add_row("all", *("" for _ in range(8)), *costs)
+    if (month := status["monthly"]) is not None:
+        prices = (_rounded(month[kind], 2) for kind in ("planned", "measured"))
+        links.add_row(f"{month['currency']} a month", *("" for _ in range(8)), *prices)
     return Group(operators, links)
 
 
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _rounded(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def _shown(value: Any) -> Any:

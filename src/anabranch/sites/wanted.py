@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from anabranch.errors import SiteError
+from anabranch.errors import ChangePending, SiteError
 from anabranch.lang.window import FOREVER, UNITS
 from anabranch.run.links.feed import BEFORE_ALL
 from anabranch.run.links.link import NO_BATCH, Link
@@ -107,9 +107,13 @@ class Seen(Protocol):
 
 
 def changed(wanted: Wanted, program: Program) -> Wanted:
-    """Returns the first state of a change to another program; it only opens links."""
-    if wanted.is_changing:
-        raise SiteError("another change of the deployment is under way", hint="wait until it is through")
+    """Returns the first state of a change to another program; it only opens links.
+
+    Several changes may be under way. Raises ChangePending while operators of an earlier one have not begun, or if an
+    input would be handed over that is being handed over to another producer.
+    """
+    if wanted.waiting:
+        raise ChangePending("the operators of an earlier change have not begun")
     version = wanted.version + 1
     new = {name: spec for name, spec in program.operators.items() if name not in wanted.operators}
     is_first = not wanted.operators
@@ -122,6 +126,8 @@ def changed(wanted: Wanted, program: Program) -> Wanted:
                 continue
             wire = wanted.wiring.wires[name, taken.stream]
             if wire.stretches[-1].producer != taken.producer:
+                if len(wire.stretches) > 1:
+                    raise ChangePending(f"operator '{name}' is being handed over to another producer")
                 _refuse_endless(spec, taken.stream)
                 wires.append(wire.continued(taken.producer, taken, version))
     gone = [name for name, spec in wanted.operators.items() if spec.kind == DELIVERY and name not in program.operators]

@@ -49,7 +49,7 @@ class LinkInputs:
 
 SCHEMA = StructType(
     [
-        StructField(STREAM, StringType(), False),
+        StructField(STREAM, StringType(), True),
         StructField(TICK, LongType(), True),
         StructField(ROWS, BinaryType(), True),
     ]

@@ -1,0 +1,28 @@
+"""Windows that sites agree on: ranges, by which every row has its own deadline whatever other rows there are.
+
+In a grouped query, `[HOP size SLIDE step]` is a range of one microsecond less than its size: the boundaries of the
+query, which do not include the end, decide what belongs together. The same holds for `[TUMBLE size]` if groups are
+answered every `size`: a combination of rows of two windows counts at no boundary. It may be joined in vain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.lang.window import Hop, Tumble, Window
+from anabranch.plan.query import Query
+
+
+def as_ranges(query: Query) -> Query:
+    """Returns a query with the same results, whose windows are ranges where that is possible."""
+    if query.grouping is None:
+        return query
+    slide = query.grouping.slide
+    relations = tuple(replace(each, window=_range(each.window, slide)) for each in query.graph.relations)
+    return replace(query, graph=replace(query.graph, relations=relations))
+
+
+def _range(window: Window, slide: int) -> Window:
+    is_hop = type(window) is Hop
+    is_tumble = type(window) is Tumble and window.range is not None and window.range + 1 == slide
+    return Window(window.range, window.slide) if is_hop or is_tumble else window

@@ -1,0 +1,192 @@
+"""Files that operators read and write in the process of their site: Parquet and JSON in, Parquet out.
+
+`why_spark` says why an operator needs Spark instead. The list of the files that a gate has found is durable, and an
+offset is a position in it, so a replay reads the same files. A delivery writes one file for each batch, and a repeated
+batch replaces it.
+
+Limit: files are read strictly. A file with a value of another type is an error of the gate, where Spark reads NULL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import json as arrow_json
+from pyarrow import parquet
+
+from anabranch.errors import CatalogError, SpecError
+from anabranch.lang.schema import TIMESTAMP, Schema, is_float, is_integer
+from anabranch.run.files.parquet import Parquet
+from anabranch.run.folder import Folder
+from anabranch.run.sink_settings import compression
+from anabranch.sites.local import LinkSource
+from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec
+from anabranch.sites.root import Orders
+from anabranch.spark.sinks.folder import BatchFolder, open_place
+from anabranch.spec.model import SinkSpec, StreamSpec
+
+MOST_FILES = 64
+"""The files of a batch, unless the source sets `maxFilesPerTrigger`."""
+_KEPT = 100
+"""The chunks of the list of files that are merged into one."""
+_STRICT = "fix the file, or let Spark read the stream: 'runner: spark' for its site in the network file"
+
+
+def why_spark(spec: OperatorSpec, orders: Orders) -> str | None:
+    """Returns the reason why an operator needs Spark; None if it can run without."""
+    if spec.kind == GATE:
+        return _why_not_read(orders.sources[spec.serves])
+    if spec.kind == DELIVERY:
+        return _why_not_written(orders.sinks[spec.serves], spec.query.schema)
+    return None
+
+
+def _why_not_read(stream: StreamSpec) -> str | None:
+    path, schema = stream.path or "", stream.schema
+    if stream.format not in ("parquet", "json"):
+        return f"stream '{stream.name}' has the format '{stream.format}'"
+    if "://" in path or any(mark in path for mark in "*?[{"):
+        return f"stream '{stream.name}' is not in a local folder"
+    if others := [key for key, _ in stream.options if key.lower() != "maxfilespertrigger"]:
+        return f"the source of stream '{stream.name}' has the option '{others[0]}'"
+    kinds = [] if schema is None else [field.type for field in schema]
+    if not all(Parquet().can_hold(kind) if stream.format == "parquet" else _is_json(kind) for kind in kinds):
+        return f"stream '{stream.name}' has a column of a type that only Spark reads from {stream.format}"
+    return None
+
+
+def _why_not_written(sink: SinkSpec, schema: Schema) -> str | None:
+    if sink.format != "parquet" or sink.partition_by:
+        return f"the sink is '{sink.format}'" + (" with partitions" if sink.partition_by else "")
+    if others := [key for key, _ in sink.options if key.lower() != "compression"]:
+        return f"the sink has the option '{others[0]}'"
+    try:
+        compression(dict(sink.options))
+    except SpecError as error:
+        return str(error)
+    if any(pa.types.is_duration(field.type) for field in schema):
+        return "the results have an interval, which Spark marks in its files"
+    return None
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    return is_integer(kind) or is_float(kind) or kind in (pa.string(), pa.bool_(), TIMESTAMP)
+
+
+class FileSource:
+    """The files of a folder in the order in which they were found, and the ticks of the controller.
+
+    The list of files is durable, in chunks named by the number of their first file; an offset is a position in it. A
+    file is in the list before any offset covers it, so a replay reads the same files.
+    """
+
+    def __init__(self, stream: StreamSpec, name: str, checkpoint: str, control: LinkSource) -> None:
+        assert stream.schema is not None
+        assert stream.path is not None
+        self._name, self._control = name, control
+        self._format, self._folder = stream.format, stream.path
+        self._types = {field.name: field.type for field in stream.schema}
+        asked = {key.lower(): value for key, value in stream.options}
+        self._most = int(asked.get("maxfilespertrigger", MOST_FILES))
+        self._store = Folder(checkpoint)
+        self._store.files.create_dir(f"{self._store.root}/files", recursive=True)
+        self._chunks = sorted(self._store.names("files"))
+        self._files: list[str] = []
+        for chunk in self._chunks:
+            if int(chunk[:9]) == len(self._files):
+                self._files += (self._store.read_json(f"{self._store.root}/files/{chunk}") or {"files": []})["files"]
+        self._known = set(self._files)
+
+    @property
+    def nothing(self) -> Any:
+        return {"files": 0, "ticks": self._control.nothing}
+
+    def latest(self, start: Any, most: int) -> Any:
+        before = start or self.nothing
+        taken = before["files"]
+        if len(self._files) == taken:
+            self._find()
+        ticks = self._control.latest(before["ticks"], most)
+        return {"files": min(len(self._files), taken + self._most), "ticks": ticks}
+
+    def batch(self, start: Any, end: Any) -> tuple[Mapping[str, pa.Table], Mapping[str, int]]:
+        before = start or self.nothing
+        tables = [self._read(name) for name in self._files[before["files"] : end["files"]]]
+        _, ticks = self._control.batch(before["ticks"], end["ticks"])
+        return ({self._name: pa.concat_tables(tables)} if tables else {}), ticks
+
+    def commit(self, end: Any) -> None:
+        self._control.commit(end["ticks"])
+
+    def _find(self) -> None:
+        """Adds the new files of the folder to the list, by the times at which they were written."""
+        try:
+            with os.scandir(self._folder) as entries:
+                found = [
+                    (entry.stat().st_mtime_ns, entry.name)
+                    for entry in entries
+                    if entry.name not in self._known and entry.name[0] not in "._" and entry.is_file()
+                ]
+        except FileNotFoundError:
+            return
+        if found:
+            self._append([name for _, name in sorted(found)])
+
+    def _append(self, names: list[str]) -> None:
+        root = f"{self._store.root}/files"
+        merged = len(self._chunks) >= _KEPT
+        chunk = f"{0 if merged else len(self._files):09d}.json"
+        self._store.write_json(f"{root}/{chunk}", {"files": [*self._files, *names] if merged else names})
+        for old in self._chunks if merged else ():
+            if old != chunk:
+                self._store.files.delete_file(f"{root}/{old}")
+        self._chunks = [chunk] if merged else [*self._chunks, chunk]
+        self._files += names
+        self._known.update(names)
+
+    def _read(self, name: str) -> pa.Table:
+        path = f"{self._folder}/{name}"
+        if self._format == "json":
+            return _json_rows(path, self._types)
+        if not Parquet().look_into(path, self._types).is_readable:
+            raise CatalogError(f"file '{path}' does not have the columns of its stream", hint=_STRICT)
+        return Parquet().read(path, self._types)
+
+
+def _json_rows(path: str, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Reads a file of one JSON object per line; a column that is missing is NULL."""
+    schema = pa.schema(list(types.items()))
+    try:
+        data = Path(path).read_bytes()
+        if not data.strip():
+            return schema.empty_table()
+        rows = arrow_json.read_json(
+            pa.py_buffer(data),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (OSError, pa.ArrowException) as error:
+        raise CatalogError(f"file '{path}' cannot be read", detail=str(error), hint=_STRICT) from error
+    return rows.select(schema.names)
+
+
+class ParquetResults:
+    """A folder of result files, one for each batch with rows; a repeated batch replaces its file."""
+
+    def __init__(self, path: str, options: Mapping[str, str], owner: str) -> None:
+        self._folder = BatchFolder(path, "parquet")
+        self._folder.refuse_logs()
+        self._compression, self._owner = compression(options), owner
+
+    def __call__(self, batch: int, answer: pa.Table) -> None:
+        files, staging, _ = open_place(self._folder.stage(batch, self._owner))
+        if answer.num_rows:
+            files.create_dir(staging, recursive=True)
+            parquet.write_table(
+                answer, f"{staging}/part-00000.parquet", filesystem=files, compression=self._compression
+            )
+        self._folder.publish(batch, self._owner)

@@ -1,0 +1,75 @@
+"""Constraints of placement: streams that stay in a region, joins that are bound to sites, prices of links."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli import main as cli
+from anabranch.errors import AnabranchError, TopologyError
+from anabranch.place.check import complaints
+from anabranch.place.run import COMPARED, Options, deploy, planner_named
+from anabranch.place.spec import load_network, load_queries
+
+NETWORK = """
+currency: EUR
+sites:
+  - {name: west, region: eu}
+  - {name: inner, region: eu}
+  - middle
+  - east
+links: [{ends: [west, middle], cost: 1}, {ends: [west, inner], cost: 7}, {ends: [middle, east], cost: 1}]
+streams:
+  a: {site: west, rate: 5, columns: "k bigint, x bigint, ts timestamp", distinct: {k: 1000}}
+  b: {site: east, rate: 5000, columns: "k bigint, y bigint, ts timestamp", distinct: {k: 1000}}
+"""
+PAIR = "SELECT a.x, b.y FROM a [RANGE 10 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
+
+
+def files(folder: Path, *queries: dict[str, object], stays: str = "") -> tuple[Path, Path]:
+    (folder / "network.yaml").write_text(NETWORK.replace("a: {site: west,", f"a: {{site: west,{stays}"))
+    (folder / "queries.yaml").write_text(json.dumps({"queries": queries}))
+    return folder / "network.yaml", folder / "queries.yaml"
+
+
+def sites_of(folder: Path, planner: str, *queries: dict[str, object], stays: str = "") -> list[list[str]]:
+    """Returns the sites of the new joins of each query."""
+    network_file, queries_file = files(folder, *queries, stays=stays)
+    network = load_network(network_file)
+    bound = load_queries(queries_file, network)
+    chosen = planner_named(planner, network.landscape.topology, Options(max_cs=2, iterations=200))
+    run = deploy(chosen, network.landscape, bound)
+    assert not [one for query in bound for one in complaints(run.landscape, query)]
+    return [[one.site for one in decision.deployment.operators] for decision in run.decisions]
+
+
+@pytest.mark.parametrize("planner", [*COMPARED])
+def test_rows_of_a_stream_stay_in_their_region_and_joins_at_their_sites(tmp_path: Path, planner: str) -> None:
+    query = {"name": "q", "sink": "west", "query": PAIR}
+    assert sites_of(tmp_path, planner, query) == [["east"]]
+    assert sites_of(tmp_path, planner, query, stays=" stays_in: eu,")[0][0] in ("west", "inner")
+    assert sites_of(tmp_path, planner, {**query, "joins_at": ["inner"]}) == [["inner"]]
+    first = {**query, "name": "first"}
+    second = {**query, "name": "second", "joins_at": ["inner"]}
+    assert sites_of(tmp_path, planner, first, second) == [["east"], ["inner"]], "the join at east is not used"
+
+
+def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="query 'q' has its sink at 'east', where rows of its streams may not be"):
+        sites_of(tmp_path, "junction", {"name": "q", "sink": "east", "query": PAIR}, stays=" stays_in: eu,")
+    with pytest.raises(AnabranchError, match="the site 'west' of the stream is not in it"):
+        sites_of(tmp_path, "junction", {"name": "q", "sink": "west", "query": PAIR}, stays=" stays_in: us,")
+    with pytest.raises(TopologyError, match="no site 'north'"):
+        sites_of(tmp_path, "junction", {"name": "q", "sink": "west", "joins_at": "north", "query": PAIR})
+    pinned = {"name": "q", "sink": "west", "joins_at": "east", "query": PAIR}
+    with pytest.raises(AnabranchError, match="fits no placement"):
+        sites_of(tmp_path, "junction", pinned, stays=" stays_in: eu,")
+
+
+def test_prices_of_links_are_summed_to_a_month(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network_file, queries_file = files(tmp_path, {"name": "q", "sink": "west", "joins_at": "west", "query": PAIR})
+    assert cli.main(["place", str(network_file), str(queries_file)]) == 0
+    # 5,000 rows of 100 bytes a second over two links at 1 EUR per GB.
+    assert "EUR 2,592.00 a month" in capsys.readouterr().out
