@@ -62,7 +62,7 @@ def follow(
     is_moved = found.get("query") == queries.text and list(written.late_filters) != list(queries.late_filters)
     if not is_moved and evolve is Evolve.REFUSE:
         return None
-    old = _compiled(written, catalog)
+    old = compiled(written, catalog)
     if old is None or old.fingerprint != found.get("fingerprint") or old.fingerprint == queries.fingerprint:
         return None
     if is_moved:
@@ -88,7 +88,7 @@ def follow(
     return change
 
 
-def _compiled(written: Written, catalog: Catalog) -> QuerySet | None:
+def compiled(written: Written, catalog: Catalog) -> QuerySet | None:
     """Compiles the queries that wrote a checkpoint; None if they cannot be compiled any more."""
     catalog, queries = catalog.without_queries(), dict[str, Query]()
     try:

@@ -27,6 +27,7 @@ from anabranch.adapt.records import Record
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
+from anabranch.run.branching import has_answered
 from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
 from anabranch.run.controls import Controls
 from anabranch.run.ingest import columns_to_read, relations_of
@@ -146,6 +147,11 @@ class SparkRunner(Controls):
     def manifest(self) -> Manifest | None:
         """The manifest of the latest batch."""
         return self.round.manifest
+
+    @property
+    def has_answered(self) -> bool:
+        """True when another run takes over from an event time on, and no older result can come."""
+        return has_answered(self.queries, self.manifest)
 
     @property
     def reads_files(self) -> bool:
