@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -64,9 +63,9 @@ def test_a_branch_is_compared_and_takes_over(tmp_path: Path) -> None:
     before = contents(str(tmp_path / "old"))
     feed(tmp_path, 10, 20)
     said = command(tmp_path, "branch", "old", "new.yaml")
-    assert "compared from event time 2023-11-14 22:13:33" in said
+    assert "compared from event time 2023-11-14 22:13:32.000001+00:00 on" in said
     # Row 9 is the last that the copy has, without p of b; so results that may contain it are not compared.
-    assert "the query: 22 results before, 22 after; 22 equal in k, p, 0 only before, 0 only after" in said
+    assert "the query: 21 results before, 21 after; 21 equal in k, p, 0 only before, 0 only after" in said
     assert "s of the engine for a million rows" not in said  # of one batch, which loads kernels
     assert contents(str(tmp_path / "old")) == before
     took = command(tmp_path, "branch", "old", "new.yaml", "--take-over")
@@ -79,4 +78,3 @@ def test_a_branch_is_compared_and_takes_over(tmp_path: Path) -> None:
     for file in (tmp_path / "out").glob("part-*"):
         found.update(tuple(row.values()) for row in parquet.read_table(file).to_pylist())
     assert found == expected(0, 20, 30, is_new=False) + expected(20, 30, 30, is_new=True)
-    assert sorted(os.listdir(tmp_path / "new")) == ["anabranch", "branch", "spark-3"]

@@ -28,6 +28,8 @@ def copy(source: str, target: str) -> int:
         raise CheckpointError(f"'{target}' is not empty", hint="name a new folder for the copy")
     make_private(target)
     for _ in range(_ATTEMPTS):
+        for folder in ("rows", "manifests"):
+            there.files.create_dir(f"{there.root}/{folder}", recursive=True)
         manifest = store.latest(is_used=False)
         try:
             return sum(_copied(store, there, name, is_needed) for name, is_needed in _names(store, manifest))

@@ -31,6 +31,10 @@ from anabranch.spec import commands as spec_commands
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
+    "adopt": (
+        "anabranch.spec.adopting",
+        "go on from the checkpoint of a stopped Spark query with a stream-stream inner join",
+    ),
     "branch": (
         "anabranch.spec.branching",
         "run a changed query beside the old one on a copy of its state; compare them; take over or throw it away",

@@ -79,6 +79,8 @@ def split(
     before = renamed(old, {pair.name: pair.before for pair in found})
     if read := [each.name for each in before.members if each.feeds and each.name in {pair.before for pair in found}]:
         raise _cannot(store, f"{titled(read[0])} has changed, and other queries read its results")
+    if read := [each.name for each in both.delivered if each.feeds]:
+        raise _cannot(store, f"{titled(read[0])} has a sink, and other queries read its results")
     if old.graph.counted or both.graph.counted:
         raise _cannot(store, "its windows of rows may need rows that the checkpoint no longer has")
     try:
@@ -91,7 +93,7 @@ def split(
         manifest, since = store.latest(), None
         if manifest is not None and manifest.since:
             since = max(manifest.since.values())
-            store.commit(replace(manifest, since=dict.fromkeys(both.names, since)))
+            store.commit(replace(manifest, since=_answering(both, since)))
         names = [[pair.name, pair.before, pair.after] for pair in found]
         store.note_metadata(**{ENTRY: {"of": of, "pairs": names, "since": since}})
         return since
@@ -129,7 +131,7 @@ def finish(store: Store, queries: QuerySet, least: int) -> int:
     if manifest.until:
         return max(manifest.until.values())
     time = earliest(manifest, since=least)
-    store.commit(replace(manifest, attempt=new_attempt(), until=dict.fromkeys(queries.names, time)))
+    store.commit(replace(manifest, attempt=new_attempt(), until=_answering(queries, time)))
     return time
 
 
@@ -162,7 +164,7 @@ def take_over(store: Store, both: QuerySet, new: QuerySet, table: Callable[[], P
             change_set(store, under, new, table())
         manifest = store.latest()
         if manifest is not None:
-            store.commit(replace(manifest, attempt=new_attempt(), since=dict.fromkeys(new.names, time)))
+            store.commit(replace(manifest, attempt=new_attempt(), since=_answering(new, time)))
         store.note_metadata(**{ENTRY: None})
     finally:
         lease.close()
@@ -171,6 +173,11 @@ def take_over(store: Store, both: QuerySet, new: QuerySet, table: Callable[[], P
 def become_another(store: Store) -> None:
     """Gives a copy of a checkpoint an identity of its own, so that both can be used at the same time."""
     store.note_metadata(identity=uuid.uuid4().hex)
+
+
+def _answering(queries: QuerySet, time: int) -> dict[str, int]:
+    """Returns a time for each query that no other one reads; a reader may need older and newer results than its own."""
+    return {each.name: time for each in queries.members if not each.feeds}
 
 
 def _cannot(store: Store, reason: str) -> ForeignCheckpoint:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def add_arguments(commands: Commands) -> None:
         """
         anabranch branch checkpoint new.yaml                  run both on the same rows; the old run goes on meanwhile
         anabranch branch checkpoint new.yaml --compare        show how results and cost differ so far
-        anabranch branch checkpoint new.yaml --take-over      results before an event time are the old run's, later ones new.yaml's
+        anabranch branch checkpoint new.yaml --take-over      results before an event time are the old run's
         anabranch branch checkpoint new.yaml --discard        remove the copy
 
         new.yaml is the spec of the run with its query changed and a 'checkpoint' folder of its own, which the branch
@@ -127,7 +126,9 @@ def _run(arguments: argparse.Namespace, chosen: Spec, original: Store, store: St
         old = _old(written, run, original)
         since = _made(original, store, old, run.queries, found)
         when = "complete" if since is None else f"compared from event time {_text(since)} on"
-        console.print(f"a branch of '{original.location}' is in '{store.location}'; its results are {when}")
+        console.print(
+            f"a branch of '{original.location}' is in '{store.location}'; its results are {when}", soft_wrap=True
+        )
 
     status = run_spec(arguments, both, begin, lambda handle: note_costs(store, handle))
     print(comparison(store))
@@ -138,7 +139,7 @@ def _texts(chosen: Spec) -> dict[str, str]:
     return {name: query.query for name, query in chosen.queries.items()}
 
 
-def _beside(chosen: Spec, written: Written, found: Iterable[Pair], location: str) -> Spec:
+def _beside(chosen: Spec, written: Written, found: Collection[Pair], location: str) -> Spec:
     """Returns the spec of the branch: both versions of each changed query, with results inside the checkpoint."""
     queries = dict(chosen.queries)
     for pair in found:
@@ -148,9 +149,12 @@ def _beside(chosen: Spec, written: Written, found: Iterable[Pair], location: str
     placed = {
         name: replace(query, sink=SinkSpec("parquet", results_folder(location, name)))
         for name, query in queries.items()
+        if query.sink is not None or name in {pair.before for pair in found}
     }
     # Shared joins would put the work of one version into the other's account.
-    return replace(chosen, queries=placed, late=None, moves=(), together=replace(chosen.together, share="off"))
+    return replace(
+        chosen, queries=queries | placed, late=None, moves=(), together=replace(chosen.together, share="off")
+    )
 
 
 def _old(written: Written, run: Run, original: Store) -> QuerySet:
