@@ -1,4 +1,4 @@
-"""A spec goes on from the checkpoint of Spark's own join: no result is lost or twice; what cannot be adopted is said."""
+"""A spec goes on from the checkpoint of Spark's own join: no result is lost or comes twice."""
 
 from __future__ import annotations
 

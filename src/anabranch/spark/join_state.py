@@ -9,6 +9,7 @@ Limit: the state says neither the join condition nor the kind of the join; both 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,9 +67,7 @@ def open_join(spark: SparkSession, location: str) -> JoinState:
         )
     version, metadata, *each = _text(files, f"{root}/offsets/{commits[-1]}").split("\n")
     if version != "v1" or len(each) != len(SIDES) or "-" in each:
-        raise _cannot(
-            location, f"it has {len(each)} sources", "a join of two sources can be adopted, one for each side"
-        )
+        raise _cannot(location, f"it has {len(each)} sources", "one source for each side of the join can be adopted")
     planned = json.loads(metadata)["batchWatermarkMs"]
     after = json.loads(_text(files, f"{root}/commits/{commits[-1]}").split("\n")[1]).get("nextBatchWatermarkMs", 0)
     return JoinState(location, commits[-1], tuple(each), 1000 * max(planned, after), files, root)
@@ -86,6 +85,7 @@ def write_logs(state: JoinState, files: pafs.FileSystem, folder: str, order: Seq
     metadata: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
     lines = ["v1", json.dumps(metadata), *(state.offsets[number] for number in order)]
     _write(files, f"{folder}/offsets/{batch}", "\n".join(lines).encode())
+    _write(files, f"{folder}/metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
     _write(files, f"{folder}/commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
     for place, number in enumerate(order):
         for path in state.sources(number):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
