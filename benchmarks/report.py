@@ -30,7 +30,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "Rows of numbers, against Spark's own joins": ("spark-", "sustained"),
     "Latency of a result": ("latency",),
     "Against Flink's interval joins": ("flink",),
-    "A trigger, a restart, large state": ("fixed-cost", "restart", "large-state", "cost-split", "window-growth"),
+    "A trigger, a restart, large state": ("fixed-cost", "sink-", "restart", "large-", "cost-split", "window-growth"),
     "More than one core": ("slots", "two-slots", "balance", "move-pause"),
     "In process": ("inprocess", "own-function", "count-windows"),
     "Several queries": ("sharing",),

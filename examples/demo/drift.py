@@ -194,6 +194,8 @@ def _followed(handle: QueryHandle, way: str, before: Mapping[str, Ran], console:
         while not handle.awaitTermination(0.5):
             live.update(_chart({**drawn, way: triggers()}), refresh=True)
         live.update(_chart({**drawn, way: triggers()}), refresh=True)
+    if not console.is_terminal:
+        console.print()  # outside a terminal, rich ends the last frame without a new line
     return Ran(triggers(), handle.recentProgress, handle.history)
 
 

@@ -336,6 +336,6 @@ def test_importing_the_package_loads_neither_spark_nor_arrow() -> None:
 
 
 def test_the_package_shows_its_public_names() -> None:
-    assert dir(anabranch) == ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors"]
+    assert dir(anabranch) == ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors", "local_session"]
     with pytest.raises(AttributeError, match="no attribute 'Sessions'"):
         _ = anabranch.Sessions

@@ -95,7 +95,8 @@ def test_a_run_from_the_shell_shows_its_own_lines_only(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    first, *others = done.stderr.splitlines()
-    assert first.startswith("plan ")
+    first, second, *others = done.stderr.splitlines()
+    assert first == "starting Spark …"
+    assert second.startswith("plan ")
     assert others == [line for line in others if line.startswith(("batch", "wrote", "3 rows -> "))]
     assert json.loads((tmp_path / "report.json").read_text())["rows_out"] == 3

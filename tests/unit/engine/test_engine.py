@@ -71,7 +71,7 @@ def test_a_step_costs_its_rows_and_matches_whatever_the_window_holds(plan: str) 
         answer = host.step({"a": rows_of([seconds] * 10, range(seconds - 10, seconds))})
         assert answer.num_rows == 10
         statistics = host.statistics
-        assert statistics.rows_in == {"a": 10}
+        assert statistics.rows_in == {"a": 10, "b": 0, "c": 0}
         inserted = sum(state.inserted for state in statistics.states)
         matches = sum(probe.matches for probe in statistics.probes)
         costs[seconds] = (inserted, matches, sum(probe.probes for probe in statistics.probes))

@@ -70,7 +70,8 @@ def test_reading_texts_agrees_with_the_interpreter(target: pa.DataType) -> None:
 
 def test_every_function_is_among_the_edge_cases() -> None:
     tried = {node.function for case in CASES for node in walk(case.expr) if isinstance(node, Call)}
-    assert tried == set(KERNELS) | {"and", "or", "case", "coalesce"}
+    # Only the engine makes the struct of a window's bounds, from two columns of the grouping.
+    assert tried == set(KERNELS) - {"window"} | {"and", "or", "case", "coalesce"}
 
 
 DRAWN: dict[pa.DataType, st.SearchStrategy[Any]] = {

@@ -32,6 +32,7 @@ FULL: dict[str, Any] = yaml.safe_load(
     query: SELECT a.k FROM s0 [RANGE 1 SECOND] AS a
     sink: {format: parquet, path: out, options: {compression: zstd}, partition_by: [k]}
     checkpoint: ckpt
+    evolve: ask
     spark_checkpoint: spark
     trigger: 1 second
     slots: {least: 1, most: 2, fewest: true}

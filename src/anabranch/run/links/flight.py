@@ -33,9 +33,8 @@ from anabranch.run.links.folder import FolderLink
 from anabranch.run.links.link import LIMIT, Entry, LinkStatus, Part
 
 SCHEMES = ("grpc://", "grpc+tls://")
-SECRET, CERTIFICATE, KEY, AUTHORITY = (
-    f"ANABRANCH_LINKS_{name}" for name in ("SECRET", "CERTIFICATE", "KEY", "AUTHORITY")
-)
+SECRET, CERTIFICATE = "ANABRANCH_LINKS_SECRET", "ANABRANCH_LINKS_CERTIFICATE"
+KEY, AUTHORITY = "ANABRANCH_LINKS_KEY", "ANABRANCH_LINKS_AUTHORITY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_WITHIN, ROWS_WITHIN = 5.0, 60.0
 """Seconds after which a call without an answer has failed, and one that carries rows."""
