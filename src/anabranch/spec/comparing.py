@@ -55,7 +55,9 @@ def difference(before: pa.Table, after: pa.Table) -> Difference:
         for table, sign in ((before, 1), (after, -1))
     ]
     whole = pa.concat_tables(marked, promote_options="permissive")
-    counted = whole.group_by(list(common)).aggregate([(_COUNT, "sum")]).rename_columns([*common, _COUNT])
+    counted = (
+        whole.group_by(list(common), use_threads=False).aggregate([(_COUNT, "sum")]).rename_columns([*common, _COUNT])
+    )
     counts = counted[_COUNT].to_numpy()
     counted = counted.set_column(len(common), _COUNT, pa.array(np.abs(counts)))
     return Difference(
