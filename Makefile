@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-nightly check format golden demo lab bench bench-flink faults soak docs wheel doctor clean
+.PHONY: help setup test test-all test-nightly test-versions check format golden demo lab bench bench-flink faults soak docs wheel doctor clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ test-all: setup check ## the checks, then every test, with new random examples
 
 test-nightly: setup ## the property tests with 1,000 new random examples each (hours)
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) $(SIDE_BY_SIDE) tests/oracle tests/unit
+
+test-versions: setup ## a short set of the Spark tests on other versions of Python and PySpark (PAIRS="3.13/4.1")
+	@$(BIN)/python -m tests.versions $(PAIRS)
 
 golden: setup ## rewrite the golden files; review the difference before committing
 	@$(PYTEST) tests/golden --regold

@@ -43,13 +43,15 @@ def expected(workload: Workload) -> Digest:
 
 def found_in(workload: Workload, output: Path) -> Digest:
     """The digest of the result files below a directory; other systems name CSV files in their own way."""
-    named = "*.parquet" if workload.form == "parquet" else "part-*"
+    named = "*.parquet" if workload.results == "parquet" else "part-*"
     files = [str(file) for file in output.rglob(named) if file.is_file() and "_temporary" not in file.parts]
     if not files:
         return Digest(0, (0,) * len(workload.outputs))
     with duckdb.connect() as connection:
         names = ", ".join(f"'{column}{i}': 'BIGINT'" for i, column in workload.outputs)
-        reading = "read_parquet(?)" if workload.form == "parquet" else f"read_csv(?, header=false, columns={{{names}}})"
+        reading = (
+            "read_parquet(?)" if workload.results == "parquet" else f"read_csv(?, header=false, columns={{{names}}})"
+        )
         counted = f"{_digest_columns(workload)} FROM {reading} WHERE {workload.counted}"
         row = connection.execute(counted, [files]).fetchone()
     return _digest(row)
@@ -57,9 +59,11 @@ def found_in(workload: Workload, output: Path) -> Digest:
 
 def _read(workload: Workload, stream: Stream) -> str:
     """The rows of a stream in DuckDB's SQL."""
-    files = f"'{workload.path(stream)}/*.{workload.form}'"
-    if workload.form == "parquet":
+    files = f"'{workload.path(stream)}/*.{workload.ending}'"
+    if workload.ending == "parquet":
         return f"read_parquet({files})"
+    if workload.form == "json":
+        return f"(SELECT * REPLACE (CAST(ts AS TIMESTAMPTZ) AS ts) FROM read_json({files}))"
     columns = ", ".join(f"'{name}': 'BIGINT'" for name in ("ts", *(column.name for column in stream.columns), "p"))
     read = f"read_csv({files}, header=false, columns={{{columns}}})"
     return f"(SELECT * REPLACE (make_timestamp(1000 * ts) AS ts) FROM {read})"

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.spark.archive import mapping_options
 from anabranch.spark.session import FILE_LOGS
-from benchmarks.job import Job, Live, System
+from benchmarks.job import Job, System
 
 CORES = 2
 DRIVER_MEMORY = "4g"
@@ -43,6 +43,7 @@ SETTINGS = {
 MODULES: dict[System, str] = {
     "ours": "ours",
     "ours-delta": "ours",
+    "ours-real-time": "ours",
     "native": "spark_native",
     "native-rocksdb": "spark_native",
     "native-our-jvm": "spark_native",
@@ -75,7 +76,9 @@ def main(asked: Path, answered: Path) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     job.hot.mkdir(parents=True, exist_ok=True)
     os.environ["ANABRANCH_HOT_FOLDER"] = str(job.hot)
-    builder = SparkSession.builder.master(f"local[{CORES}]").appName(job.system)
+    # Resident slots occupy a core each, and Spark wants another one.
+    cores = job.slots + 1 if job.system == "ours-real-time" else CORES
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(job.system)
     module = importlib.import_module(f"benchmarks.{MODULES[job.system]}")
     for name, value in (SETTINGS | module.settings(job)).items():
         builder = builder.config(name, value)
@@ -83,7 +86,7 @@ def main(asked: Path, answered: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     started = time.time()
     query: Handle = module.start(spark, job)
-    _follow(query, job.live)
+    _follow(query, job)
     ended = time.time()
     progress = [dict(one) for one in query.recentProgress]
     outcome = {
@@ -96,9 +99,16 @@ def main(asked: Path, answered: Path) -> None:
     spark.stop()
 
 
-def _follow(query: Handle, live: Live | None) -> None:
-    """Waits until the query has read everything; a live one runs until its feeder is done, and is then stopped."""
-    if live is not None:
+def _follow(query: Handle, job: Job) -> None:
+    """Waits until the query has read everything; a live one runs until its feeder is done, and is then stopped.
+
+    One in real-time mode has no end of its own.
+    """
+    live = job.live
+    if live is None and job.system == "ours-real-time":
+        query.processAllAvailable()
+        query.stop()
+    elif live is not None:
         live.started.touch()
         while query.isActive and not live.fed.exists():
             time.sleep(0.1)

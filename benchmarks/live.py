@@ -114,7 +114,7 @@ def visible(job: Job) -> Iterator[tuple[Path, float]]:
     if log.is_dir():
         yield from _logged(log)
         return
-    pattern = "*.parquet" if job.workload.form == "parquet" else "part-*"
+    pattern = "*.parquet" if job.workload.results == "parquet" else "part-*"
     for path in job.output.rglob(pattern):
         if not any(part.startswith((".", "_")) for part in path.relative_to(job.output).parts):
             yield path, path.stat().st_ctime
@@ -133,7 +133,7 @@ def _logged(log: Path) -> Iterator[tuple[Path, float]]:
 
 
 def _rows(path: Path, workload: Workload) -> pa.Table:
-    if workload.form == "parquet":
+    if workload.results == "parquet":
         return pq.read_table(path, columns=[f"p{i}" for i in range(len(workload.streams))])
     names = [f"{column}{i}" for i, column in workload.outputs]
     return csv.read_csv(path, csv.ReadOptions(column_names=names))

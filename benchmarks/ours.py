@@ -25,7 +25,7 @@ def start(spark: SparkSession, job: Job) -> QueryHandle:
         session.table("facts", spark.read.parquet(str(job.source / job.workload.table.name)))
     return (
         session.sql(job.workload.cql)
-        .writeStream.format("delta" if job.system == "ours-delta" else job.workload.form)
+        .writeStream.format("delta" if job.system == "ours-delta" else job.workload.results)
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
         .slots(job.slots)

@@ -27,6 +27,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "Rows like those of users, against Spark's own joins": ("auctions", "text-keys", "wide", "many-streams", "band"),
+    "By the road that rows take, with the same JVM options on both sides": ("road-",),
     "Rows of numbers, against Spark's own joins": ("spark-", "sustained"),
     "Latency of a result": ("latency",),
     "Against Flink's interval joins": ("flink",),

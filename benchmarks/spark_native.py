@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.spark.jvm import driver_options
+from benchmarks.arrow_source import FORMAT, ArrowFiles
 from benchmarks.job import Job
 from benchmarks.workloads import LeftJoins, Stream, TableJoin, Workload
 
@@ -42,7 +43,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Starts the workload's query over its files."""
     return (
         query(spark, job)
-        .writeStream.format(job.workload.form)
+        .writeStream.format(job.workload.results)
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
         .trigger(**job.trigger)
@@ -65,11 +66,16 @@ def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
 
 
 def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
-    reader, path = spark.readStream, str(job.source / stream.name)
+    reader, path = spark.readStream.schema(stream.spark_schema), str(job.source / stream.name)
+    if job.workload.form == "arrow":
+        spark.dataSource.register(ArrowFiles)
+        return reader.format(FORMAT).option("path", path).load()
     if job.live is None:
         reader = reader.option("maxFilesPerTrigger", 1)
     if job.workload.form == "parquet":
-        return reader.schema(stream.spark_schema).parquet(path)
+        return reader.parquet(path)
+    if job.workload.form == "json":
+        return reader.json(path)
     numbers = reader.schema(stream.spark_schema.replace("ts timestamp", "ts bigint")).csv(path)
     return numbers.withColumn("ts", F.timestamp_millis("ts"))
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
 from benchmarks.user_workloads import auctions, band, many, wide
+from benchmarks.workloads import Form
 
 MANY = 12
+ROADS: dict[Form, str] = {
+    "parquet": "local Parquet files, which tasks read",
+    "json": "local JSON lines",
+    "arrow": "a Python data source of Arrow batches, which only Spark can read",
+}
+"""By form of the source, the road that rows take."""
+LEAST: dict[Form, tuple[float, float]] = {"parquet": (4.0, 5.5), "json": (4.0, 4.5), "arrow": (3.5, 3.5)}
+"""Rows a second over Spark's own joins that are to be reached, with two relations and with three."""
 
 
 def auctions_small(bench: Bench, relations: int) -> list[Figure]:
@@ -22,6 +32,13 @@ def auctions_small(bench: Bench, relations: int) -> list[Figure]:
 def auctions_large(bench: Bench, relations: int) -> list[Figure]:
     workload = auctions(relations, bench.sizes.user_rows, bench.sizes.user_few_batches)
     return against(bench, workload, f"auctions, {relations} relations, large batches", None)
+
+
+def road(bench: Bench, relations: int, form: Form) -> list[Figure]:
+    """The same rows over one road, with the same JVM options on both sides and no patches."""
+    workload = replace(auctions(relations, bench.sizes.user_rows, bench.sizes.user_batches), form=form)
+    label = f"auctions, {relations} relations, {form}"
+    return against(bench, workload, label, LEAST[form][relations - 2], "native-our-jvm")
 
 
 def text_keys(bench: Bench) -> list[Figure]:
@@ -59,6 +76,11 @@ SCENARIOS = (
             f"auctions-{n}-large", f"{n} relations of them in few large batches", partial(auctions_large, relations=n)
         )
         for n in (2, 3, 4)
+    ),
+    *(
+        Scenario(f"road-{form}-{n}", f"{n} relations of them from {what}", partial(road, relations=n, form=form))
+        for form, what in ROADS.items()
+        for n in (2, 3)
     ),
     Scenario("text-keys", "persons, auctions and bids by keys that are texts", text_keys),
     Scenario("wide-rows", "two streams of rows of 1 kB", wide_rows),

@@ -23,8 +23,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
@@ -35,7 +37,9 @@ EPOCH = 1_767_225_600 * SECOND
 """2026-01-01 UTC: where the event time of every workload begins."""
 FIRST_FILE_TIME = 1_767_225_600
 DATA = Path(__file__).parent / "data"
-Form = Literal["parquet", "csv"]
+Form = Literal["parquet", "csv", "json", "arrow"]
+ENDINGS: dict[Form, str] = {"arrow": "parquet"}
+"""Of files whose form has another name."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,9 @@ class Workload:
     """Columns of texts that results have beside the number of each row, by stream."""
     seed: int = 7
     form: Form = "parquet"
-    """Of files and results. In CSV, which has no header, the event time is a whole number of milliseconds since 1970: a
-    form that needs no parsing of dates and that every system has."""
+    """Of files and, if it is CSV, of results. In CSV, which has no header, the event time is a whole number of
+    milliseconds since 1970: a form that needs no parsing of dates and that every system has. `arrow` are Parquet files
+    that a Python data source reads (`arrow_source`)."""
 
     @property
     def rows(self) -> int:
@@ -99,7 +104,17 @@ class Workload:
     @property
     def grain(self) -> int:
         """Event times are multiples of this many microseconds."""
-        return 1 if self.form == "parquet" else 1000
+        return 1000 if self.form == "csv" else 1
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of its files."""
+        return ENDINGS.get(self.form, self.form)
+
+    @property
+    def results(self) -> Literal["parquet", "csv"]:
+        """The form of results."""
+        return "csv" if self.form == "csv" else "parquet"
 
     @property
     def cql(self) -> str:
@@ -314,9 +329,15 @@ def written(workload: Workload) -> Path:
 def write_file(directory: Path, number: int, table: pa.Table, form: Form = "parquet") -> None:
     """Writes one micro-batch's file of a stream, dated so that a file source reads files in batch order."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"batch-{number:05}.{form}"
-    if form == "parquet":
+    path = directory / f"batch-{number:05}.{ENDINGS.get(form, form)}"
+    if form in ("parquet", "arrow"):
         pq.write_table(table, path)
+    elif form == "json":
+        instants = compute.strftime(table["ts"], "%Y-%m-%dT%H:%M:%SZ")
+        spelled = table.set_column(table.column_names.index("ts"), "ts", instants)
+        with duckdb.connect() as connection:
+            connection.register("spelled", spelled)
+            connection.execute(f"COPY spelled TO '{path}' (FORMAT JSON)")
     else:
         milliseconds = table["ts"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
         plain = table.set_column(table.column_names.index("ts"), "ts", milliseconds)

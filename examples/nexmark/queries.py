@@ -80,13 +80,24 @@ QUERIES = {
         "count(*) AS n FROM (SELECT auction, ((epoch_us(ts) // 2000000) + s) * 2000000 AS ends FROM bid, "
         "(VALUES (1), (2)) AS steps(s)) WHERE ends < {passed} GROUP BY ALL)) WHERE n = most",
     ),
+    "q6": NexmarkQuery(
+        "average selling price by seller",
+        f"WITH closed AS ({_CLOSED}), latest AS (SELECT c.seller, c.final FROM closed [NOW SLIDE 4 SECONDS] AS c "
+        "QUALIFY ROW_NUMBER() OVER (PARTITION BY c.seller ORDER BY c.id DESC) <= 10) "
+        "SELECT l.seller, WINDOW_END() AS at, AVG(l.final) AS mean FROM latest [NOW SLIDE 4 SECONDS] AS l "
+        "GROUP BY l.seller",
+        "SELECT seller, make_timestamp(ends), avg(final) FROM (SELECT *, row_number() OVER (PARTITION BY seller, ends "
+        f"ORDER BY id DESC) AS place FROM {_CLOSED_SQL}) WHERE place <= 10 AND ends < {{passed}} GROUP BY seller, ends",
+        note="of the last ten auctions, with their bids, of each window",
+    ),
     "q7": NexmarkQuery(
         "highest bid",
-        "SELECT WINDOW_END() AS at, MAX(price) AS price, MAX_BY(auction, price) AS auction, COUNT(*) AS bids "
-        "FROM bid [TUMBLE 2 SECONDS]",
-        f"SELECT make_timestamp(ends) AS at, max(price), min(auction) FILTER (price = top), count(*) FROM "
-        f"(SELECT *, max(price) OVER (PARTITION BY ends) AS top FROM {_buckets('bid', 2)}) GROUP BY ends",
-        note="of several highest bids, the one with the least auction",
+        "SELECT b.auction, b.price, b.bidder, b.ts, b.extra FROM bid [RANGE 2 SECONDS] AS b JOIN "
+        "(SELECT MAX(price) AS maxprice, WINDOW_END() AS ends FROM bid [TUMBLE 2 SECONDS]) [NOW] AS m "
+        "ON b.price = m.maxprice WHERE b.ts BETWEEN m.ends - INTERVAL 2 SECONDS AND m.ends",
+        "SELECT b.auction, b.price, b.bidder, b.ts, b.extra FROM bid AS b JOIN (SELECT max(price) AS maxprice, "
+        f"make_timestamp(ends) AS ends FROM {_buckets('bid', 2)} GROUP BY ends) AS m ON b.price = m.maxprice "
+        "WHERE b.ts BETWEEN m.ends - INTERVAL 2 SECONDS AND m.ends",
     ),
     "q8": NexmarkQuery(
         "monitor new users",
@@ -106,6 +117,15 @@ QUERIES = {
         "SELECT auction, bidder, price, ts, DATE(ts) AS day, HOUR(ts) AS hour FROM bid",
         "SELECT auction, bidder, price, ts, ts::DATE AS day, hour(ts) AS hour FROM bid",
         note="the sink writes a folder per day: partitionBy('day')",
+    ),
+    "q11": NexmarkQuery(
+        "user sessions",
+        "SELECT bidder, COUNT(*) AS bids, session_window.start AS starts, session_window.end AS ends FROM bid "
+        "GROUP BY bidder, session_window(ts, '1 second')",
+        "SELECT bidder, count(*), min(ts), max(ts) + INTERVAL 1 SECOND FROM (SELECT *, sum(begins) OVER (PARTITION BY "
+        "bidder ORDER BY ts ROWS UNBOUNDED PRECEDING) AS session FROM (SELECT *, CASE WHEN ts - lag(ts) OVER "
+        "(PARTITION BY bidder ORDER BY ts) <= INTERVAL 1 SECOND THEN 0 ELSE 1 END AS begins FROM bid)) "
+        "GROUP BY bidder, session HAVING epoch_us(max(ts)) + 1000000 < {passed}",
     ),
     "q13": NexmarkQuery(
         "join with a table",
@@ -153,12 +173,19 @@ QUERIES = {
     ),
     "q18": NexmarkQuery(
         "last bid",
-        "SELECT bidder, auction, WINDOW_END() AS at, LAST(price) AS price, LAST(channel) AS channel "
-        "FROM bid [PARTITION BY bidder, auction ROWS 1 SLIDE 5 SECONDS] GROUP BY bidder, auction",
-        "SELECT bidder, auction, make_timestamp(edge), arg_max(price, ts), arg_max(channel, ts) FROM bid, "
-        "(SELECT DISTINCT (epoch_us(ts) // 5000000) * 5000000 AS edge FROM bid) AS boundaries "
-        "WHERE epoch_us(ts) <= edge AND edge < {passed} GROUP BY ALL",
-        note="all last bids so far, every five seconds",
+        "SELECT auction, bidder, price, channel, ts FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY bidder, auction "
+        "ORDER BY ts DESC) AS place FROM bid [TUMBLE 2 SECONDS]) WHERE place <= 1",
+        "SELECT auction, bidder, price, channel, ts FROM (SELECT *, row_number() OVER (PARTITION BY bidder, auction, "
+        f"ends ORDER BY ts DESC, price, channel) AS place FROM {_buckets('bid', 2)}) WHERE place <= 1",
+        note="of each window",
+    ),
+    "q19": NexmarkQuery(
+        "the ten highest bids of an auction",
+        "SELECT auction, bidder, price, ts, place FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY auction "
+        "ORDER BY price DESC) AS place FROM bid [TUMBLE 2 SECONDS]) WHERE place <= 10",
+        "SELECT auction, bidder, price, ts, place FROM (SELECT *, row_number() OVER (PARTITION BY auction, ends "
+        f"ORDER BY price DESC, bidder, ts) AS place FROM {_buckets('bid', 2)}) WHERE place <= 10",
+        note="of each window",
     ),
     "q20": NexmarkQuery(
         "bids with their auction",
@@ -184,9 +211,6 @@ QUERIES = {
 }  # fmt: skip
 
 MISSING = {
-    "q6": "a count window over the results of another query",
-    "q11": "session windows",
     "q12": "windows of processing time; time is event time here",
-    "q19": "the ten best of a group: OVER, or a list in order of price",
 }
 """The other queries, and what they need."""

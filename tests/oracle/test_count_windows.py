@@ -39,8 +39,8 @@ def test_a_join_of_count_windows_gives_the_batch_answer(data: st.DataObject, rel
     streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
     rows = data.draw(arrivals(streams, most_rows=12 if relations < 4 else 8, alike=data.draw(st.booleans())), "rows")
     drawn = data.draw(count_queries(streams, relations), "query")
-    answer, watermark = _run(data, compile_query(drawn.cql, rows.catalog), rows)
-    expected = rows_as_multiset(select(drawn.duckdb, _passed(rows, watermark)))
+    answer, watermark = run(data, compile_query(drawn.cql, rows.catalog), rows)
+    expected = rows_as_multiset(select(drawn.duckdb, passed(rows, watermark)))
     event(f"results: {'some' if expected else 'none'}")
     assert not describe_difference(expected, answer)
 
@@ -52,7 +52,7 @@ def test_a_grouped_query_of_count_windows_gives_the_batch_answer(
 ) -> None:
     rows = data.draw(arrivals(relations, most_rows=10, alike=data.draw(st.booleans())), "rows")
     query = compile_query(data.draw(count_queries(relations, relations, slide), "query").cql, rows.catalog)
-    answer, _ = _run(data, query, rows)
+    answer, _ = run(data, query, rows)
     expected = batch_answer(query, rows.tables)
     event(f"results: {'some' if expected else 'none'}")
     assert not describe_difference(expected, answer)
@@ -68,7 +68,7 @@ def test_three_ways_to_reckon_count_windows_agree(data: st.DataObject, relations
     assert not describe_difference(naive, rows_as_multiset(duckdb_answer(query, rows.tables)))
 
 
-def _passed(rows: Arrivals, watermark: int) -> dict[str, pa.Table]:
+def passed(rows: Arrivals, watermark: int) -> dict[str, pa.Table]:
     """The rows before a watermark."""
     return {
         name: table.filter(pc.less(table["ts"].cast(pa.timestamp("us")).cast(pa.int64()), watermark))
@@ -76,7 +76,7 @@ def _passed(rows: Arrivals, watermark: int) -> dict[str, pa.Table]:
     }
 
 
-def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int]:
+def run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int]:
     """The query on the in-process host, with whatever may happen to it; and the watermark at its end."""
     batches = data.draw(batch_cuts(rows), "batches")
     crashes = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "crashes")

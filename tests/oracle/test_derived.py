@@ -96,7 +96,11 @@ def _text(data: st.DataObject, catalog: Catalog, texts: dict[str, str], label: s
         elif not window:
             window_text = "[NOW]"
         is_inline = stream in texts and data.draw(st.booleans(), "as a subquery")
-        items.append(f"{f'({texts[stream]})' if is_inline else stream} {window_text} AS {alias}")
+        inline = texts.get(stream, "")
+        if is_inline and data.draw(st.booleans(), "UNION ALL"):
+            more = data.draw(st.sampled_from([*texts.values(), "SELECT x, y, s, p FROM s0"]), "the other branch")
+            inline = f"{inline} UNION ALL {more}"
+        items.append(f"{f'({inline})' if is_inline else stream} {window_text} AS {alias}")
     predicates = [
         data.draw(st.sampled_from(_JOINS), "join").format(a=aliases[data.draw(st.integers(0, i - 1))], b=aliases[i])
         for i in range(1, size)

@@ -29,7 +29,8 @@ from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import PlanOptions, decide, proposal
 from anabranch.run.work import Work
 from anabranch.spark import worker
-from anabranch.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.spark.runner import SparkRunner, start_query
+from anabranch.spark.running import RunOptions
 from anabranch.spark.session import local_session
 from anabranch.spark.sinks.lake import LakeSink
 from anabranch.spark.sinks.make import make_sink
@@ -137,14 +138,15 @@ def _amid_step(batch: int, kill: Callable[[], None]) -> None:
 
 
 def _after_rows(batch: int, kill: Callable[[], None]) -> None:
-    real = getattr(worker, "keep_engine")  # noqa: B009
+    real = getattr(worker, "advance")  # noqa: B009
 
-    def keep_engine(opened: Any, task: Any, slot: int, identity: str) -> None:
+    def advance(engine: Any, task: Any, slot: int, *rest: Any) -> Generator[pa.RecordBatch, None, SlotReport]:
+        report: SlotReport = yield from real(engine, task, slot, *rest)
         if task.batch == batch and slot == 0:
             kill()
-        real(opened, task, slot, identity)
+        return report
 
-    setattr(worker, "keep_engine", keep_engine)  # noqa: B010
+    setattr(worker, "advance", advance)  # noqa: B010
 
 
 def _the_driver() -> Callable[[], None]:

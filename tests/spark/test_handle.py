@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import anabranch
 from anabranch import errors
@@ -20,6 +21,7 @@ from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.progress import BatchProgress, SlotProgress
 from anabranch.spark.handle import QueryHandle
+from anabranch.spark.internals.queries import newest_progress
 from anabranch.spark.started import ContinuousQueries
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import StateStatistics, StepStatistics
@@ -38,6 +40,7 @@ class FakeRunner:
         self.failure: BaseException | None = None
         self._on_batch = on_batch
         self._ran: set[int] = set()
+        self.running: StreamingQuery | None = None
 
     def migrate(
         self,
@@ -85,6 +88,10 @@ class FakeRunner:
         return False
 
     def leave(self) -> None: ...
+
+    def newest(self) -> Iterator[tuple[int, Callable[[], str]]]:
+        assert self.running is not None
+        return newest_progress(self.running)
 
     def history(self) -> list[dict[str, Any]]:
         return []
@@ -153,7 +160,8 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
     def started(runner: FakeRunner) -> QueryHandle:
         stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
         writer = stream.writeStream.foreachBatch(runner.run).queryName("mirrored")
-        handle = QueryHandle(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(), runner)
+        runner.running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        handle = QueryHandle(runner.running, runner)
         handles.append(handle)
         return handle
 
@@ -189,7 +197,7 @@ def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.Capture
     assert (batch.batchId, batch.sources) == (batch["batchId"], batch["sources"])
     assert not hasattr(batch, "batchID")
     # Spark's JSON leaves empty entries out; its dictionary has them, and so have its users' programs.
-    (sparks, *_) = handle._query.recentProgress
+    (sparks, *_) = cast(StreamingQuery, handle._query).recentProgress
     assert batch.keys() == sparks.keys() | {"adaptive"}
     assert batch["adaptive"]["rowsOut"] == 5
     (state,) = batch["stateOperators"]
@@ -238,7 +246,7 @@ def test_only_new_triggers_are_read(start: Start, spark: SparkSession, tmp_path:
     # A handle that goes on with another run of Spark has the triggers before, too.
     handle.follow(handle._query, runner)
     assert [each["batchId"] for each in handle.progressAfter(-1) if each["adaptive"]] == [0, 1, 2, 0, 1, 2]
-    with mock.patch.object(handle, "_query", None):
+    with mock.patch.object(runner, "running", None):
         assert handle.progressAfter(2) == [], "Spark was asked, though there is nothing new"
 
 

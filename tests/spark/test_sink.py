@@ -237,7 +237,7 @@ def test_every_sink_evaluates_each_partition_once(spark: SparkSession, kind: str
         assert (frame.count(), frame.limit(3).count(), batch) == (10, 3, 0)
 
     sinks: dict[str, Sink] = {
-        "console": ConsoleSink(),
+        "console": ConsoleSink(spark),
         "noop": WriterSink("noop"),
         "foreach": ForeachBatchSink(several),
         "idle foreach": ForeachBatchSink(lambda frame, batch: None),
@@ -263,7 +263,7 @@ def test_foreach_batch_names_the_failing_batch(spark: SparkSession) -> None:
 
 
 def test_console_prints_the_batch(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    write(ConsoleSink(), rows(spark, (41, "shown")), 3)
+    write(ConsoleSink(spark), rows(spark, (41, "shown")), 3)
     printed = capsys.readouterr().out
     assert "batch 3" in printed
     assert "shown" in printed

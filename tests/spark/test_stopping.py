@@ -22,7 +22,8 @@ from anabranch.planning.choosing import PlanOptions, decide, proposal
 from anabranch.run.work import Work
 from anabranch.spark.failure import is_interrupt
 from anabranch.spark.handle import QueryHandle
-from anabranch.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.spark.runner import SparkRunner, start_query
+from anabranch.spark.running import RunOptions
 from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 from anabranch.telemetry.logs import LOG, fields_of
 from anabranch.testing.oracle import describe_difference

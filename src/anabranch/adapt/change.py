@@ -1,7 +1,7 @@
-"""A change of plan on its way through the slots of a query, and the records of it.
+"""A change of plan in the slots of a query, from the request to its end, and the records of it.
 
-Slots that leave the same plan for the same new one form one migration. `migrate.machine` decides which plan each of
-them has next.
+Slots that change from the same plan to the same new plan form one migration. `migrate.machine` decides which plan each
+slot runs next; this module converts slot reports to its events, and its outcomes to records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anabranch.stats.report import QueryReport
 
 @dataclass(frozen=True)
 class ChangeRequest:
-    """The plans that somebody wants some slots to take."""
+    """The requested plans of some slots, and who requested them."""
 
     plans: Mapping[int, SlotPlan]
     by: Author
@@ -41,7 +41,7 @@ class ChangeRequest:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of plan since the batch in which it began."""
+    """A change of plan that began in the batch `since`."""
 
     migrations: tuple[Migration, ...]
     by: Author
@@ -56,12 +56,12 @@ class Change:
         return all(migration.is_over for migration in self.migrations)
 
     def abort(self, reason: str) -> list[Instruction]:
-        """The instructions that lead all slots on their way back to the plans that they had."""
+        """Aborts the change; returns the instructions that take all slots back to their old plans."""
         under_way = [migration for migration in self.migrations if not migration.is_over]
         return [instruction for migration in under_way for instruction in migration.step(AbortAsked(reason))]
 
     def progress(self, batch: int, reports: Mapping[int, QueryReport]) -> tuple[list[Instruction], list[QueryRecord]]:
-        """The instructions and the records that follow from the reports of a batch."""
+        """Returns the instructions and the records that follow from the reports of a batch."""
         obeyed: list[Instruction] = []
         records: list[QueryRecord] = []
         if self.since == batch:
@@ -69,7 +69,7 @@ class Change:
         for migration in self.migrations:
             if migration.is_over:
                 if self.since == batch:
-                    # The slots had the plan already.
+                    # The slots already had the plan.
                     records.append(self._ended(migration, batch, Completed(migration.new)))
                 continue
             events: list[Event] = [
@@ -100,7 +100,7 @@ class Change:
 def begin(
     wish: ChangeRequest, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGraph
 ) -> tuple[Change, list[Instruction]]:
-    """Begins the change from the plans that the slots have; returns it with its first instructions."""
+    """Begins a change of the slots' current plans; returns it with its first instructions."""
     together: dict[tuple[Plan, SlotPlan], list[int]] = {}
     for slot, wanted in wish.plans.items():
         together.setdefault((plans[slot].plan, wanted), []).append(slot)

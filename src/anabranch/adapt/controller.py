@@ -1,8 +1,9 @@
-"""Decides on the plan of slots that adapt together: the history, the reasons to search, and the advisors.
+"""Decides on the plan of slots that adapt together, with their history and the advisors.
 
-After each batch the controller takes it into the frozen history, finds a reason (`policy`, or an advisor's own), waits
-until the streams have settled, runs the advisor's search and returns its decision. Invariant: one search at a time, and
-none while the plan changes or cools down. Limit: the controller never changes a plan; the steering of the query does.
+After each batch the controller updates the frozen history, looks for a reason to search (`policy`, or an advisor's
+own), waits until the streams have settled, runs the advisor's search and returns its decision. Invariant: at most one
+search runs at a time, and none is started during a change of plan or its cool-down. Limit: the controller never changes
+a plan; `query_steering` does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from anabranch.stats.view import Layered, StatisticsView
 
 @dataclass(frozen=True)
 class _Pending:
-    """A search that was begun, and the situation of that moment."""
+    """A started search, and its situation: the plan, the batch and the statistics."""
 
     advisor: Advisor
     reason: Reason
@@ -41,7 +42,7 @@ class _Pending:
 
 
 class Controller:
-    """The adaptation of some slots of one query."""
+    """Adapts some slots of one query."""
 
     def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
         self.slots = slots
@@ -56,9 +57,9 @@ class Controller:
         self._pending: _Pending | None = None
         self._is_promised = False
         self.is_frozen = settings.freeze
-        """Whether decisions are recorded and change nothing."""
+        """Whether decisions are only recorded."""
         self._asked: tuple[Advisor, Reason] | None = None
-        """The advisor whose profiles are awaited, and why."""
+        """The advisor that waits for profiles, and its reason."""
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
@@ -72,12 +73,12 @@ class Controller:
 
     @property
     def adapts(self) -> bool:
-        """Whether the plan is free; without, only meshes are learnt."""
+        """True if any plan is allowed; otherwise only meshes are learnt."""
         return self._rules.adapt is not None
 
     @property
     def view(self) -> StatisticsView:
-        """The measured statistics, over those from before the run."""
+        """The measured statistics, completed by those from before the run."""
         return Layered((self.history.statistics.view, self.criteria.given))
 
     @property
@@ -85,11 +86,11 @@ class Controller:
         return self._rules
 
     def configure(self, rules: ChangeRules) -> None:
-        """Takes other settings, limits or an objective from the next decision on."""
+        """Replaces settings, limits and objective from the next decision on."""
         self._rules = rules
 
     def spread(self, partitioning: Partitioning | None) -> None:
-        """Takes another way of spreading rows over slots."""
+        """Replaces the partitioning; discards the search for the old one."""
         self._rules = replace(self._rules, criteria=replace(self.criteria, partitioning=partitioning))
         self.history, self._pending = self.history.spread(partitioning), None
 
@@ -106,17 +107,17 @@ class Controller:
 
     @property
     def wants_profiles(self) -> bool:
-        """Whether the slots are to profile their operators after the next step."""
+        """True if the slots should profile their operators after the next step."""
         return self._asked is not None
 
     def after(self, seen: Observation, *, is_busy: bool = False) -> DecisionMade | None:
-        """Takes in a batch; returns a decision when one was due and its search has ended.
+        """Adds a batch; returns a decision if one was due and its search has ended.
 
-        While the query `is_busy` with another change, no profiles are asked for, and no change is decided on.
+        While the query `is_busy` with another change, profiles are not requested, and every decision keeps the plan.
         """
         self.history = self._promised(self.history.after(seen), seen.plan)
         if seen.is_migrating or seen.is_shared:
-            # A search that still runs was begun for another plan.
+            # A search that still runs was started for another plan.
             self._pending = self._asked = None
             return None
         if self.history.is_cooling:
@@ -144,7 +145,7 @@ class Controller:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _promised(self, history: History, plan: Plan) -> History:
-        """Notes the promise of a mesh that the query began with, once the rates of its streams are known."""
+        """Returns the history with the expected cost of a mesh that the query began with, once rates are known."""
         expected = self.criteria.expected
         if expected is None or self._is_promised or not history.recent:
             return history
@@ -155,7 +156,7 @@ class Controller:
         return replace(history, promise=Promise(expected.cpu / rows))
 
     def _consider(self, seen: Observation, is_busy: bool) -> None:
-        """Begins the search that is due after a batch, or asks the slots for profiles."""
+        """Starts the search that is due after a batch, or requests profiles from the slots."""
         if self._asked is not None:
             (advisor, why), self._asked = self._asked, None
             if seen.profiles is not None:
@@ -178,7 +179,7 @@ class Controller:
             self.history = replace(self.history, routes=self.history.routes.judged())
 
     def _reason(self, seen: Observation) -> Reason | None:
-        """Returns the first reason to search: an advisor's own, that of the policy, or the schedule of searches."""
+        """Returns the first reason to search: an advisor's own, the policy's, or the schedule of mesh searches."""
         asked = (each.occasion(self.history, seen.batch, seen.plan) for each in self._advisors)
         own = [each for each in asked if each is not None]
         reason = next((each for each in own if each.cause != "schedule"), None)
@@ -195,7 +196,7 @@ class Controller:
         after: Advisor | None = None,
         is_busy: bool = False,
     ) -> bool:
-        """Asks the advisors, or those after one of them, in turn; returns whether one of them acts."""
+        """Passes the reason to the advisors in turn, or to those after one; returns True if one of them acts."""
         names = [each.name for each in self._advisors]
         for advisor in self._advisors[names.index(after.name) + 1 if after else 0 :]:
             match advisor.wants(history, seen.plan, reason):
@@ -220,7 +221,7 @@ class Controller:
         return replace(decision, action="keep", reason=f"{why}; otherwise: {decision.reason}")
 
     def _note(self, name: str, suggestion: Suggestion, *, is_first: bool, is_kept: bool) -> None:
-        """Makes the history remember what an advisor suggested; repeated suggestions to stay are a reason to wait."""
+        """Stores a suggestion in the history; counts consecutive decisions that kept the plan, which delay the next."""
         history = self.history
         count = history.fruitless.get(name, 0) + 1 if is_kept and suggestion.retry is None and not is_first else 0
         self.history = replace(

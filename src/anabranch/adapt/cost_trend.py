@@ -1,9 +1,9 @@
-"""The cost of a row under the running plan, batch by batch: detects that a plan has become more expensive.
+"""Cost regression: detects from the cost of a row in each batch that the running plan has become more expensive.
 
-Work is counted and priced at unit costs, so no clock decides. A batch is expensive if a row costs more than usual and
-more than in any batch by which the plan was judged; only several such batches in a row count, because one or two may be
-over before another plan could help. Limit: while windows fill, rows find more with every batch, and costs are only
-noted.
+Work is counted and priced at unit costs, so decisions depend on no clock. A batch is expensive if a row costs more than
+usual and more than in any batch of the last decision. Only several consecutive expensive batches count, because one or
+two may be over before another plan could help. Limit: while windows fill, rows find more matches with every batch, so
+costs are recorded but not compared.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ from anabranch.cost.units import UnitCosts
 from anabranch.stats.step import StepStatistics
 
 USUAL = 1.2
-"""The factor up to which the cost of a row is usual."""
+"""A row is expensive if it costs more than this multiple of the usual cost."""
 IN_A_ROW = 3
-"""Expensive batches in a row that are no accident."""
+"""The minimum number of consecutive expensive batches that count as a regression."""
 REMEMBERED = 8
-"""Batches that are measured together."""
+"""The number of batches that are measured together."""
 
 
 class Priced(NamedTuple):
     """The work of slots in a batch, at unit costs."""
 
     work: float
-    """Seconds of a core."""
+    """Seconds of one core."""
+
     rows: int
 
 
 def priced(step: StepStatistics, units: UnitCosts) -> Priced:
-    """Prices what slots did in a batch."""
+    """Returns the price of the work of slots in a batch."""
     return Priced(price_of_step(step, units), sum(step.rows_in.values()))
 
 
 @dataclass(frozen=True)
 class CostTrend:
-    """The cost of rows lately, against their cost when the plan was last judged."""
+    """The cost of a row in the latest batches, compared with its cost at the last decision on the plan."""
 
     window: float = 0.0
     """Seconds of event time after which windows are full."""
     passed: float = 0.0
-    """Seconds of event time so far."""
+    """Seconds of event time since the start."""
     batches: int = 0
-    """Batches of the running plan since windows are full."""
+    """Batches of the running plan over full windows."""
     recent: tuple[Priced, ...] = ()
     usual: float = 0.0
-    """Seconds of a core for a row when the plan was last judged; 0 before the first batch."""
+    """Seconds of one core per row at the last decision on the plan; 0 before the first batch."""
     most: float = 0.0
-    """The most that a row cost in one of the batches by which the plan was judged."""
+    """The highest cost of a row in any batch of the last decision."""
     in_a_row: int = 0
-    """Expensive batches up to the latest."""
+    """The number of consecutive expensive batches up to the latest."""
     paid: float = 0.0
-    """Seconds of a core that these batches cost beyond what is usual."""
+    """Seconds of one core that these batches cost beyond the threshold."""
     lasted: float = 0.0
     """Seconds of event time of these batches."""
 
     def after(self, batch: Priced, seconds: float) -> CostTrend:
-        """Takes in a batch, and the event time that passed with it."""
+        """Returns the trend after a batch that took `seconds` of event time."""
         if not batch.rows:
             return self
         now = self if self.is_filled else self.restarted()
@@ -75,41 +76,41 @@ class CostTrend:
         return replace(now, in_a_row=now.in_a_row + 1, paid=now.paid + beyond, lasted=now.lasted + seconds)
 
     def judged(self) -> CostTrend:
-        """Takes the cost of the latest batches as usual: the plan was judged by them, and stays."""
+        """Returns the trend after a decision that kept the plan: the cost of the latest batches becomes usual."""
         rows = sum(each.rows for each in self.recent)
         usual = sum(each.work for each in self.recent) / rows if rows else 0.0
         most = max((each.work / each.rows for each in self.recent), default=0.0)
         return replace(self, usual=usual, most=most, in_a_row=0, paid=0.0, lasted=0.0)
 
     def restarted(self) -> CostTrend:
-        """Begins again with the next batch, which runs another plan."""
+        """Returns the trend without batches, for another plan."""
         return replace(self, batches=0, recent=(), usual=0.0, most=0.0, in_a_row=0, paid=0.0, lasted=0.0)
 
     def has_risen(self, price: float) -> bool:
-        """True once expensive batches in a row have cost more than a search, whose price is in seconds of a core.
+        """Returns True once the consecutive expensive batches have cost more than a search.
 
-        To rent or to buy: waiting has then cost as much as searching does.
+        `price` is that of the search, in seconds of one core. Waiting has then cost as much as the search would have.
         """
         return self.in_a_row >= IN_A_ROW and self.paid > price
 
     @property
     def is_filled(self) -> bool:
-        """True once windows are full."""
+        """True if windows are full."""
         return self.passed >= self.window
 
     @property
     def is_mixed(self) -> bool:
-        """True while windows still hold rows from before those that are expensive."""
+        """True while windows still hold rows from before the expensive batches."""
         return 0 < self.lasted < self.window
 
     @property
     def each(self) -> float:
-        """Seconds of a core for a row of the latest batches; 0 while not known."""
+        """Seconds of one core per row in the latest batches; 0 if unknown."""
         rows = sum(each.rows for each in self.recent)
         return sum(each.work for each in self.recent) / rows if rows else 0.0
 
     @property
     def factor(self) -> float:
-        """The cost of a row of the latest batch over the usual cost."""
+        """The cost of a row of the latest batch divided by the usual cost."""
         latest = self.recent[-1] if self.recent else Priced(0.0, 0)
         return latest.work / latest.rows / self.usual if latest.rows and self.usual else 1.0

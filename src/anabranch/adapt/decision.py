@@ -1,4 +1,7 @@
-"""A decision to change the plan of a running query or to keep it, with the costs and the reason."""
+"""A decision to change the plan of a running query or to keep it, with the costs and the reason.
+
+Invariant: a decision that keeps the plan also has both costs and a reason, so the history explains it.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from anabranch.plan.mesh import Plan
 
 Action: TypeAlias = Literal["migrate", "keep"]
 Origin: TypeAlias = Literal["optimizer", "search", "phases", "promise"]
-"""Who proposes a plan: the optimizer, the search for meshes, the phases of streams that change often, or the promise
-that a mesh broke."""
+"""The source of a proposed plan: the optimizer, a mesh search, the mean costs over phases of frequent changes, or the
+plan before a mesh that costs more than expected."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A plan that the optimizer priced and did not propose, and why."""
+    """A plan that the optimizer priced but did not propose, and the reason."""
 
     plan: Plan
     cost: Resources
@@ -31,26 +34,26 @@ class Rival:
 
 @dataclass(frozen=True)
 class Decision:
-    """To change to the proposed plan, or to keep the one in force."""
+    """The choice to change to the proposed plan or to keep the running plan."""
 
     batch: int
-    """The batch after which it was taken."""
+    """The batch after which it was made."""
     action: Action
     policy: str
     trigger: str
-    """Why a better plan was looked for."""
+    """Why a better plan was searched for."""
     plan: Plan
     cost: Resources
     proposed: Plan
     proposed_cost: Resources
     origin: Origin
     price: Price | None
-    """The migration as estimated; None when the proposed plan is the one in force."""
+    """The estimated cost of the migration; None if the proposed plan is the running plan."""
     reason: str
-    """Why the change was made, or was not."""
+    """Why the plan is changed or kept."""
     statistics: Knowledge
     rivals: tuple[Rival, ...] = ()
-    """The best of the plans that were priced beside the proposed one."""
+    """The best of the other plans that were priced."""
 
     @property
     def strategy(self) -> str | None:
@@ -58,7 +61,7 @@ class Decision:
 
     @property
     def takes_steps(self) -> bool:
-        """Whether the boxes in which the plans differ change one after another."""
+        """True if the boxes in which the plans differ change one after another."""
         return self.price is not None and self.price.steps > 1
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +85,7 @@ class Decision:
 
 
 def _price(price: Price) -> dict[str, Any]:
-    """The price of a migration; boxes are told where they change one after another."""
+    """Returns the price of a migration as JSON, with the number of steps if there are several."""
     numbers = {name: plain_number(value) for name, value in asdict(price).items() if name not in ("steps", "pause")}
     return numbers if price.steps == 1 else {**numbers, "steps": price.steps}
 
@@ -92,7 +95,7 @@ def _numbers(cost: Resources) -> dict[str, Any]:
 
 
 def plain_number(value: Any) -> Any:
-    """A number of Python's own; infinity has no form in JSON."""
+    """Returns a Python float, or None for infinity, which JSON cannot express."""
     if isinstance(value, str):
         return value
     number = float(value)

@@ -1,8 +1,9 @@
-"""What was counted of plans that ran: corrects the model's prices of those plans.
+"""Cost corrections: the ratio between the counted and the modelled cost of plans that ran.
 
-Law: the plan that runs costs what was counted of it, never what another plan would cost. A plan that ran before keeps
-the factor by which its counts differed from the model. A plan that never ran gets the factor of the plan that runs: an
-error that all plans share then cancels out, and no plan is tried only because the model does not know its faults.
+A plan that ran keeps the ratio of its own counts. A plan that never ran gets the ratio of the running plan, so that an
+error common to all plans cancels out, and no plan is tried only because the model underestimates it. Invariant: the
+price of the running plan is its counted cost. Limit: plans that merge inputs keep the model's price, because the work
+of merging is not counted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 
 FULL = 0.9
-"""The share of its rows from which on a window counts as full: rates differ by as much from batch to batch."""
+"""A window counts as full with this fraction of its rows, because rates vary that much from batch to batch."""
 MOST = 32
-"""Plans whose counts are remembered."""
+"""The maximum number of plans whose ratios are kept."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """For plans that ran, by their texts, the factor between what was counted of their joins and the model's price."""
+    """For each plan that ran, by its text, the counted cost of its joins divided by the modelled one."""
 
     factors: Mapping[str, float] = field(default_factory=dict)
 
@@ -41,7 +42,7 @@ class Experience:
         model: ResourceModel,
         graph: JoinGraph,
     ) -> Experience:
-        """Takes in batches of a plan; one that merges inputs keeps the model's price: merging is not counted."""
+        """Returns the ratios updated with the counts of some batches of a plan."""
         if any(pre_groups(plan)) or not seconds:
             return self
         step = merge(steps)
@@ -54,16 +55,16 @@ class Experience:
         return Experience(dict([*others.items(), (str(plan), factor)][-MOST:]))
 
     def price(self, plan: PhysicalPlan, model: ResourceModel, running: PhysicalPlan) -> Resources:
-        """The price of a plan while another runs."""
+        """Returns the corrected price of a plan while `running` is the running plan."""
         usual = self.factors.get(str(running), 1.0)
         cost, base = price_in_turns(plan, model), model.base.cpu
         return replace(cost, cpu=base + max(0.0, cost.cpu - base) * self.factors.get(str(plan), usual))
 
 
 def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds: float) -> ResourceModel:
-    """The model of batches whose windows were as full as their states were: while they fill, less is found in them.
+    """Returns the model for windows that are only as full as the measured states, as while a query starts.
 
-    Of the rows of its own batch a row meets half on average.
+    A row meets half of the rows of its own batch on average.
     """
     held = {state.state: state.rows / batches for state in step.states}
     windows = []
@@ -76,6 +77,6 @@ def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds:
 
 
 def longest_window(query: Query) -> float:
-    """Seconds for which rows stay, at most: by the longest window that ends, or for less where bands let them go."""
+    """Returns the longest time in seconds that rows are kept, by finite windows and by bands that shorten them."""
     spans = lifetimes([query])
     return max((spans[name] / 1e6 for name in query.graph.names if spans.get(name, FOREVER) < FOREVER), default=0.0)

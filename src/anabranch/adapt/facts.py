@@ -1,4 +1,7 @@
-"""What the driver knows of a batch, as values that the steering is given."""
+"""Facts about a committed batch, from the driver to the steering, as values.
+
+Invariant: a fact that the driver does not know is None, never zero.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """A committed batch as the driver saw it."""
+    """A committed batch as measured by the driver."""
 
     batch: int
     seconds: float | None
-    """Event time that passed with the batch; None when it is not known, as with the first batch."""
+    """Seconds of event time that the batch covers; None if unknown, as for the first batch."""
     waiting: int | None = None
-    """Rows that the batch took."""
+    """The rows of the batch."""
     behind: float | None = None
-    """Seconds from its newest event time to the time of day."""
+    """Seconds from the newest event time to the time of day."""
     period: float | None = None
-    """Seconds of wall clock from the batch before to this one; None when it is not known."""
+    """Wall-clock seconds from the previous batch to this one; None if unknown."""
     trigger: float | None = None
-    """Seconds of the whole trigger, with what the host does around the slots; None when it is not known."""
+    """Seconds of the whole trigger, including the host's work outside the slots; None if unknown."""
     cores: int | None = None
-    """Tasks that can run at once; None when it is not known."""
+    """The number of tasks that can run concurrently; None if unknown."""
     backlog: float | None = None
-    """Rows that waited in the sources when the batch before had ended, as they say; None where none says."""
+    """Rows that waited in the sources at the end of the previous batch; None if no source reports them."""
 
     def rows_waiting(self, first: float | None) -> float | None:
-        """Rows that waited at the inputs when the batch began; None where that is not known.
+        """Returns the rows that waited at the inputs when the batch began; None if unknown.
 
-        `first` is how far behind the time of day the query was in the first batch that counts.
+        `first` is the lag behind the time of day, in seconds, in the first batch of the comparison.
         """
         return rows_waiting(self.waiting, self.backlog, self.behind, first, self.seconds)
 
@@ -37,9 +40,9 @@ class BatchFacts:
 def rows_waiting(
     taken: int | None, backlog: float | None, behind: float | None, first: float | None, seconds: float | None
 ) -> float | None:
-    """Rows that a batch took, and those that wait in the sources.
+    """Returns the rows of a batch and those that still wait in the sources.
 
-    Where the sources do not say, these are what came in the time by which the query has fallen further behind.
+    If the sources do not report the latter, they are estimated from the increase of the lag since the first batch.
     """
     if taken is None:
         return backlog
@@ -52,12 +55,12 @@ def rows_waiting(
 
 @dataclass(frozen=True)
 class Moment:
-    """Event time between two batches."""
+    """The event times that are known between two batches."""
 
     newest: int | None = None
-    """The largest event time that any row has had; None while there was no row."""
+    """The largest event time of any row so far; None before the first row."""
     is_over: Callable[[int], bool] = lambda _: False
-    """True of an event time once no row before it can be part of a result any more."""
+    """Returns True for an event time if no row before it can be part of a further result."""
 
 
 AT_START = Moment()

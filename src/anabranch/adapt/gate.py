@@ -1,12 +1,14 @@
 """The gate: the thresholds that a change of plan must pass.
 
-A proposed plan passes when it needs less of the scarce resource than the plan in force by a ratio *and* by an amount,
-and what it saves within the horizon is at least what the migration costs. Scarce is what the objective names; where
-both count (`qualified`), the one of which the plan in force takes the larger share. A plan that breaks its limits is
-left for one that keeps them without ratio and amount, but never without pay-back: then scarce is what it has too little
-of, even if the objective names the other. While a migration lasts, the states of both plans are held: a plan that keeps
-its limit on memory is not left by a way that breaks it. All rates are per second of event time, so a replay at ten
-times the speed decides as the live stream did.
+A proposed plan passes if it needs less of the scarce resource than the running plan, by a ratio *and* by an amount, and
+if it saves at least the cost of the migration within the horizon. The scarce resource is that of the objective; for
+`qualified`, it is the one of which the running plan uses the larger share. If the running plan exceeds a limit and the
+proposed one exceeds none, ratio and amount are not required, but payback is. The scarce resource is then the one whose
+limit is exceeded, whatever the objective.
+
+During a migration, the states of both plans are held. If the running plan keeps the limit on memory, a migration that
+exceeds it is refused. Invariant: all rates are per second of event time, so a replay at ten times the speed gives the
+same decisions.
 """
 
 from __future__ import annotations
@@ -29,20 +31,20 @@ class Gate:
     """The thresholds."""
 
     ratio: float = 1.2
-    """The plan in force needs this many times what the proposed one needs, or more."""
+    """The running plan must need at least this multiple of what the proposed plan needs."""
     cores: float = 0.005
-    """Cores saved, at least, when CPU is what is scarce and the length of triggers is not known."""
+    """The minimum number of cores saved if CPU is scarce and the length of triggers is unknown."""
     share: float = 0.01
-    """The share of a whole trigger that a change saves, at least, where the length of triggers is known."""
+    """The minimum fraction of a whole trigger that is saved, if the length of triggers is known."""
     bytes: float = 1_000_000.0
-    """Bytes saved, at least, when memory is."""
+    """The minimum number of bytes saved if memory is scarce."""
     horizon: float = 600.0
-    """Seconds of event time within which a migration must have paid for itself."""
+    """Seconds of event time within which a migration must pay back."""
     cool_down: Interval = TEN_BATCHES
-    """After a migration nothing is decided for so long."""
+    """The time after a migration during which nothing is decided."""
 
     def within(self, trigger: float | None, batch: float, slots: int) -> Gate:
-        """Returns the gate for triggers of so many seconds that take in so much event time, over so many slots.
+        """Returns the gate for triggers of `trigger` seconds that each cover `batch` seconds of event time.
 
         >>> Gate().within(0.15, 1.0, 2).cores
         0.003
@@ -54,12 +56,14 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verdict:
+    """Whether a change passed the gate, and why."""
+
     passed: bool
     reason: str
 
 
 def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource:
-    """The resource by which the two plans are compared: one whose limit is broken, whatever the objective."""
+    """Returns the resource by which two plans are compared: one whose limit is exceeded, or that of the objective."""
     over_cpu, over_memory = current.cpu > budget.total_cpu, current.memory > budget.total_memory
     if over_cpu != over_memory:
         return "cpu" if over_cpu else "memory"
@@ -72,7 +76,7 @@ def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource
 def judge(
     gate: Gate, current: Resources, proposed: Resources, price: Price, objective: Objective, budget: Budget
 ) -> Verdict:
-    """Judges whether the proposed plan may replace the current one at that price, with the reason."""
+    """Decides whether the proposed plan may replace the current one at this migration price."""
     if budget.allows(current) and not budget.allows(proposed):
         return Verdict(False, "the proposed plan is over its limits")
     if not has_memory_for(price, current, budget):
@@ -103,9 +107,9 @@ def judge(
 
 
 def has_memory_for(price: Price, current: Resources, budget: Budget) -> bool:
-    """Whether the limit on memory has room for what a migration holds beside the state, or is broken already."""
+    """Returns True if the additional memory of a migration is within the limit, or if the limit is already exceeded."""
     if current.memory > budget.total_memory:
-        return True  # nothing is left to keep, and every way out of it holds more for a while
+        return True  # every migration to a smaller plan holds more for a while
     return current.memory + price.memory <= budget.total_memory
 
 

@@ -1,8 +1,9 @@
-"""When a running set of queries changes its grid: the rates of its streams have changed, and copies cost too much.
+"""Proposes another grid for a running set of queries if the rates of its streams have changed and copies cost too much.
 
-Every report has the rows of each relation, so watching is free. The grid that suits the rows of the latest batches is
-compared with the one in force. A change must win by the amount of the balance settings and pay back within their
-horizon, as a move of groups must; and it takes effect in the same way, as another table.
+The grid that fits the rows of the latest batches is compared with the current one. Every report counts the rows of each
+relation, so no extra measurement is needed. As for a move of groups, a change must save the amount in the balance
+settings and pay back within their horizon, and it takes effect as a new table. Limit: a grid that sends no copies is
+never changed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 
 ChooseGrid: TypeAlias = Callable[[Mapping[str, float]], Partitioning]
-"""Chooses the grid that suits the traffic of relations, over as many slots as there are."""
+"""Returns the grid that fits the traffic of relations, over all slots."""
 
 BETTER = 1.1
-"""A grid that sends fewer bytes than another by less than this factor is about as good."""
+"""The minimum factor by which a proposed grid must reduce the bytes sent."""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class GridWatch:
     _rows: deque[dict[str, int]] = field(default_factory=deque)
 
     def note(self, reports: SlotReports) -> None:
-        """Takes in the rows of a batch."""
+        """Adds the rows of a batch."""
         rows: dict[str, int] = {}
         for report in reports.values():
             for name, count in report.rows.items():
@@ -44,11 +45,11 @@ class GridWatch:
             self._rows.popleft()
 
     def decided(self) -> None:
-        """Begins anew."""
+        """Forgets all batches, after a decision."""
         self._rows.clear()
 
     def propose(self, table: Partitioning, reports: SlotReports) -> GridChange | None:
-        """Another grid for the rows of the latest batches; None where that in force is about as good."""
+        """Returns another grid for the rows of the latest batches; None if the current one is about as good."""
         if table.slots == 1 or table.is_partition or not self._rows:
             return None
         rows = {name: sum(each.get(name, 0) for each in self._rows) / len(self._rows) for name in table.relations}
@@ -64,12 +65,12 @@ class GridWatch:
         return found if found.gain >= BETTER else None
 
     def objection(self, found: GridChange) -> str | None:
-        """Why a query should not change its grid by itself; None where the change pays."""
+        """Returns why a change of the grid does not pay; None if it does."""
         return self.settings.objection(found.saved, found.bytes)
 
 
 def matching_share(report: SlotReport) -> float:
-    """The share of a slot's work that grows with matches: what its joins did, of all that its engine did."""
+    """Returns the share of a slot's work that grows with matches: the time of its joins over that of its engine."""
     seconds = report.statistics.seconds
     joining = sum(spent for part, spent in seconds.items() if part not in ("append", "insert", "drop"))
     whole = sum(seconds.values())
@@ -77,7 +78,7 @@ def matching_share(report: SlotReport) -> float:
 
 
 def _widths(table: Partitioning, reports: SlotReports) -> dict[str, float]:
-    """Bytes of a row in the base state of each relation, as it travels."""
+    """Returns the bytes of a row of each relation as it is sent, estimated from its base state."""
     states = {state.state: state for state in merged_statistics(reports.values()).states}
     return {
         name: WIRE_BYTES + (states[name].bytes / states[name].rows if name in states and states[name].rows else 0.0)

@@ -1,8 +1,8 @@
 """The measured history of slots that adapt together: recent batches, statistics, phases, and the trend of costs.
 
-A `History` is a frozen value. Each batch and each decision makes a new one, and every question about it is a pure
-function: whether the streams have settled, how far they have drifted, whether the last change is too recent. Limit: a
-selectivity that the running plan never evaluates keeps its last known value.
+Invariant: a `History` is a frozen value. Each batch and each decision creates a new one, and everything derived from it
+is a pure function: whether the streams have settled, how far they have drifted, whether the last change is too recent.
+Limit: a selectivity that the running plan never evaluates keeps its last known value.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
 TREND = 64
-"""Batches in which a trend is looked for."""
+"""The maximum number of batches in which policies look for a trend."""
 MOST_PATIENCE = 8
-"""Intervals that a change of statistics waits at most."""
+"""The maximum number of intervals that a change of statistics waits."""
 TELLING_BATCHES, TELLING_ROWS = 3, 1_000
-"""Batches, and rows of each stream in them, that are enough for the first decision."""
+"""The minimum number of batches, and of rows of each stream in them, for the first decision."""
 MOST_PLANS = 32
-"""Plans that are remembered as candidates of later decisions."""
+"""The maximum number of plans that are kept as candidates of later decisions."""
 CHANCE = 3.0
-"""Standard deviations up to which a difference of counts is chance: one count in 370 differs by more."""
+"""A difference of counts of up to this many standard deviations is attributed to chance (exceeded once in 370)."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,23 @@ class Observation:
     batch: int
     plan: Plan
     read: Callable[[], StepStatistics]
-    """Adds up the statistics of the slots; most batches of a set are never asked for them."""
+    """Returns the summed statistics of the slots; called on demand, because most batches do not need them."""
     seconds: float | None
-    """Event time that passed with it; None when that is not known, as with the first batch."""
+    """Seconds of event time that it covers; None if unknown, as for the first batch."""
     waiting: int | None = None
-    """Rows that waited at the inputs when it began and that it took."""
+    """The rows of the batch, which waited at the inputs when it began."""
     behind: float | None = None
-    """Seconds from its newest event time to the time of day when it was done."""
+    """Seconds from its newest event time to the time of day at its end."""
     is_migrating: bool = False
-    """Whether the plan was being changed during any of it."""
+    """Whether a change of the plan was in progress during the batch."""
     backlog: float | None = None
-    """Rows that wait in the sources; None where no source reports it."""
+    """Rows that wait in the sources; None if no source reports them."""
     trigger: float | None = None
-    """Seconds of the whole trigger; None where the host does not know it."""
+    """Seconds of the whole trigger; None if unknown."""
     profiles: tuple[OperatorProfile, ...] | None = None
-    """The profiles of all slots together, if they were asked for."""
+    """The profiles of all slots, if they were requested."""
     is_shared: bool = False
-    """Whether the plan shares a join: then it is decided on with the other queries."""
+    """Whether the plan shares a join; then `advisors.sharing` decides on it."""
 
     @cached_property
     def step(self) -> StepStatistics:
@@ -77,19 +77,19 @@ class Observation:
 
     @cached_property
     def matches(self) -> tuple[int, int]:
-        """Rows, and the matches that they found."""
+        """The number of rows, and of matches that they found."""
         return sum(self.step.rows_in.values()), sum(probe.matches for probe in self.step.probes)
 
 
 @dataclass(frozen=True)
 class Since:
-    """The stretch since the last decision, or since the plan was last being changed."""
+    """Counts since the last decision, or since the last batch with a plan change in progress."""
 
     batches: int = 0
     seconds: float = 0.0
     waiting: tuple[float, ...] = ()
     behind: float | None = None
-    """How far behind the first batch of the stretch was."""
+    """Seconds by which the first of these batches was behind the time of day."""
 
     def after(self, seen: Observation) -> Since:
         behind = seen.behind if self.behind is None else self.behind
@@ -107,13 +107,13 @@ class Flow:
     """The rates of some slots, per second of event time, and the size of their state."""
 
     rates: Mapping[str, float]
-    """Rows, by relation."""
+    """Rows per second, by relation."""
     results: float
     state_bytes: float
     batch: float
     """Seconds between batches."""
     step: StepStatistics = field(default_factory=StepStatistics, compare=False)
-    """What the slots counted in the batches."""
+    """The counts of the slots in the batches."""
     batches: int = field(default=1, compare=False)
 
     @property
@@ -127,7 +127,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Promise:
-    """The expected cost of a row under a mesh, in seconds of a core, when the mesh was taken."""
+    """The expected cost of a row under a mesh at its decision, in seconds of one core."""
 
     each: float
     left: Plan | None = None
@@ -138,15 +138,15 @@ class Promise:
 
 @dataclass(frozen=True)
 class History:
-    """Everything that is known of the batches of some slots of a query."""
+    """The measurements and decisions of some slots of one query."""
 
     query: Query
     partitioning: Partitioning | None = None
     units: UnitCosts = ENGINE
     remember: int = REMEMBERED
-    """Batches that are measured together."""
+    """The number of batches that are measured together."""
     cool_down: Interval = TEN_BATCHES
-    """After a change of plan nothing is decided for so long."""
+    """The time after a change of plan during which nothing is decided."""
     recent: tuple[Observation, ...] = ()
     """The latest batches of the running plan."""
     known: Knowledge = field(default_factory=Knowledge)
@@ -158,27 +158,27 @@ class History:
     trend: CostTrend = field(default_factory=CostTrend)
     routes: RouteTrend = field(default_factory=RouteTrend)
     promise: Promise | None = None
-    """The promise of the running mesh, until it is tested."""
+    """The expected cost of the running mesh; compared with its counted cost once."""
     correction: float = 1.0
-    """The cost of the last mesh that was tested over its promise, at least 1."""
+    """The counted cost of the last tested mesh divided by its expected cost, at least 1."""
     experience: Experience = field(default_factory=Experience)
     plans: Mapping[str, PhysicalPlan] = field(default_factory=dict)
-    """Plans that ran or were listed, by their texts: candidates of later decisions."""
+    """Plans that ran or were listed, by their texts; candidates of later decisions."""
     passed: float = 0.0
-    """Event time so far."""
+    """Seconds of event time so far."""
     spent: float = 0.0
-    """Seconds so far: of whole triggers, or of a core where their length is not known."""
+    """Seconds of work so far: of whole triggers or, if their length is unknown, of one core."""
     profiled: int = 0
-    """Times that the slots profiled their operators."""
+    """How many times the slots have profiled their operators."""
     is_cooling: bool = False
     unsettled: int = 0
-    """Times that a decision waited because the streams were changing."""
+    """How many batches a decision has waited because the streams were changing."""
     changed_at: float | None = None
-    """Event time at which a change began that no decision has taken in yet."""
+    """The event time, on the scale of `passed`, at which a change began that no decision has used yet."""
     fruitless: Mapping[str, int] = field(default_factory=dict)
-    """Decisions in a row that kept the plan, by the advisor that proposed."""
+    """The number of consecutive decisions that kept the plan, by advisor."""
     retry: float | None = None
-    """Seconds of a phase after which a postponed change is considered again."""
+    """Length of the phase, in seconds, at which a postponed change is reconsidered; None if nothing was postponed."""
 
     @classmethod
     def empty(cls, query: Query, partitioning: Partitioning | None, units: UnitCosts, **settings: Any) -> History:
@@ -188,7 +188,8 @@ class History:
     # --- what happened ------------------------------------------------------------------------------------------------
 
     def after(self, seen: Observation) -> History:
-        """Takes in a batch. Batches in which the plan was being changed measure neither plan, and are not kept."""
+        """Returns the history after a batch; batches with a plan change in progress are not kept, since they mix plans.
+        """
         if seen.is_migrating:
             return replace(self.forgetting(), since=Since(), is_cooling=True)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
@@ -210,15 +211,19 @@ class History:
         )
 
     def forgetting(self) -> History:
-        """Drops the recent batches: counts of another plan say nothing of the next one. Statistics are kept."""
+        """Returns the history without the recent batches, because counts apply to one plan only; keeps the statistics.
+        """
         return replace(self, known=self.statistics, recent=(), trend=self.trend.restarted(), routes=RouteTrend())
 
     def spread(self, partitioning: Partitioning | None) -> History:
-        """Takes another way of spreading rows over slots; counts under the last one no longer hold."""
+        """Returns the history for another partitioning, without the counts under the old one."""
         return replace(self, partitioning=partitioning, known=self.statistics, recent=())
 
     def waiting_to_settle(self) -> History:
-        """Takes in that a decision waits because the streams are changing; batches before the change do not count."""
+        """Returns the history after a decision was delayed because the streams are changing.
+
+        Drops the earlier half of the recent batches, which may precede the change.
+        """
         earlier, later = self._halves
         now = replace(self, unsettled=self.unsettled + 1, recent=later)
         if self.changed_at is not None:
@@ -227,7 +232,7 @@ class History:
         return replace(now, changed_at=self.passed - _seconds(later), phases=phases)
 
     def decided(self, known: Knowledge) -> History:
-        """Takes in that a decision was made with these statistics; later ones are compared with them."""
+        """Returns the history after a decision with these statistics, which become the baseline."""
         changed = self.passed - self.changed_at if self.changed_at is not None else 0.0
         return replace(
             self,
@@ -241,13 +246,16 @@ class History:
         )
 
     def remembering(self, found: Iterable[PhysicalPlan]) -> History:
-        """Adds plans to the candidates of later decisions; plans that ran are kept the longest."""
+        """Returns the history with additional candidates of later decisions; plans that ran are kept the longest."""
         tried = {name: plan for name, plan in self.plans.items() if name in self.experience.factors}
         latest = {**self.plans, **{str(plan): plan for plan in found}}
         return replace(self, plans={**tried, **dict(list(latest.items())[-MOST_PLANS:])})
 
     def recalling(self, decisions: Sequence[Mapping[str, Any]]) -> History:
-        """Takes over statistics and plans of decisions of an earlier run, given as JSON; skips what cannot be read."""
+        """Returns the history with statistics and plans of an earlier run's decisions, given as JSON.
+
+        Skips decisions that cannot be read.
+        """
         graph, grouping, now = self.query.graph, self.query.merging, self
         for record in decisions[-MOST_PLANS:]:
             with suppress(AnabranchError, AttributeError, KeyError, TypeError, ValueError):
@@ -260,17 +268,18 @@ class History:
 
     @property
     def measured_seconds(self) -> float:
-        """Event time of the recent batches."""
+        """Seconds of event time of the recent batches."""
         return _seconds(self.recent)
 
     @cached_property
     def statistics(self) -> Knowledge:
-        """The statistics of the recent batches, over those of earlier ones."""
+        """The statistics of the recent batches, completed by those of earlier ones."""
         return self._measure(self.recent, self.known) if self.measured_seconds else self.known
 
     @cached_property
     def is_settled(self) -> bool:
-        """True when the later batches are like the earlier ones, or when a decision has waited for that long enough."""
+        """True if the two halves of the recent batches have similar statistics, or a decision has waited long enough.
+        """
         earlier, later = self._halves
         if not _seconds(earlier) or not _seconds(later) or self.unsettled >= self.remember:
             return True
@@ -320,18 +329,18 @@ class History:
 
     @property
     def tests_promise(self) -> bool:
-        """Whether the running mesh is held against its promise: with its first batches over full windows."""
+        """True if the running mesh has an expected cost and runs its first batches over full windows."""
         return self.promise is not None and self.remember <= self.trend.batches < 2 * self.remember
 
     @property
     def trigger(self) -> float | None:
-        """Seconds of a whole trigger, on average over the recent batches; None where it is not known."""
+        """The mean seconds of a whole trigger over the recent batches; None if unknown."""
         known = [each.trigger for each in self.recent if each.trigger is not None]
         return sum(known) / len(known) if known else None
 
     @cached_property
     def flow(self) -> Flow | None:
-        """The rates of the recent batches whose rows match as those of the latest do; None while not known."""
+        """The rates of the latest batches with similar numbers of matches per row; None if there are none."""
         alike = self.recent[len(self.recent) - self._alike :]
         seconds = _seconds(alike)
         if not seconds:
@@ -355,7 +364,7 @@ class History:
 
     @property
     def _alike(self) -> int:
-        """Of the recent batches, how many of the latest find as many matches for a row as those after them."""
+        """The number of latest batches that each have as many matches per row as those after it."""
         rows = matches = count = 0
         for seen in reversed(self.recent):
             more, found = seen.matches

@@ -1,12 +1,13 @@
-"""Holds a running query against its limits: whether it keeps up with its input, and whether its slots have the memory.
+"""Monitors the limits of a running query: whether it keeps up with its input, and whether its slots stay within memory.
 
-A plan within its limits is expected to keep up. Where rows wait longer and longer all the same, an estimate is wrong:
-Spark costs more here than was calibrated, the machine does something else, or the trigger takes too few rows. That is
-recorded with the figures by which to tell, once, and again only after the query has caught up. The same holds for
-memory: what a slot has, with what Spark needs around it, against the limit.
+A plan within its limits is expected to keep up. If the backlog grows steadily nevertheless, an estimate is wrong: Spark
+costs more than was calibrated, other programs use the machine, or the trigger takes too few rows. The monitor then
+writes a record with the measured and the estimated figures. In the same way it compares the state of a slot plus the
+host's memory with the limit. The backlog is that reported by the sources or, if they report none, it is estimated from
+the lag behind the time of day.
 
-The loop decides without this room; where there is no loop, nobody else would notice. Rows wait by what the sources say,
-else by how far the query falls behind the time of day.
+Invariant: an exceeded limit is recorded once, and again only after it was kept in between. Limit: the monitor changes
+no plan.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The statistics of a running query: the numbers of its latest batches, over those of earlier ones.
+"""Measured statistics of a running query: numbers of the latest batches, else of earlier ones.
 
-The latest batches are measured together, so each counts by the evidence it brings. A number that they could not measure
-keeps the value it had; one that was never measured is absent. Neither is zero.
+The latest batches are measured together, so each is weighted by its rows. Invariant: a number that the latest batches
+do not determine keeps its last value, and a number that was never measured is absent; neither becomes zero.
 
-Limit: a selectivity that the plan in force never looks up stays at what an earlier plan saw, however old that is.
+Limit: a selectivity that the running plan never evaluates keeps the value that an earlier plan measured, however old.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Knowledge:
     """Rows of tables."""
 
     def renewed(self, measured: FixedStatistics, batch: float) -> Knowledge:
-        """The knowledge after some batches were measured.
+        """Returns the statistics updated with those of the latest batches.
 
         >>> Knowledge({"a": 8.0, "b": 3.0}).renewed(FixedStatistics(rates={"a": 4.0}), 1.0).rates
         {'a': 4.0, 'b': 3.0}
@@ -45,13 +45,13 @@ class Knowledge:
 
     @property
     def view(self) -> FixedStatistics:
-        """The numbers as optimizers read them."""
+        """The numbers as a view for optimizers."""
         return FixedStatistics(
             self.rates, self.filters, self.selectivities, groups=self.groups, rows=self.rows, provenance="measured"
         )
 
     def distance(self, other: Knowledge) -> float:
-        """The largest factor by which a rate, selectivity or number of groups differs, infinite where one is unknown.
+        """Returns the largest factor between two values of a number; infinity if one side lacks a number.
 
         >>> Knowledge({"a": 8.0}).distance(Knowledge({"a": 10.0}))
         1.25
@@ -60,7 +60,7 @@ class Knowledge:
         return max((factor for mine, theirs in both for factor in _factors(mine, theirs)), default=1.0)
 
     def drift(self, other: Knowledge) -> float:
-        """Like `distance`, over the numbers that both sides know."""
+        """Returns the distance over the numbers that both sides have."""
         return self._shared_with(other).distance(other._shared_with(self))
 
     def _shared_with(self, other: Knowledge) -> Knowledge:
@@ -76,7 +76,7 @@ class Knowledge:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
-        """Reads knowledge that was written; raises an error where the value is not one."""
+        """Reads statistics written by `to_json`; raises an error for any other value."""
         rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS[:-1])
         rows = dict(value.get("rows", {}))
         known = FixedStatistics(rates, filters, selectivities, groups=groups, rows=rows)

@@ -1,4 +1,7 @@
-"""From the reports of one batch to the loads of slots and groups, and to the price of the copies that a table sends."""
+"""Computes the loads of slots and groups from the reports of one batch, and the price of the copies that a table sends.
+
+Limit: the slots must have counted their rows by cell in this batch.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from anabranch.stats.report import SlotReport, SlotReports
 def measured_loads(
     table: Partitioning, reports: SlotReports, load_of: Callable[[SlotReport], float] = lambda report: report.cpu
 ) -> Loads:
-    """The loads of slots and groups from one batch in which the slots counted their rows by cell.
+    """Returns the loads of slots and groups in one batch in which the slots counted their rows by cell.
 
-    Rows that groups have left behind in a slot do not count: they leave by themselves.
+    Rows of groups that have left a slot do not count as its state, because they expire without further cost.
     """
     slots = [
         SlotLoad(load_of(report), report.statistics.state_bytes * (1 - report.left), matching_share(report))
@@ -29,12 +32,12 @@ def measured_loads(
 
 
 def rows_by_cell(reports: SlotReports) -> dict[str, np.ndarray]:
-    """The rows of a counted batch by relation and cell."""
+    """Returns the rows of a counted batch by relation and cell."""
     return _summed([report.cells for report in reports.values()])
 
 
 def frequent_keys(reports: SlotReports) -> dict[str, KeyCounts]:
-    """The frequent values of keys in a counted batch, by the code of their dimension."""
+    """Returns the frequent values of keys in a counted batch, by the code of their dimension."""
     return merge_keys(report.keys or {} for report in reports.values())
 
 
@@ -47,7 +50,11 @@ def _summed(several: Sequence[Mapping[str, tuple[int, ...]] | None]) -> dict[str
 
 
 def price_of_copies(table: Partitioning, loads: Loads, reports: SlotReports) -> Callable[[Partitioning], float]:
-    """The price of the copies that a table sends: what the slots spent on a row, for each row that a slot is sent."""
+    """Returns a function that prices the copies that a table sends.
+
+    Each copy costs what the slots spent on a row they received, without its matches. The price is 0 if no table of this
+    grid copies rows.
+    """
     cells = rows_by_cell(reports)
 
     def sent(other: Partitioning) -> float:
@@ -65,12 +72,12 @@ def price_of_copies(table: Partitioning, loads: Loads, reports: SlotReports) -> 
 
 
 def _is_one_to_one(table: Partitioning) -> bool:
-    """True when every relation has a coordinate on every axis: then no table copies rows."""
+    """Returns True if every relation has a coordinate on every axis, so that no table copies rows."""
     return all(d.share == 1 or d.relations >= table.relations for d in table.dimensions)
 
 
 def even_loads(table: Partitioning) -> Loads:
-    """Loads by which every group costs the same."""
+    """Returns loads in which every group costs the same."""
     each = [1.0] * table.groups
     slots = tuple(SlotLoad(float(len(table.groups_of(slot))), 0.0) for slot in range(table.slots))
     return Loads(slots, tuple(each), tuple(each))

@@ -1,7 +1,7 @@
-"""The names of heavy keys in records and progress: by a hash, or by value where the user allows it.
+"""Names heavy keys in records and progress: by a hash or, if the user allows it, by value.
 
-A key may be personal data, so its value is shown only with `show_keys`. Values of types that do not fit a code, such as
-text, are not known to the driver; these keys keep their hash.
+A key may be personal data, so its value is shown only with `show_keys`. Limit: the driver has only the code of a key.
+For types whose values cannot be restored from the code, such as text, the name has the hash.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def by_hash(key: HeavyKey) -> str:
-    """The hash of the value, after the name of its key class."""
+    """Returns the name of the key class and the hash of the value."""
     return key.name
 
 
 def by_value(graph: JoinGraph) -> NameKey:
-    """The value itself, after the expressions that are compared; a hash where the code does not tell the value."""
+    """Returns a function that names a key by its expressions and its value, or by hash if the value is unknown."""
     classes = {key.name: key for key in graph.keys}
 
     def name(key: HeavyKey) -> str:

@@ -1,18 +1,17 @@
-"""When to look for a better plan: four policies, which only suggest (Zhu 2006, 26.1).
+"""Policies: four rules that say when to search for a better plan (Zhu 2006, 26.1).
 
 - *periodic*: at every interval.
-- *data-driven*: when rates or selectivities have moved away from what the last decision rested on; at the end of an
-  interval, or at once when eager. The first decision does not wait for the interval if the first batches have rows
-  enough: what the first plan rested on may have been a guess.
-- *memory-driven*: when the state comes near to the memory there is, or the rows that wait at the inputs have become
-  more and more. A batch takes the rows that have waited for it; where its source lets it take only some, the others
-  show in how far the query falls behind the time of day. A jump in a single batch is not a trend: it may be gone before
-  a new plan helps.
-- *refined memory-driven*: watches the rows inside the plan as well, where a wrong join order shows first. The
-  dissertation means the queues between operators; this engine drains those in every batch, so what counts here are the
-  intermediate combinations that a batch made.
+- *data-driven*: when rates or selectivities differ from those of the last decision; at the end of an interval, or
+  immediately if eager. The first decision does not wait for the interval if the first batches have enough rows, because
+  the first plan may rest on assumed statistics.
+- *memory-driven*: when the state approaches the available memory, or the number of waiting rows grows steadily. A batch
+  takes the rows that have waited for it. If the source limits the batch, the remaining rows show as growing lag behind
+  the time of day. A jump in a single batch is not a trend, because it may be over before a new plan helps.
+- *refined memory-driven*: also when the number of rows inside the plan grows, where a wrong join order shows first. In
+  the dissertation these are the queues between operators. This engine empties the queues in every batch, so it counts
+  the intermediate combinations of a batch.
 
-Policies compare with the situation at the last decision, so a slow drift is not lost in small steps.
+Invariant: policies only suggest. They compare with the last decision, so a slow drift is not lost in small steps.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 @dataclass(frozen=True)
 class Interval:
-    """A stretch of batches, of event time in seconds, or of both; it has passed when both have."""
+    """A number of batches and of seconds of event time; it has passed when both have passed."""
 
     batches: int = 0
     seconds: float = 0.0
@@ -47,10 +46,10 @@ class Trend:
 
     batches: int = 5
     growth: float = 1.3
-    """The factor between the first and the last of the batches."""
+    """The minimum factor between the first and the last of the batches."""
 
     def holds(self, values: Sequence[float]) -> bool:
-        """True when the latest values never fell, grew enough, and did not grow mostly in one jump.
+        """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
 
         >>> Trend(4, 1.3).holds([9, 10, 12, 14, 16]), Trend(4, 1.3).holds([10, 10, 10, 40])
         (True, False)
@@ -71,9 +70,9 @@ STEADY = Trend()
 Cause: TypeAlias = Literal[
     "first", "interval", "statistics", "cost", "memory", "backlog", "intermediate", "lasting", "schedule", "routes"
 ]
-"""Why a better plan is searched for: the first statistics are in, the interval has passed, statistics or the cost of a
-row have changed, memory is short, the backlog or the intermediate rows grow, the streams have stayed as they are for as
-long as a postponed change needed, a search for routes is scheduled, or the routes of a mesh have drifted."""
+"""The cause of a search, in this order: first statistics, end of the interval, changed statistics, changed cost of a
+row, memory pressure, growing backlog, growing intermediate rows, a phase long enough for a postponed change, the
+schedule of mesh searches, or drift of the routes of a mesh."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ class Reason:
 
     @property
     def is_change(self) -> bool:
-        """Whether the streams have changed, as far as this reason tells."""
+        """True if the cause is a change of the streams."""
         return self.cause in ("statistics", "cost", "routes")
 
 
 class Situation(Protocol):
-    """What policies ask of the history of a query (`adapt.history`); everything is computed on demand."""
+    """The part of a query's history (`adapt.history`) that policies use; everything is computed on demand."""
 
     @property
     def batches(self) -> int:
@@ -113,7 +112,7 @@ class Situation(Protocol):
 
     @property
     def waiting(self) -> Sequence[float]:
-        """Rows that waited at the inputs, for each batch since the last decision that knows it."""
+        """Rows that waited at the inputs, for each batch since the last decision for which they are known."""
 
     @property
     def between(self) -> Sequence[float]:
@@ -121,26 +120,26 @@ class Situation(Protocol):
 
     @property
     def is_telling(self) -> bool:
-        """Whether nothing has been decided yet, and the first batches have enough rows to decide by."""
+        """True if there was no decision yet and the first batches have enough rows for one."""
 
     @property
     def patience(self) -> int:
-        """Intervals to wait; grows with decisions in a row that kept the plan."""
+        """The number of intervals to wait, which grows with consecutive decisions that kept the plan."""
 
 
 class Policy(Protocol):
-    """A rule that says when to look for a better plan."""
+    """A rule that says when to search for a better plan."""
 
     @property
     def name(self) -> str:
         """The name in settings and decisions."""
 
     def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
-        """Returns the reason to search now, or None; `allowed` is the bytes of state that the limits leave."""
+        """Returns the reason to search now, or None; `allowed` is the number of bytes of state within the limits."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether only its own suggestions count, not that the plan has become more expensive."""
+        """True if only its own suggestions count, and a cost regression of the plan does not."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class DataDriven:
 
     @property
     def is_strict(self) -> bool:
-        """Who is eager decides on every change, whatever that costs."""
+        """True if eager: then every change of statistics leads to a decision, whatever it costs."""
         return self.eager
 
     def suggestion(self, seen: Situation, allowed: float) -> Reason | None:
@@ -178,7 +177,7 @@ class DataDriven:
         if factor < self.threshold:
             return None
         if math.isinf(factor):
-            # Something is measured for the first time, or no longer: a plan counts other joins than the one before.
+            # Some number is new or missing, because the plan counts other joins than the previous one.
             return Reason("interval", "other statistics are measured than before")
         return Reason("statistics", f"statistics changed by a factor of {factor:.3g}")
 
@@ -186,9 +185,9 @@ class DataDriven:
 @dataclass(frozen=True)
 class MemoryDriven:
     memory: float | None = None
-    """Bytes of state that there may be; without it, what the limit on memory leaves."""
+    """The available bytes of state; None to use the limits of the query."""
     share: float = 0.9
-    """The share of it from which on memory is short."""
+    """The fraction of the available memory above which memory is short."""
     trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"
     is_strict: ClassVar[bool] = True

@@ -1,10 +1,11 @@
-"""Steers the plans of one running query: which plan each slot has, and the one change that is under way.
+"""Steers the plans of one running query: the plan of each slot, and the change in progress.
 
-The user, a schedule, the adaptation loops and the looks for routes may ask for a change. It is checked when it is asked
-for and takes effect with the next batch; `adapt.change` leads the slots through it.
+The user, a schedule and the controllers can request a change. A request is checked immediately and takes effect with
+the next batch; `adapt.change` takes the slots through it.
 
-Law: a query has one change at a time; until it has ended, another is refused and the running plans stay. What is
-refused has no effect. Limit: what concerns several queries, such as a shared join, is decided above (`adapt.steering`).
+Invariant: a slot takes part in at most one change at a time. A request during a change is refused, and a refused
+request has no effect. Limit: changes that concern several queries, such as shared joins, are decided by
+`adapt.steering`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from anabranch.stats.report import QueryReport, merged_statistics
 
 
 class QuerySteering:
-    """The plans of one running query; `migrate`, `abort` and `freeze` may be called from any thread."""
+    """Steers the plans of one running query; `migrate`, `abort` and `freeze` may be called from any thread."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class QuerySteering:
         rules: ChangeRules = NO_RULES,
         check: Callable[[Plan], None] = lambda plan: None,
     ) -> None:
-        """`check` refuses a plan that does not go with those of the other queries of the set."""
+        """Creates the steering; `check` refuses a plan that conflicts with those of other queries of the set."""
         self._query = query
         self._check = check
         self._slots = tuple(range(partitioning.slots))
@@ -66,7 +67,7 @@ class QuerySteering:
         self._lock = threading.Lock()
 
     def spread(self, partitioning: Partitioning) -> None:
-        """Takes in that rows are spread over slots in another way from now on."""
+        """Replaces the partitioning from the next batch on."""
         with self._lock:
             now = _spread(partitioning)
             if now == self._rules.criteria.partitioning:
@@ -78,24 +79,24 @@ class QuerySteering:
 
     @property
     def lock(self) -> threading.Lock:
-        """Held while `wish` and `ask` are called from outside."""
+        """The lock that other classes must hold while they call `wish` and `ask`."""
         return self._lock
 
     def wish(
         self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user"
     ) -> ChangeRequest:
-        """The wish for a plan, checked; nothing changes until it is asked for."""
+        """Returns a checked request for a plan; it has no effect until it is passed to `ask`."""
         self._require_rest()
         return ChangeRequest(self._checked(plan, strategy, slots), author)
 
     @property
     def controller(self) -> Controller | None:
-        """The controller that adapts the query as a whole, if there is one."""
+        """The controller that adapts all slots together, if there is one."""
         adapting = [each for each in self._controllers if each.adapts and each.slots == self._slots]
         return adapting[0] if adapting else None
 
     def ask(self, wish: ChangeRequest) -> None:
-        """Makes a checked wish the change that begins with the next batch."""
+        """Accepts a checked request; its change begins with the next batch."""
         self._wish = wish
 
     @property
@@ -110,7 +111,7 @@ class QuerySteering:
 
     @property
     def is_changing(self) -> bool:
-        """True while a change of plan is asked for or under way."""
+        """True while a change of plan is requested or in progress."""
         with self._lock:
             return self._wish is not None or bool(self._under_way)
 
@@ -122,9 +123,9 @@ class QuerySteering:
     def migrate(
         self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
     ) -> None:
-        """Changes the plan of all slots, or of those that are named, with the next batch; refuses without any effect.
+        """Changes the plan of all slots, or of the named slots, with the next batch; a refusal has no effect.
 
-        Box by box, the parts in which the plans differ change one after another.
+        With `box_by_box`, the parts in which the plans differ change one after another.
         """
         check_plan(plan, self._query.graph, self._query.merging)
         self._check(plan)
@@ -142,7 +143,7 @@ class QuerySteering:
             self._wish = replace(wish, box_by_box=box_by_box)
 
     def abort(self, reason: str = "asked for") -> None:
-        """Leads all slots of the change under way, or asked for, back to their old plans with the next batch."""
+        """Cancels a requested change, and takes all slots of a change in progress back to their old plans."""
         with self._lock:
             if self._wish is None and not self._under_way:
                 raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
@@ -151,9 +152,9 @@ class QuerySteering:
                 self._obey(change.abort(reason))
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keeps the loop from changing plans, or lets it again; it goes on watching.
+        """Stops automatic changes of plans, or allows them again; decisions are recorded in both cases.
 
-        A change that the loop decided on and that has not begun is not made, and is recorded as refused.
+        An automatic change that has been decided but has not begun is cancelled and recorded as refused.
         """
         with self._lock:
             for controller in self._controllers:
@@ -163,11 +164,11 @@ class QuerySteering:
 
     @property
     def rules(self) -> ChangeRules:
-        """The rules by which the query changes, as they are now."""
+        """The current change rules of the query."""
         return self._rules
 
     def reconfigure(self, wanted: Mapping[str, Any]) -> None:
-        """Takes another policy, objective or limits from the next decision on; refuses without any effect."""
+        """Replaces policy, objective or limits from the next decision on; a refusal has no effect."""
         with self._lock:
             self._configure(wanted)
             self._changed.append(wanted)
@@ -179,19 +180,19 @@ class QuerySteering:
         self._rules = rules
 
     def recall_settings(self, changes: Iterable[Mapping[str, Any]]) -> None:
-        """Applies the settings that a user changed in an earlier run; skips those that no longer fit."""
+        """Applies the settings that a user changed in an earlier run; skips those that are no longer valid."""
         for wanted in changes:
             with suppress(AnabranchError):
                 self._configure(wanted)
 
     def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
-        """Gives the controllers the decisions on the same slots in an earlier run."""
+        """Passes decisions of an earlier run to the controllers of the same slots."""
         for controller in self._controllers:
             own = [each for each in decisions if each.get("slots") == [*controller.slots]]
             controller.history = controller.history.recalling(own)
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
-        """The plans for a batch, and records of changed settings and of changes that could not be begun."""
+        """Returns the plans for a batch, and records of changed settings and of refused changes."""
         refused: list[QueryRecord] = []
         with self._lock:
             refused += [SettingsChanged(batch, wanted) for wanted in self._changed]
@@ -223,12 +224,12 @@ class QuerySteering:
     def after(
         self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
     ) -> list[QueryRecord]:
-        """Takes in a batch that was committed; the loop may decide on a change for the next.
+        """Adds a committed batch and returns its records; controllers may decide on a change for the next batch.
 
-        While partition groups move, statistics mix two tables, so nothing is learnt and nothing decided.
+        While partition groups move, statistics mix two tables, so nothing is measured or decided.
         """
         with self._lock:
-            # The situation of the batch, before the change under way makes its next move.
+            # The plans of the batch itself, before the change in progress continues.
             changing, plans = set(self._changing), self.plans
             records = self._progress(facts.batch, reports)
             for controller in self._controllers:
@@ -241,7 +242,7 @@ class QuerySteering:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
-        """The scheduled changes by their batch; refuses one that can never be made."""
+        """Returns the scheduled changes by batch; refuses one that is always impossible."""
         schedule: dict[int, list[Switch]] = {}
         for switch in switches:
             check_plan(switch.plan, self._query.graph, self._query.merging)
@@ -267,9 +268,9 @@ class QuerySteering:
         return set(self._slots if switch.slots is None else switch.slots)
 
     def _decisions(self, controller: Controller, seen: Observation) -> list[QueryRecord]:
-        """The decision on a batch, if there is one; slots that are to migrate do so with the next batch.
+        """Returns the decision after a batch, if any; requests its change for the next batch.
 
-        Where each slot adapts by itself, several may change with the same batch.
+        If each slot adapts by itself, several slots may change with the same batch.
         """
         others = self._wish
         is_alone = others is None or (others.by == "loop" and not {*others.plans} & {*controller.slots})
@@ -292,7 +293,7 @@ class QuerySteering:
                 self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
 
     def _progress(self, batch: int, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
-        """Takes the changes under way one batch further; returns their records."""
+        """Advances the changes in progress by one batch; returns their records."""
         records: list[QueryRecord] = []
         for change in self._under_way:
             instructions, own = change.progress(batch, reports)
@@ -303,7 +304,7 @@ class QuerySteering:
 
     @property
     def _changing(self) -> list[int]:
-        """The slots of the changes under way; where each slot adapts by itself there may be several changes at once."""
+        """The slots of the changes in progress; if each slot adapts by itself, there may be several changes."""
         return sorted(slot for change in self._under_way for slot in change.slots)
 
     def _require_rest(self) -> None:
@@ -323,7 +324,8 @@ class QuerySteering:
                 raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")
 
     def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
-        """The new plans of the slots, with a strategy that can serve each."""
+        """Returns the new plan of each slot with a strategy that supports the change; raises an error if there is none.
+        """
         check_plan(plan, self._query.graph, self._query.merging)
         self._require_slots(slots)
         return {
@@ -342,7 +344,7 @@ class QuerySteering:
                 )
             return SHARING
         if isinstance(new, Mesh):
-            # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
+            # A mesh keeps no intermediate state, so there is nothing to move or to wait for.
             return "none"
         if isinstance(old, Mesh):
             old = mjoin(graph.names)
@@ -358,7 +360,7 @@ class QuerySteering:
 def _observation(
     facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Sequence[SlotPlan], slots: tuple[int, ...]
 ) -> Observation | None:
-    """A batch of slots that adapt together; None if they run different plans, whose counts tell of none of them."""
+    """Returns a batch of slots that adapt together; None if they run different plans, whose counts cannot be summed."""
     plan = plans[slots[0]].plan
     if any(plans[slot].plan != plan for slot in slots[1:]):
         return None
@@ -378,14 +380,14 @@ def _observation(
 
 
 def _spread(partitioning: Partitioning) -> Partitioning | None:
-    """How often rows are counted: where every row has one slot, none is counted twice."""
+    """Returns the partitioning by which copies of rows are counted once; None if every row has one slot."""
     return None if partitioning.is_partition else partitioning
 
 
 def _controllers(
     query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches
 ) -> tuple[Controller, ...]:
-    """The controller of all slots, or one for each slot."""
+    """Returns one controller for all slots, or one for each slot; none if the plan is fixed."""
     if len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None):
         return ()
     if rules.adapt is None or rules.adapt.scope == "query":

@@ -1,7 +1,7 @@
 """Changes the settings of a running query: its policy, its objective and its limits.
 
 A change is a mapping like the entries of a spec: `{"adapt": {"policy": "periodic"}}`, `{"objective": "memory"}`,
-`{"limits": {"cpu": 0.5}}`. It is recorded in the history as it was given, and a restart reads it from there. Limit:
+`{"limits": {"cpu": 0.5}}`. It is recorded in the history in the given form, and a restart reads it from there. Limit:
 only queries that adapt; the strategy and the scope of adaptation are fixed at the start.
 """
 

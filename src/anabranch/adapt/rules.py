@@ -1,7 +1,7 @@
-"""The rules of change: what may change the plan of a query while it runs, and what plans are judged by.
+"""The change rules: what may change the plan of a running query, and the criteria by which plans are compared.
 
-Together with the user's plan options (`planning.choosing`) this is all that steers a running query. Everything here is
-fixed before the query starts.
+They are derived from the user's plan options (`planning.choosing`) before the query starts. Each value is immutable;
+`reconfigure` replaces some of them while the query runs.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from anabranch.plan.query import Query
 from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
 
 Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
-"""Prices each way from one plan of a join graph to another; the best way comes first."""
+"""Returns the prices of the possible migrations between two plans of a join graph, the best first."""
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """The criteria by which plans of a running query are judged; the first plan was chosen by them too."""
+    """The criteria by which plans of a running query are compared; they also chose the first plan."""
 
     given: StatisticsView = NOTHING_KNOWN
-    """Statistics from before the run: what the user gave, what was sampled, and calibrated costs."""
+    """Statistics from before the run: given by the user, sampled, and calibrated costs."""
     budget: Budget = field(default_factory=Budget)
     objective: Objective = field(default_factory=Objective)
     hints: Hints = field(default_factory=Hints)
     partitioning: Partitioning | None = None
-    """How rows are spread over the slots that are observed together; None where every row has one slot."""
+    """How rows are spread over the slots that are observed together; None if every row has one slot."""
     pricing: Pricing = prices
     host: Host | None = None
-    """What runs the query, whose needs count for the limits; None in process."""
+    """The host, whose overhead counts towards the limits; None in process."""
     expected: Resources | None = None
-    """What the first plan needs, by the estimates that it was chosen by."""
+    """The estimated resources of the first plan."""
 
     def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
-        """Tells what the host needs by these statistics; None in process."""
+        """Returns a function that estimates the host overhead with these statistics; None in process."""
         if self.host is None:
             return None
         host = replace(self.host, length="measured")
         return partial(host_need, query, seen, host=host, slots=self.budget.slots)
 
     def met(self, query: Query, seen: StatisticsView, model: ResourceModel) -> Criteria:
-        """The criteria with a budget that has off what the host needs by these statistics."""
+        """Returns the criteria with a budget from which the host overhead with these statistics is subtracted."""
         around = self.around(query, seen)
         return self if around is None else replace(self, budget=within(self.budget, around(model)))
 
@@ -68,25 +68,26 @@ class Switch:
     plan: Plan
     strategy: str = "auto"
     slots: tuple[int, ...] | None = None
-    """All slots when None."""
+    """None for all slots."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """When a slot looks for a mesh: after its first batches, then at growing distances, and on drift."""
+    """The schedule of mesh searches: after the first batches, then at growing intervals."""
 
     first: int = 4
     """Batches before the first search."""
     widening: int = 2
-    """The factor between two distances."""
+    """The factor by which the intervals grow."""
     look: float = 0.0
-    """Seconds of a core that a look is taken to need for each relation, in slots and to bound what a mesh could save;
-    all looks together may take a share of what the plan has taken so far."""
+    """The assumed cost of profiling in seconds of one core per relation, including that of bounding the gain of a mesh.
+    The total of profiling is limited to a fraction of the work of the plan so far."""
     search: float = 0.0
-    """Seconds of a core that a search is taken to need for each relation; what a mesh saves must repay them."""
+    """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
     def is_due(self, batches: int) -> bool:
-        """
+        """Returns True if a search is scheduled after this number of batches.
+
         >>> [batches for batches in range(99) if Staging().is_due(batches)]
         [4, 8, 16, 32, 64]
         """
@@ -97,7 +98,7 @@ class Staging:
 
 
 BESIDE = Staging(first=16, widening=4, look=0.008, search=0.02)
-"""For a query that considers meshes beside all other plans: its windows fill first, and looking costs little."""
+"""For a query that considers meshes among other plans: waits for windows to fill, and limits the cost of profiling."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +106,15 @@ class ChangeRules:
     """The ways in which the plan of one query may change while it runs; by default only its user changes it."""
 
     adapt: Settings | None = None
-    """How the adaptation loop decides; without settings there is no loop."""
+    """The settings of adaptation; None if the query does not adapt."""
     criteria: Criteria = field(default_factory=Criteria)
     switches: tuple[Switch, ...] = ()
     staging: Staging | None = None
-    """When slots look for a mesh; never when None."""
+    """When to search for a mesh; None for never."""
     resumes: bool = False
-    """Whether a restart begins with the plan of the last batch instead of the plan that it is given."""
+    """Whether a restart begins with the plan of the last batch instead of the given plan."""
     waits: bool = False
-    """Whether a batch waits for its searches. Experiments use this: the same rows then give the same decisions."""
+    """Whether a batch waits for its searches. Then the same rows give the same decisions, as experiments require."""
 
 
 NO_RULES = ChangeRules()

@@ -1,4 +1,7 @@
-"""Changes of the table at batches that are known beforehand, for tests and rehearsals."""
+"""Scheduled changes of the table of partition groups: each names the batch with which it begins.
+
+Limit: a schedule is for tests and trial runs; it knows no loads, so all groups count as equally loaded.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from anabranch.plan.partitioning import Partitioning
 
 @dataclass(frozen=True)
 class ScheduledMove:
-    """Partition groups that move at a batch that is known beforehand."""
+    """A move of partition groups at a given batch."""
 
     at_batch: int
     to: int
     groups: int | tuple[int, ...]
-    """The groups, or how many of the sender's groups."""
+    """The groups, or a number of groups of the sender."""
     sender: int | None = None
-    """The slot that gives groups away; needed where a number of groups is named."""
+    """The slot that loses groups; required with a number of groups."""
     strategy: MoveStrategy = "moving-state"
     at_once: ClassVar[bool] = True
-    """Whether it can be made whatever else the schedule does, and so can be checked beforehand."""
+    """Whether the change is independent of the rest of the schedule, so that it can be checked at the start."""
 
     def target(self, table: Partitioning) -> Partitioning:
-        """The table after the move; PlanError when there are no such groups or slots."""
+        """Returns the table after the move; raises a PlanError for an unknown group or slot."""
         table.require_slots(self.to, *(() if self.sender is None else (self.sender,)))
         if not isinstance(self.groups, int):
             return table.moved(self.groups, self.to)
@@ -39,7 +42,7 @@ class ScheduledMove:
 
 @dataclass(frozen=True)
 class ScheduledScale:
-    """A number of slots that is used from a batch that is known beforehand."""
+    """A change of the number of slots in use at a given batch."""
 
     at_batch: int
     slots: int
@@ -47,7 +50,7 @@ class ScheduledScale:
     at_once: ClassVar[bool] = True
 
     def target(self, table: Partitioning) -> Partitioning:
-        """The table over that many slots, for groups of equal load."""
+        """Returns the table over that number of slots, for groups of equal load."""
         require_count(table, self.slots)
         return rescale(table, even_loads(table), range(self.slots)).applied(table)
 

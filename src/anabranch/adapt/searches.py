@@ -1,10 +1,9 @@
-"""Searches for plans and meshes, beside the batches or in line.
+"""Runs searches for plans and meshes, in the background or between two batches.
 
-Law: no micro-batch waits for a long search, or for the compilation of the kernels that a search needs. A long search
-runs on a thread of the driver's, one search after another, and its outcome is judged when a later batch ends. A search
-of a few milliseconds runs in line, so that its decision comes with the batch that gave the reason for it.
-
-A search that fails gives a warning, and the query keeps the plan that it has.
+Invariant: no micro-batch waits for a long search, or for the compilation of its kernels. Long searches run one after
+another on a thread of the driver, and the outcome is used when a later batch ends. A search of a few milliseconds runs
+immediately, so that its decision comes with the batch that caused it. If a search fails, there is a warning, and the
+query keeps its plan.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class Search(Generic[T]):
-    """A search that was begun."""
+    """A started search."""
 
     def __init__(self, found: Future[T], what: str) -> None:
         self._found = found
@@ -30,7 +29,7 @@ class Search(Generic[T]):
         return self._found.done()
 
     def outcome(self) -> T | None:
-        """Waits for the result of the search; None when it was cancelled or, after a warning, when it failed."""
+        """Waits for the search and returns its result; None if it was cancelled or, with a warning, if it failed."""
         try:
             return self._found.result()
         except CancelledError:
@@ -41,7 +40,7 @@ class Search(Generic[T]):
 
 
 class Searches:
-    """The searches of one query, one after another."""
+    """Runs the searches of one query, one at a time."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self._waits = waits
@@ -49,7 +48,7 @@ class Searches:
         self._thread = ThreadPoolExecutor(1, "anabranch-search")
 
     def begin(self, what: str, search: Callable[[], T], *, is_long: bool) -> Search[T]:
-        """Begins a search; one that is not long, or that batches wait for, has ended when this returns."""
+        """Starts a search; unless it is long and batches do not wait, it has ended when this returns."""
         found: Future[T] = Future()
         if self._is_closed:
             found.cancel()
@@ -63,6 +62,6 @@ class Searches:
         return Search(found, what)
 
     def close(self) -> None:
-        """Cancels the searches that have not begun; the process can end once the one at work has ended."""
+        """Cancels the searches that have not started; the process can end once the current search has ended."""
         self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)

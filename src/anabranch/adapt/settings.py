@@ -1,4 +1,7 @@
-"""Settings of adaptation, and the reader of an `adapt:` block."""
+"""The settings of adaptation, and the reader of an `adapt:` block.
+
+Invariant: an unknown or invalid entry is refused by name. Limit: the thresholds of the gate have no entry in a spec.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ POLICIES = {
     "memory-driven": "",
     "refined memory-driven": "",
 }
-"""The policies, and the entries that each takes."""
+"""The policies, and the entries of each."""
 _OF_EVERY_POLICY = "policy strategy freeze scope"
 
 
@@ -41,12 +44,12 @@ class Settings:
     freeze: bool = False
     """Record decisions, but never change the plan."""
     scope: Scope = "query"
-    """Whether all slots change together, or each by its own measurements."""
+    """Whether all slots change together, or each slot by its own measurements."""
     remember: int = 8
-    """Batches that are measured together."""
+    """The number of batches that are measured together."""
     foresight: bool = True
-    """Whether all plans are weighed by how long the streams may stay. Without, the plan that is best now is taken as
-    soon as it passes the gate, whose horizon is then all that it may count on. Experiments use this; no spec does."""
+    """Whether plans are selected by their payback before the statistics change again. Without it, the plan that is best
+    now is chosen if it passes the gate. Experiments turn it off; a spec cannot."""
 
     @classmethod
     def from_mapping(cls, entries: Mapping[str, object]) -> Settings:
@@ -59,7 +62,7 @@ class Settings:
 
     @classmethod
     def read(cls, block: Entry) -> Settings:
-        """Reads an `adapt:` block; a SpecError names a wrong entry and says what to write."""
+        """Reads an `adapt:` block; raises a SpecError that names a wrong entry and valid values."""
         policy = optional(block.named(), "policy", lambda entry: entry.choice(tuple(POLICIES)), "data-driven")
         entries = block.mapping(f"{_OF_EVERY_POLICY} {POLICIES[policy]}")
         scope = optional(entries, "scope", lambda entry: entry.choice(("query", "slot")), "query")
@@ -92,5 +95,5 @@ def _interval(entry: Entry) -> Interval:
 
 
 def _strategies() -> tuple[str, ...]:
-    """The strategies that a decision may be bound to; 'none' cannot serve every change."""
+    """Returns the strategies that a user may require; 'none' is excluded, because it does not support every change."""
     return ("auto", *(name for name in strategy_names() if name != "none"))

@@ -1,11 +1,10 @@
-"""How fast the machines of slots are, from what the slots did and how long it took them.
+"""Estimates the relative speeds of the machines of slots from their work and its duration.
 
-A slot reports its operations and the time that they took by the clock on the wall. The price of the operations, at the
-engine's unit costs, over that time is the speed of its machine: a machine with a slower processor, and one on which
-others work too, both take longer for the same operations. Only the proportions of speeds count, so unit costs of an
-ordinary machine will do.
+A slot reports its operations and their wall-clock time. The speed of its machine is the price of the operations, at the
+engine's unit costs, divided by that time. So a slower processor and a machine shared with other programs both have a
+low speed. Only the ratios of speeds matter, so default unit costs are sufficient.
 
-Limit: speeds that differ by less than `ALIKE` are taken as equal. A slot that did nothing has the mean speed.
+Limit: speeds that differ by less than `ALIKE` count as equal. A slot without work gets the mean speed.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from anabranch.cost.units import ENGINE
 from anabranch.stats.report import SlotReport, SlotReports
 
 ALIKE = 1.3
-"""The fastest slot over the slowest, below which all count as equally fast."""
+"""All slots count as equally fast if the fastest is less than this many times as fast as the slowest."""
 
 
 def time_of(report: SlotReport) -> float:
-    """Seconds by the clock on the wall that the engine of a slot worked in a step."""
+    """Returns the wall-clock seconds that the engine of a slot worked in a step."""
     return sum(report.statistics.seconds.values()) + report.seconds.get("admit", 0.0)
 
 
 @dataclass
 class SpeedWatch:
-    """What the slots did in the latest batches, and how long it took."""
+    """The work of the slots in the latest batches, and its duration."""
 
     remember: int
     _batches: deque[dict[int, tuple[float, float]]] = field(default_factory=deque)
 
     def note(self, reports: SlotReports) -> None:
-        """Takes in a batch; slots that were rebuilt, or that took rows over, do not count in it."""
+        """Adds a batch; slots that were rebuilt, or that took rows over, do not count in it."""
         self._batches.append(
             {
                 slot: (price_of_step(report.statistics, ENGINE), time_of(report))
@@ -48,7 +47,7 @@ class SpeedWatch:
             self._batches.popleft()
 
     def speeds(self, slots: int) -> tuple[float, ...] | None:
-        """The speed of each slot, the fastest 1.0; None where they are about equal, or nothing is known."""
+        """Returns the speed of each slot, relative to the fastest; None if all are about equal or none is known."""
         done, took = np.zeros(slots), np.zeros(slots)
         for batch in self._batches:
             for slot, (price, seconds) in batch.items():

@@ -1,4 +1,7 @@
-"""Changes of heavy keys by hand and by a schedule, as tables; `balance.heavy` finds those a query makes by itself."""
+"""Requested and scheduled changes of heavy keys, as tables; automatic changes are those of `balance.heavy`.
+
+Limit: only a key whose rows may be cut can be split; `Partitioning.split` refuses any other.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from anabranch.plan.partitioning import Partitioning
 
 @dataclass(frozen=True)
 class SplitRequest:
-    """A key value to be split, or united, at a batch, as a user writes it: the codes are known with the query."""
+    """A key value to be split or united at a batch, as written by the user; `run.keys` computes its code."""
 
     at_batch: int
     value: Any
@@ -24,25 +27,25 @@ class SplitRequest:
 
 @dataclass(frozen=True)
 class ScheduledSplit:
-    """A key value that is split, or united again, at a batch that is known beforehand."""
+    """A key value, by its code, that is split or united at a given batch."""
 
     at_batch: int
     code: str
     value: int
     over: int | tuple[int, ...] | None = None
-    """The slots, or how many of them; all when None."""
+    """The slots, or their number; None for all."""
     unites: bool = False
     uncut: frozenset[str] = frozenset()
-    """The relations whose rows must not be cut."""
+    """The relations whose rows must not be divided among slots."""
     strategy: ClassVar[MoveStrategy] = "moving-state"
 
     @property
     def at_once(self) -> bool:
-        """A key can be united only after it was split."""
+        """False for uniting a key, which depends on an earlier split."""
         return not self.unites
 
     def target(self, table: Partitioning) -> Partitioning:
-        """The table after the change; PlanError when it cannot be made."""
+        """Returns the table after the change; raises a PlanError if it is impossible."""
         if self.unites:
             return table.united(self.code, self.value)
         return split_over(table, self.code, self.value, self.over, self.uncut)
@@ -55,9 +58,9 @@ def split_over(
     over: int | Sequence[int] | None = None,
     uncut: frozenset[str] = frozenset(),
 ) -> Partitioning:
-    """The table in which a key value is split over some slots: those named, or as many as named, or all.
+    """Returns the table in which a key value is split over the given slots, a number of slots, or all.
 
-    Of a number of slots, those with the fewest groups are taken.
+    A number means the slots with the fewest groups.
     """
     if over is None or isinstance(over, int):
         count = table.slots if over is None else over

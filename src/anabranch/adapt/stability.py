@@ -1,12 +1,11 @@
-"""How long streams stay as they are: learnt from how long they stayed so before.
+"""Predicts how long the statistics of streams will last, from the lengths of earlier phases.
 
-A phase lasts from one noticed change of the statistics to the next. While fewer than two phases have ended, nothing is
-known of their length, and a change of plan may count on as long again as the phase has lasted: what has lasted for an
-hour may be expected to last for another. Then it may count on the half of what is left of a usual phase; once a phase
-has lasted longer than usual, again on as long as it has lasted. (Zhu 2006, 26.2, asks that the choice of a plan weighs
-the price of reaching it; how long the plan will serve belongs to that.)
+A phase lasts from one detected change of the statistics to the next. Until two phases have ended, the current phase is
+expected to last as long again as it has lasted. After that, half of the rest of a usual phase counts; once a phase is
+longer than usual, its own length counts again. (Zhu 2006, 26.2, requires that the choice of a plan includes the cost of
+reaching it; the time that the plan will be used is part of this.)
 
-All times are event time, so a replay learns what the live run learnt.
+Invariant: all times are event time, so a replay gives the same predictions.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.plan.physical import PhysicalPlan
 
 CHANGED = 1.5
-"""The factor by which a rate or selectivity differs in another phase."""
+"""A new phase begins if a rate or selectivity has changed by at least this factor."""
 REMEMBERED = 8
-"""Phases that are remembered."""
+"""The maximum number of phases that are kept."""
 ENOUGH = 2
-"""Phases that must have ended before their length counts."""
+"""The number of phases that must have ended before their length counts."""
 RESTLESS = 0.1
-"""Streams are restless while a change of plan may count on less than this share of the horizon."""
+"""Phases are too short if a change of plan can count on less than this fraction of the gate's horizon."""
 
 
 @dataclass(frozen=True)
@@ -40,61 +39,62 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stability:
-    """The phases so far; the last one still lasts."""
+    """The phases so far; the last one has not ended."""
 
     phases: tuple[Phase, ...] = field(default=())
 
     def after(self, seconds: float) -> Stability:
-        """One batch later."""
+        """Returns the phases after a batch of `seconds` of event time."""
         if not self.phases:
             return self
         last = self.phases[-1]
         return Stability((*self.phases[:-1], Phase(last.known, last.seconds + seconds)))
 
     def began(self, known: Knowledge, seconds: float) -> Stability:
-        """Takes in that the streams no longer are as they were at first, before anything was decided."""
+        """Returns the phases with a first one, if the statistics changed before the first decision."""
         return self if self.phases else Stability((Phase(known, seconds),))
 
     def decided(self, known: Knowledge, measured: float) -> Stability:
-        """Takes in the statistics of a decision, which were measured over so many seconds."""
+        """Returns the phases after a decision with these statistics, which were measured over `measured` seconds."""
         if not self.phases:
             return Stability((Phase(known, measured),))
         last = self.phases[-1]
         if last.known.drift(known) < CHANGED:
             return self
-        # The new phase began before it was noticed.
+        # The new phase began before it was detected.
         ended = replace(last, seconds=max(0.0, last.seconds - measured))
         return Stability((*self.phases[:-1], ended, Phase(known, measured))[-REMEMBERED:])
 
     def horizon(self, most: float) -> float:
-        """Seconds for which the streams are expected to stay as they are, at most so many."""
+        """Returns the seconds for which the statistics are expected to last, at most `most`."""
         usual, passed = self.usual, self.lasted
         return min(most, (usual - passed) / 2 if passed < usual else passed)
 
     @property
     def before(self) -> Knowledge | None:
-        """The statistics of the phase before this one, which may come back; None in the first phase."""
+        """The statistics of the previous phase, which may return; None in the first phase."""
         return self.phases[-2].known if len(self.phases) > 1 else None
 
     @property
     def odds(self) -> float:
-        """The chance that the streams turn back: even, until enough phases have ended to know that they do."""
+        """The assumed probability that the previous statistics return: one half until enough phases have ended, then 1.
+        """
         return 1.0 if len(self.phases) > ENOUGH else 0.5
 
     @property
     def usual(self) -> float:
-        """Seconds of a usual phase; 0 while too few have ended to tell."""
+        """The median length of the ended phases in seconds; 0 if too few have ended."""
         return median(phase.seconds for phase in self.phases[:-1]) if len(self.phases) > ENOUGH else 0.0
 
     @property
     def lasted(self) -> float:
-        """Seconds that this phase has lasted so far."""
+        """The length of the current phase so far, in seconds."""
         return self.phases[-1].seconds if self.phases else 0.0
 
     def mean_costs(
         self, plans: Mapping[str, PhysicalPlan], model_of: Callable[[Knowledge], ResourceModel]
     ) -> dict[str, Resources]:
-        """What plans, by name, would have cost on average over the phases."""
+        """Returns the mean cost of each plan over the phases, weighted by their lengths."""
         total = sum(phase.seconds for phase in self.phases)
         means = dict.fromkeys(plans, Resources(0.0, 0.0, 0.0))
         for phase in self.phases:
@@ -107,5 +107,5 @@ class Stability:
         return means
 
     def is_restless(self, most: float) -> bool:
-        """True when the streams are known to change too often for a plan to count on the horizon."""
+        """Returns True if the phases are known to be too short in relation to the gate's horizon."""
         return len(self.phases) > ENOUGH and self.horizon(most) < RESTLESS * most

@@ -1,9 +1,10 @@
 """Steers all queries of a run: their plans, the joins that they share, and the table of partition groups.
 
-For every batch the plans go out to the slots (`next`) and their reports come back (`after`). Each query is steered by
-itself (`adapt.query_steering`); what concerns several is decided here. Every event leaves a record (`adapt.records`).
+`next` returns the plans of a batch for the slots, and `after` takes the reports of the slots. Each query has its own
+steering (`adapt.query_steering`); decisions that concern several queries are made here. A query that runs alone is a
+set of one, and its records have no name.
 
-A query that runs alone is a set of one; its records bear no name.
+Invariant: every decision, change and refusal leaves a record (`adapt.records`).
 """
 
 from __future__ import annotations

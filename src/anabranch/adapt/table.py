@@ -1,13 +1,13 @@
 """Steers the table of a running set of queries: which slot has which partition group, and who may change it.
 
-All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups, and
-may use more slots or fewer. The user may ask for a rebalancing, and a query with `balance: auto` asks for one by itself
-(`adapt.balancing`). What depends on loads is decided after one batch in which the slots count their rows by cell; the
-rules of `balance` turn these counts and the measured CPU times into moves. If the rates of streams have changed, the
-grid itself may change (`adapt.grid`).
+All queries of a set share one table. The user and a schedule may move groups and change the number of slots. The user
+may request a rebalancing; a query with `balance: auto` requests it automatically (`adapt.balancing`). Decisions that
+depend on loads are made after one batch in which the slots count their rows by cell; the rules of `balance` compute
+moves from these counts and the measured CPU times. If the rates of streams have changed, the grid itself may change
+(`adapt.grid`).
 
-A change is checked when it is asked for and begins with the next batch; its course may take several (`adapt.course`).
-There is one change at a time. Every change leaves a record.
+Invariant: a request is checked immediately, and its change begins with the next batch and leaves a record. Its
+rebalance schedule may take several batches (`adapt.course`). Limit: there is at most one change at a time.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.errors import SpecError
 from anabranch.plan.execution import execution_model
 from anabranch.run.evolving import Evolve
-from anabranch.run.triggers import AvailableNow, Every
+from anabranch.run.triggers import REAL_TIME, AvailableNow, Every
 from anabranch.settings.entries import argument
-from anabranch.spark.runner import Listener
+from anabranch.spark.running import Listener
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
 """In lower case: Spark's option names are case-insensitive."""
@@ -77,11 +77,13 @@ class RunBuilder(ABC):
         availableNow: bool | None = None,
         once: bool | None = None,
         continuous: str | None = None,
-        realTime: str | None = None,
+        realTime: bool | None = None,
     ) -> Self:
-        """Sets when batches start: every `processingTime`, or once with all available data (`availableNow`).
+        """Sets when batches start: every `processingTime`, once with all available data (`availableNow`), or at once.
 
-        Spark's `once`, `continuous` and `realTime` are not supported; the error names the alternative.
+        With `realTime=True`, slots are long-running tasks, and a batch begins as soon as there are rows; see
+        `docs/real-time.md` for what this needs. Spark's `once` and `continuous` are not supported; the error names the
+        alternative.
         """
         if given:
             raise SpecError(
@@ -91,20 +93,27 @@ class RunBuilder(ABC):
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
             raise SpecError("trigger 'once' is not supported", hint=hint)
-        for name, value in (("continuous", continuous), ("realTime", realTime)):
-            if value is not None:
-                hint = "write trigger(processingTime='1 second'): results come with micro-batches"
-                raise SpecError(f"trigger '{name}' is not supported", hint=hint)
-        match processingTime, availableNow:
-            case None, True:
+        if continuous is not None:
+            hint = "write trigger(realTime=True): results come within tens of milliseconds"
+            raise SpecError("trigger 'continuous' is not supported", hint=hint)
+        if realTime not in (None, True, False):
+            raise SpecError(
+                f"trigger 'realTime' takes True, found {realTime!r}",
+                detail="every batch is committed, so there is no time between checkpoints to set",
+                hint="write trigger(realTime=True)",
+            )
+        match processingTime, availableNow, realTime:
+            case None, None | False, True:
+                self._run = replace(self._run, trigger=REAL_TIME)
+            case None, True, None | False:
                 self._run = replace(self._run, trigger=AvailableNow())
-            case _, None | False if processingTime is not None:
+            case _, None | False, None | False if processingTime is not None:
                 hint = "write a number and a unit, such as 10 seconds; 0 seconds for batches as fast as they go"
                 interval = argument("the trigger's processing time", processingTime).duration(hint)
                 self._run = replace(self._run, trigger=Every(interval))
             case _:
                 raise SpecError(
-                    "a trigger needs exactly one of processingTime and availableNow",
+                    "a trigger needs exactly one of processingTime, availableNow and realTime",
                     hint="write trigger(processingTime='2 seconds') or trigger(availableNow=True)",
                 )
         return self

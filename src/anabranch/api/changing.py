@@ -21,7 +21,7 @@ from anabranch.run.branching import finish
 from anabranch.run.changing import SetChange, change_set, refuse_change, renumbered_predicates
 from anabranch.run.store import Store
 from anabranch.spark.handle import QueryHandle
-from anabranch.spark.runner import SparkRunner, start_query
+from anabranch.spark.running import RunningQueries
 from anabranch.spark.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class RunningSet:
     def _change(self, handle: QueryHandle, wanted: Run, convert: Callable[[], SetChange] | None = None) -> SetChange:
         """Ends Spark's query, converts the checkpoint and restarts."""
         with handle.leaving() as (query, runner):
-            assert isinstance(runner, SparkRunner)
+            assert isinstance(runner, RunningQueries)
             refuse_change(self.run.queries, wanted.queries, runner.manifest)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
@@ -117,7 +117,7 @@ class RunningSet:
                 if name in wanted.queries.names and (name not in renumbered or "#" not in str(plan))
             }
             work = wanted.work(Plans(kept))
-            options, frames = wanted.options(wanted.late_rows()), wanted.frames()
+            options = wanted.options(wanted.late_rows())
             table = work.first_table(None)
             work.carrying().steering(table)  # raises if the new set could not start
             runner.leave()
@@ -128,7 +128,7 @@ class RunningSet:
                     change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
                 else:
                     change = convert()
-                started, fresh = start_query(wanted.spark, frames, work, sinks, self.checkpoint, options)
+                started, fresh = wanted.begin(work, sinks, self.checkpoint, options)
             fresh.go_on_from(runner, QueriesChanged(fresh.round.batch, change.joined, change.left))
             handle.follow(started, fresh)
             self.run, self.sinks = wanted, dict(sinks)

@@ -21,6 +21,7 @@ from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
+from anabranch.api.session_settings import with_session_settings
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
@@ -60,13 +61,18 @@ from anabranch.run.sample import Sample, sampled_classes
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.sink_settings import require_columns
 from anabranch.run.store import Store
+from anabranch.run.triggers import REAL_TIME
 from anabranch.run.work import Work
 from anabranch.settings.entries import argument
 from anabranch.spark import session as spark_host
 from anabranch.spark.file_streams import bytes_of_files
+from anabranch.spark.handle import Query as RunningQuery
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.late import LateRows
-from anabranch.spark.runner import Listener, RunOptions, start_query
+from anabranch.spark.resident.job import most_slots
+from anabranch.spark.resident.runner import start_resident
+from anabranch.spark.runner import start_query
+from anabranch.spark.running import Listener, RunningQueries, RunOptions
 from anabranch.spark.sinks.functions import ForeachBatchSink
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Sink
@@ -87,7 +93,7 @@ class Run:
 
     def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
         self._session = session
-        self._settings = settings
+        self._settings = settings = with_session_settings(settings, spark_host.settings(session.spark))
         members = with_placed_filters(members, settings, int(session.spark.sparkContext.defaultParallelism))
         silent = [name for name, member in members.items() if member.is_silent]
         self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
@@ -183,10 +189,17 @@ class Run:
             lambda: work.first_table(None),
             Evolve.REFUSE if self.has_spark_elsewhere else self._settings.evolve,
         )
-        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
+        running, runner = self.begin(work, sinks, checkpoint, self.options(late))
         handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
         self._session.streams.add(handle)
         return handle
+
+    def begin(
+        self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions
+    ) -> tuple[RunningQuery, RunningQueries]:
+        """Starts the work in micro-batches or in real-time mode, as the trigger says."""
+        start = start_resident if self._settings.trigger == REAL_TIME else start_query
+        return start(self.spark, self.frames(), work, sinks, checkpoint, options)
 
     @property
     def spark(self) -> spark_host.SparkSession:
@@ -326,7 +339,9 @@ class Run:
     @property
     def _slots(self) -> SlotRange:
         """Returns the slots: the allocation if there is one, else the default parallelism within the elastic limits."""
-        cores = int(self._session.spark.sparkContext.defaultParallelism)
+        spark = self._session.spark
+        is_resident = self._settings.trigger == REAL_TIME
+        cores = max(1, most_slots(spark)) if is_resident else int(spark.sparkContext.defaultParallelism)
         several = self._settings.slots
         if self.allocation is not None:
             return SlotRange.fixed(self.allocation.slots)

@@ -21,7 +21,7 @@ from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.evolving import Evolve
 from anabranch.run.triggers import AS_FAST_AS_POSSIBLE, Trigger
 from anabranch.spark import session as spark_host
-from anabranch.spark.runner import Listener
+from anabranch.spark.running import Listener
 
 NAMES = {
     "name": "a name",

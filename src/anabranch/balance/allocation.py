@@ -1,7 +1,8 @@
-"""The smallest number of slots within limits: the first allocation method of Zhu 2006, Section 26.3.2.
+"""Finds the smallest number of slots within limits: the first allocation method of Zhu 2006, Section 26.3.2.
 
 More slots divide the work, but not evenly: a frequent key goes to one slot, and a grid over several keys sends copies.
-So each number is judged by the expected work and state of its fullest slot, not by the average.
+So each number is judged by the expected work and state of its fullest slot, not by the average. Limit: state is assumed
+to be distributed like work.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from anabranch.plan.slots import SlotRange
 
 @dataclass(frozen=True)
 class Allocation:
-    """The smallest number of slots within the limits, and why one less is not enough."""
+    """The smallest number of slots within the limits, and why one slot less is not enough."""
 
     slots: int
     less: str | None = None
@@ -56,8 +57,8 @@ def over_limits(
 ) -> str | None:
     """Returns what the fullest slot exceeds if a plan of that total cost is spread by the table; None if nothing.
 
-    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is assumed to be where the work is. `taken`
-    is what the host needs of each slot, and `room` the bytes of memory per byte of state.
+    `cpu` and `memory` are the limits of a slot, in cores and bytes. `taken` is the host overhead of a slot, and `room`
+    the bytes of memory per byte of state.
     """
     time = max(share / speed for share, speed in zip(table.shares, table.capacities, strict=True))
     cores, size = whole.cpu * time + taken.cpu, whole.memory * max(table.shares) * room + taken.memory

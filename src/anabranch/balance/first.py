@@ -2,7 +2,7 @@
 
 Without either, every slot has the same number of groups. A sample shows how many rows of each relation fall into each
 cell, so a frequent key does not make its slot the slowest from the first batch on. A slot of half the speed gets half
-the work.
+the work. Limit: before any measurement, half of the work is assumed to grow with matches.
 """
 
 from __future__ import annotations

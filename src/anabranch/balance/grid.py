@@ -1,4 +1,4 @@
-"""Whether another grid would send fewer rows: a pure rule over measured rows per relation.
+"""Compares two grids by the rows that they send: a pure rule over measured rows per relation.
 
 A row that the grid sends to several slots is shuffled, kept and indexed in each of them. When the rates of streams
 change, the grid that sent the fewest rows may become the one that sends the most. A change saves the CPU time of the
@@ -22,7 +22,7 @@ class GridChange:
     sent: float
     """Rows sent over rows read, with the current grid."""
     expected: float
-    """The same with the proposed grid."""
+    """Rows sent over rows read, with the proposed grid."""
     gain: float
     """Bytes sent with the current grid over bytes sent with the proposed one."""
     saved: float

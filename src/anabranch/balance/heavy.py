@@ -1,12 +1,12 @@
-"""Which keys are too heavy for one slot, over how many slots to split them, and when to unite them again.
+"""Decides which keys are too heavy for one slot, over how many slots to split them, and when to unite them again.
 
 A value of a key is heavy when it alone takes more CPU time than an average slot. Splitting divides its matches by the
 number of slots; each slot processes a share of its rows that is larger, the more relations are split. So it is split
 over the fewest slots for which its part in each is at most an average slot or, if no number achieves that, over the
 best one. A heavy key whose work has fallen to a quarter of an average slot is united.
 
-The work of a value is estimated from its number of occurrences in one batch, at the cost of rows and matches in its
-slot.
+Limit: the work of a value is estimated from its number of occurrences in one batch, at the cost of rows and matches in
+its slot.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.keys import KeyCounts
 
 TOO_HEAVY = 1.05
-"""A value with more than this times the work of an average slot is split."""
+"""A value with more than this multiple of the work of an average slot is split."""
 LIGHT = 0.25
-"""A heavy key with less than this times the work of an average slot is united."""
+"""A heavy key with less than this multiple of the work of an average slot is united."""
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """A table with other heavy keys, and the resulting loads; groups have not been moved accordingly yet."""
+    """A table with other heavy keys, and the resulting loads; it does not include the moves that they require."""
 
     table: Partitioning
     loads: Loads
@@ -108,7 +108,7 @@ def _works(table: Partitioning, loads: Loads, keys: Mapping[str, KeyCounts], row
 
 
 def groups_along(table: Partitioning, key: HeavyKey) -> list[int]:
-    """The groups of the grid that have the coordinate of a key's value."""
+    """Returns the groups of the grid with the coordinate of a key's value."""
     place = key.coordinate(table.dimension(key.code).share)
     along = table.coordinates_of_groups(key.code)
     return [group for group in range(table.region(0)) if along[group] == place]

@@ -1,4 +1,4 @@
-"""The work of slots and of partition groups, as far as it was measured.
+"""The measured work of slots, and the estimated work of their partition groups.
 
 A slot reports its CPU time and its state. Groups are not measured: a group's share of its slot's CPU time is estimated
 from how many rows of each relation fall into it. The cost of rows is proportional to their number, that of matches to
@@ -69,12 +69,12 @@ class Loads:
 
     @property
     def skew(self) -> float:
-        """The CPU time of the slowest slot over that of an average one; 1.0 is even."""
+        """The CPU time of the slowest slot divided by that of an average slot; 1.0 is even."""
         return skew(self.cpu)
 
 
 def skew(loads: Sequence[float] | Floats) -> float:
-    """The largest load over the mean; 1.0 where there is no load.
+    """Returns the largest load divided by the mean; 1.0 without any load.
 
     >>> skew([3.0, 1.0])
     1.5

@@ -128,7 +128,7 @@ def even_out(
             continue
         copies = with_copies
     if state.largest() > most * (1 + _EXACT):
-        # Half of an exchange in both directions whose other half did not fit.
+        # Undoes the first half of an exchange whose second half did not fit.
         for group, slot in enumerate(begun):
             state.move(group, slot)
     return Rebalancing(
@@ -204,12 +204,12 @@ class _State:
         self.table[group] = to
 
     def stranded(self) -> list[int]:
-        """Groups on slots that may have none, the heaviest first."""
+        """Returns the groups on slots that may have none, the heaviest first."""
         away = [group for group, slot in enumerate(self.table) if not self._available[slot]]
         return sorted(away, key=lambda group: -self._work[group])
 
     def _loads(self) -> Floats:
-        """The larger of the two loads of each slot."""
+        """Returns the larger of the two loads of each slot."""
         return np.maximum(self.cpu, self._price * self.held)
 
     def least(self) -> int:
@@ -272,7 +272,7 @@ class _State:
         return found
 
     def heavy(self, tolerance: float) -> tuple[int, ...]:
-        """Groups that alone exceed what a slot should have."""
+        """Returns the groups that alone exceed the load of a slot that is within the tolerance."""
         mean = float(self.cpu[self._available].mean())
         found = [g for g, slot in enumerate(self.table) if self.load(g, slot) > tolerance * mean and mean > 0]
         return tuple(sorted(found, key=lambda group: -self._work[group]))

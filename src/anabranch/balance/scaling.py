@@ -43,7 +43,7 @@ def rescale(
 ) -> Rebalancing:
     """Returns the moves after which exactly the available slots share the measured load, by their relative speeds.
 
-    State counts if `balance.rule` says so.
+    State counts under the condition of `balance.rule`.
     """
     even = partial(even_out, speeds=speeds, available=available, copying=copying, least_bytes=least_bytes)
     if _has_one_axis(partitioning):
@@ -105,7 +105,7 @@ def _block(place: Sequence[int], shares: Sequence[int], factors: Sequence[int]) 
 
 
 def _price(partitioning: Partitioning) -> float:
-    """Rows sent at equal rates, times the ratio of the largest slot to the average."""
+    """Returns the rows sent at equal rates, times the ratio of the largest slot to the average."""
     sent = sum(partitioning.copies([name]) for name in sorted(partitioning.relations))
     largest = max(len(partitioning.groups_of(slot)) for slot in partitioning.working)
     return sent * largest * len(partitioning.working) / partitioning.groups

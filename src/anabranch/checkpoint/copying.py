@@ -13,7 +13,7 @@ from anabranch.checkpoint.examine import opened
 from anabranch.errors import CheckpointError
 from anabranch.run.manifest import Manifest
 from anabranch.run.private import make_private
-from anabranch.run.store import TABLES, Store
+from anabranch.run.store import READ, TABLES, Store
 
 _ATTEMPTS = 20
 """A query that commits faster than its rows can be copied is refused after so many batches."""
@@ -47,7 +47,7 @@ def _names(store: Store, manifest: Manifest | None) -> list[tuple[str, bool]]:
     ours = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
     ours += [f"anabranch/{TABLES}/{name}" for name in manifest.tables.values()] if manifest else []
     others = [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]
-    others += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl")]
+    others += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl", READ)]
     names = [(name, True) for name in ours] + [(name, False) for name in others if name not in ours]
     names += [(name, False) for name in _sparks(store, manifest)]
     return [*names, *([(f"anabranch/manifests/{manifest.batch:09d}.json", True)] if manifest else [])]

@@ -22,7 +22,7 @@ from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
 from anabranch.lang.expr import own_functions
 from anabranch.lang.schema import Schema, is_fixed_width
-from anabranch.lang.window import FOREVER, CountWindow
+from anabranch.lang.window import FOREVER, CountWindow, SessionWindow
 from anabranch.plan.cost_rank import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, costly_calls
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
@@ -187,6 +187,9 @@ def from_statistics(
             # As many rows as the window counts, at the pace at which they come.
             parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
             seconds = min(seconds, relation.window.rows * parts / rate if rate else seconds)
+        elif isinstance(relation.window, SessionWindow):
+            # Sessions of a few rows; their length is not measured.
+            seconds = 2 * relation.window.gap / 1e6
         windows.append(max(seconds, SHORTEST_WINDOW))
         known_bytes = seen.row_bytes(relation.name, relation.stream)
         row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))

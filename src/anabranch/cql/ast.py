@@ -7,15 +7,12 @@ Operators, CASE, IN, BETWEEN, LIKE and IS NULL are `Operation`s of canonical fun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import Span
 from anabranch.lang.expr import LiteralValue, OwnFunction
-
-NO_SESSIONS = "session windows are not supported"
-INSTEAD_OF_SESSIONS = "write [TUMBLE 10 MINUTES] behind the stream, or window(ts, '10 minutes') in GROUP BY"
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,27 @@ class InQuery:
     span: Span
 
 
-Expression: TypeAlias = ColumnName | Constant | Operation | FunctionCall | CastTo | Exists | InQuery
+@dataclass(frozen=True)
+class SortItem:
+    """An expression of ORDER BY, with its direction and the place of NULLs."""
+
+    expression: Expression
+    is_descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class RowNumber:
+    """`ROW_NUMBER() OVER (PARTITION BY … ORDER BY …)`."""
+
+    text: str
+    """Its text with single spaces in lower case, by which two of them are equal."""
+    partition: tuple[Expression, ...] = field(compare=False)
+    order: tuple[SortItem, ...] = field(compare=False)
+    span: Span = field(compare=False)
+
+
+Expression: TypeAlias = ColumnName | Constant | Operation | FunctionCall | CastTo | Exists | InQuery | RowNumber
 
 
 @dataclass(frozen=True)
@@ -140,7 +157,7 @@ class WindowClause:
     slide: Duration | None
     span: Span
     kind: str = "range"
-    """`range`, or `tumble` or `hop`: windows that do not include their end."""
+    """`range`, or `session`, or `tumble` or `hop`: windows that do not include their end."""
     rows: Count | None = None
     """The number of rows of a count window."""
     partition: tuple[Identifier, ...] = ()
@@ -157,6 +174,8 @@ class JoinKind(Enum):
     FULL = "FULL JOIN"
     SEMI = "LEFT SEMI JOIN"
     ANTI = "LEFT ANTI JOIN"
+    ASOF = "ASOF JOIN"
+    LEFT_ASOF = "LEFT ASOF JOIN"
 
 
 @dataclass(frozen=True)
@@ -191,10 +210,31 @@ class Statement:
     """The position of DISTINCT after SELECT, if there is one."""
     span: Span | None = None
     """The position of a subquery in FROM; None for the whole query."""
+    distinct_on: tuple[Expression, ...] = ()
+    """The expressions of DISTINCT ON."""
+    qualify: Expression | None = None
+    order_by: tuple[SortItem, ...] = ()
+    """ORDER BY of a query with DISTINCT ON."""
+    branches: tuple[Statement, ...] = ()
+    """The other queries of a UNION ALL."""
+    numbered: Numbered | None = None
+    """The first rows of each group as results, instead of aggregates; `group_by` has the partitions."""
 
     @property
     def own_text(self) -> str:
         return self.text if self.span is None else self.text[self.span.start : self.span.end].strip()
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The first rows of each partition, in the order of a row number."""
+
+    number: RowNumber
+    rows: int
+    condition: Expression | None
+    """What else a row must satisfy after it has been numbered: over `around`, or over the rows themselves."""
+    around: Statement | None
+    """The query around the subquery with the row number, if it is one."""
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
@@ -207,6 +247,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return _expressions(query)
         case InQuery(value=value, query=query):
             return (value, *_expressions(query))
+        case RowNumber(partition=partition, order=order):
+            return (*partition, *(item.expression for item in order))
         case ColumnName() | Constant():
             return ()
 

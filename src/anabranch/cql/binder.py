@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from anabranch.cql.asof import with_asof
 from anabranch.cql.ast import (
     CastTo,
     ColumnName,
@@ -21,7 +22,9 @@ from anabranch.cql.ast import (
     FromItem,
     FunctionCall,
     InQuery,
+    Numbered,
     Operation,
+    RowNumber,
     SelectItem,
     Star,
     Statement,
@@ -33,6 +36,7 @@ from anabranch.cql.expressions import expression
 from anabranch.cql.from_clause import Rows, bind_rows
 from anabranch.cql.lexer import Kind
 from anabranch.cql.parser import parse
+from anabranch.cql.ranking import with_ranking
 from anabranch.cql.scope import Scope, aggregate_column
 from anabranch.cql.windows import (
     bind_window,
@@ -51,11 +55,12 @@ from anabranch.cql.windows import (
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.lang.catalog import Catalog
-from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns, transform
+from anabranch.lang.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, Ranking, columns, transform
 from anabranch.lang.schema import Schema, type_name
-from anabranch.lang.window import ALWAYS, FOREVER, Window
+from anabranch.lang.window import ALWAYS, FOREVER, SessionWindow, Window
 from anabranch.plan.intervals import unbounded_by, with_implied_windows
 from anabranch.plan.logical import (
+    ROW_NUMBER,
     Aggregate,
     Filter,
     LogicalPlan,
@@ -89,6 +94,7 @@ def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
 
 def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     text = written.text
+    written = with_ranking(with_asof(written, catalog))
     if (call := window_call(written)) is not None and _reads_streams(written, catalog) > 1:
         return _joined_first(written, call, catalog, allow_unbounded=allow_unbounded)
     statement = with_window_calls(written)
@@ -282,6 +288,8 @@ def _default_name(node: Expression, position: int) -> str:
             return node.name.name
         case FunctionCall():
             return node.name.name.lower()
+        case RowNumber():
+            return "row_number"
         case CastTo():
             return _default_name(node.argument, position)
         case Operation(function="field", arguments=(_, Constant(value=str() as name))):
@@ -296,6 +304,8 @@ def _default_name(node: Expression, position: int) -> str:
 def _joined_first(written: Statement, call: FunctionCall, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
     """Binds `GROUP BY window(a.ts, …)` over several streams: groups of the results of the join, by that event time."""
     column, clause = window_clause(written, call)
+    if clause.kind == "session":
+        raise _sessions_of_a_join(written, call.span)
     statement = without_window_calls(written)
     rows = bind_rows(statement, catalog, lambda inner: _bind(inner, catalog, allow_unbounded=allow_unbounded))
     time = Scope(written.text, "GROUP BY", rows.visible).expression(column)
@@ -389,7 +399,7 @@ def _is_grouped(statement: Statement) -> bool:
     selected = [item.expression for item in statement.items if isinstance(item, SelectItem)]
     calls = (node for root in selected for node in walk(root) if isinstance(node, FunctionCall))
     aggregated = any(call.name.name.lower() in AGGREGATES for call in calls)
-    return bool(statement.group_by) or statement.having is not None or aggregated
+    return statement.numbered is not None or bool(statement.group_by) or statement.having is not None or aggregated
 
 
 def _grouped(
@@ -404,12 +414,16 @@ def _grouped(
         )
     if slide is None:
         first = statement.sources[0]
+        what = "a grouped query needs a SLIDE, the interval between its results"
         raise BindError(
-            "a grouped query needs a SLIDE, the interval between its results",
+            what if statement.numbered is None else "the first rows of each window need windows that end",
             text=statement.text,
             span=first.window.span if first.window else first.span,
             hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]",
         )
+    plan, sources = _in_sessions(statement, sources, plan)
+    if statement.numbered is not None:
+        return _ranked(statement, statement.numbered, sources, plan, slide, lag)
     key_expressions = _keys(statement, sources)
     keys = tuple(
         Column(GROUPED, f"key{position}", key.type, is_nullable(key)) for position, key in enumerate(key_expressions)
@@ -445,8 +459,139 @@ def _grouped(
         condition = having_scope.condition(statement.having)
         having = over_groups(having_scope, statement.having, condition)
     results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
-    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag)
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag, _gap(sources))
     return Project(Filter(grouped, having) if having is not None else grouped, outputs)
+
+
+def _in_sessions(
+    statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan
+) -> tuple[LogicalPlan, tuple[Source, ...]]:
+    """Returns the plan with the group keys as the partitions of a session window, if it has one."""
+    known = sources_of(plan)
+    if not any(isinstance(each.window, SessionWindow) for each in known.values()):
+        return plan, sources
+    span = next((item.window.span for item in statement.sources if item.window is not None), statement.sources[0].span)
+    if len(known) > 1:
+        raise _sessions_of_a_join(statement, span)
+    keys = _keys(statement, sources)
+    for key, node in zip(keys, statement.group_by, strict=False):
+        if not isinstance(key, Column):
+            raise Unsupported(
+                f"sessions of each '{key}' are not supported",
+                text=statement.text,
+                span=node.span,
+                hint="group by columns of the stream; compute the value in the DataFrame that you register",
+            )
+    partition = tuple(dict.fromkeys(key.name for key in keys if isinstance(key, Column)))
+
+    def partitioned(source: Source) -> Source:
+        assert isinstance(source.window, SessionWindow)
+        return replace(source, window=replace(source.window, partition=partition))
+
+    return with_sources(plan, partitioned), tuple(map(partitioned, sources))
+
+
+def _sessions_of_a_join(statement: Statement, span: Span) -> Unsupported:
+    return Unsupported(
+        "session windows of a join are not supported",
+        text=statement.text,
+        span=span,
+        detail="they are computed over the rows of a single stream",
+        hint="write the results of the join to a topic or folder, and group that stream; or use [TUMBLE …]",
+    )
+
+
+def _gap(sources: tuple[Source, ...]) -> int:
+    return next((each.window.gap for each in sources if isinstance(each.window, SessionWindow)), 0)
+
+
+def _ranked(
+    statement: Statement,
+    numbered: Numbered,
+    sources: tuple[Source, ...],
+    plan: LogicalPlan,
+    slide: int,
+    lag: int,
+) -> LogicalPlan:
+    """Returns the first rows of each partition and boundary: an aggregate that keeps the values which outputs read."""
+    text, number, collected = statement.text, numbered.number, list[AggregateCall]()
+    select = Scope(text, "SELECT", sources, collected, number=number)
+    outputs = _outputs(statement, select, select.expression)
+    condition: Expr | None = None
+    if numbered.around is not None:
+        outputs, condition = _around_ranked(numbered.around, numbered, outputs)
+    elif numbered.condition is not None:
+        condition = Scope(text, "QUALIFY", sources, collected, number=number).condition(numbered.condition)
+    order = Scope(text, "ORDER BY", sources)
+    key_expressions = _keys(statement, sources)
+    sort_items = [(order.expression(item.expression), item) for item in number.order]
+    telling = [(each, item) for each, item in sort_items if each not in key_expressions]
+    sort_items = telling or sort_items
+    if not telling and not number.text:
+        raise BindError(
+            "the rows of a partition have no order",
+            text=text,
+            span=number.span,
+            detail="ORDER BY names nothing but the partition" if number.order else "there is no ORDER BY",
+            hint="write ORDER BY ts for the first row, or ORDER BY ts DESC for the last",
+        )
+    sort_keys = [each for each, _ in sort_items]
+    read = [output.expression for output in outputs] + ([] if condition is None else [condition])
+    values = dict.fromkeys(each for one in read for each in columns(one) if each.relation != GROUPED)
+    for each in (*sort_keys, *values):
+        if kind_of(each.type) in {"other", "null"}:
+            raise BindError(
+                f"cannot rank rows by '{each}', a value of type {type_name(each.type)}",
+                text=text,
+                span=number.span,
+                detail="rows that ORDER BY does not tell apart are ordered by their values",
+                hint="select its fields instead of the whole value",
+            )
+    kept = {each: Column(GROUPED, f"ranked_value{i}", each.type, each.nullable) for i, each in enumerate(values)}
+
+    def of_rank(expression: Expr) -> Expr:
+        return transform(expression, lambda each: kept.get(each, each) if isinstance(each, Column) else each)
+
+    first, *others = (*values, *sort_keys)
+    ranking = Ranking(
+        numbered.rows,
+        tuple(item.is_descending for _, item in sort_items),
+        tuple(item.nulls_first for _, item in sort_items),
+    )
+    aggregate = AggregateCall("ranked", first, first.type, tuple(others), ranking)
+    keys = tuple(Column(GROUPED, f"key{i}", each.type, is_nullable(each)) for i, each in enumerate(key_expressions))
+    results = (ROW_NUMBER, *kept.values())
+    if collected:
+        raise Unsupported(
+            "WINDOW_START() of a session beside ROW_NUMBER() is not supported",
+            text=text,
+            span=number.span,
+            hint="leave it out, or compute it by GROUP BY in a query of its own",
+        )
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, (aggregate,), slide, lag, _gap(sources))
+    grouped = grouped if condition is None else Filter(grouped, of_rank(condition))
+    return Project(grouped, tuple(Output(each.name, of_rank(each.expression)) for each in outputs))
+
+
+def _around_ranked(
+    around: Statement, numbered: Numbered, inner: tuple[Output, ...]
+) -> tuple[tuple[Output, ...], Expr | None]:
+    """Binds the query around ranked rows: its outputs and its condition, over the rows themselves."""
+    (item,) = around.sources
+    assert item.alias is not None
+    name = item.alias.name
+    source = Source(name, name, result_schema(inner), "", ALWAYS, is_result=True)
+    meant = dict(zip(source.columns, (output.expression for output in inner), strict=True))
+
+    def through(expression: Expr) -> Expr:
+        return transform(expression, lambda each: meant.get(each, each) if isinstance(each, Column) else each)
+
+    scope = Scope(around.text, "SELECT", (source,))
+    outputs = _outputs(around, scope, scope.expression)
+    where = replace(scope, clause="WHERE", number=numbered.number)
+    condition = None if numbered.condition is None else where.condition(numbered.condition)
+    outputs = tuple(replace(each, expression=through(each.expression)) for each in outputs)
+    return outputs, None if condition is None else through(condition)
 
 
 def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]:

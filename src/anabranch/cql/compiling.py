@@ -7,6 +7,7 @@ subquery, because a set of queries identifies a relation by its alias.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,11 +33,23 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
                 found[declared.name] = declared.query
                 return replace(source, behind=_behind(declared.query, source))
             return source
-        inner = compile_plan(source.subquery.text, source.subquery.plan, catalog)
-        inner = _apart(inner, source.relation, known, catalog)
-        name = derived_name(inner)
-        found[name] = inner
-        return replace(source, stream=name, subquery=None, behind=_behind(inner, source))
+        names = []
+        behind = 0
+        for each in (source.subquery, *source.others):
+            inner = compile_plan(each.text, each.plan, catalog)
+            inner = _apart(inner, source.relation, known, catalog)
+            while derived_name(inner) in names:
+                # The same query twice in a UNION ALL: its results count twice.
+                aliases = {name: f"{source.relation}_{name}" for name in inner.whole.names}
+                known.update({aliases[each.name]: (each.stream, each.is_result) for each in inner.whole.relations})
+                inner = renamed(inner, aliases, {})
+            names.append(derived_name(inner))
+            found[names[-1]] = inner
+            behind = max(behind, _behind(inner, source))
+        if not source.others:
+            return replace(source, stream=names[0], subquery=None, behind=behind)
+        digest = hashlib.sha256(" ".join(names).encode()).hexdigest()[:8]
+        return replace(source, stream=f"union_{digest}", branches=tuple(names), subquery=None, others=(), behind=behind)
 
     query = normal_form(text, rewrite(with_sources(plan, compiled)), late_filters)
     return replace(query, inputs=tuple(sorted(found.items(), key=lambda item: item[0])))
@@ -45,7 +58,10 @@ def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: S
 def results_behind(source: Source, column: str, catalog: Catalog) -> int | None:
     """Returns how far below its watermark a query has results by that event time; None if it is no event time."""
     if source.subquery is not None:
-        return compile_plan(source.subquery.text, source.subquery.plan, catalog).behind(column)
+        several = (source.subquery, *source.others)
+        found = [compile_plan(each.text, each.plan, catalog).behind(column) for each in several]
+        known = [each for each in found if each is not None]
+        return max(known) if len(known) == len(found) else None
     declared = catalog.find(source.stream)
     assert declared is not None
     assert isinstance(declared.query, Query)

@@ -44,6 +44,8 @@ class Cursor:
         self.text = text
         self.subquery = subquery
         self.functions = functions
+        self.named: dict[str, Statement] = {}
+        """The subqueries of WITH, by lower-case name."""
         self._tokens = tokens(text)
         self._at = 0
         self._depth = 0

@@ -19,6 +19,8 @@ from anabranch.cql.ast import (
     Identifier,
     InQuery,
     Operation,
+    RowNumber,
+    SortItem,
     Statement,
     depth,
 )
@@ -56,6 +58,16 @@ _MOST_DIGITS = 1000
 _MOST_DEEP = 120
 """The maximum length of a chain of operators, as in `a + b + c + …`; every walk makes up to four calls per operator."""
 _SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHERE, or join the stream in FROM"
+
+_NO_OVER = "write it as an aggregate with GROUP BY and a window"
+_INSTEAD_OF_OVER = {
+    "rank": "write ROW_NUMBER(), which orders ties by their values",
+    "dense_rank": "write ROW_NUMBER() over SELECT DISTINCT values, and join the result",
+    "first_value": "write FIRST(x) or MIN_BY(x, y) with GROUP BY and a window",
+    "last_value": "write LAST(x) or MAX_BY(x, y) with GROUP BY and a window",
+    "lag": "join the stream with itself: [PARTITION BY k ROWS 2] holds a row and the one before it",
+    "lead": "join the stream with itself: [PARTITION BY k ROWS 2] holds a row and the one before it",
+}
 
 
 def expression(cursor: Cursor) -> Expression:
@@ -287,9 +299,57 @@ def _call(cursor: Cursor) -> Expression:
             arguments.append(expression(cursor))
     cursor.expect_symbol(")", also="" if star else "','")
     if cursor.peek().is_word("OVER"):
-        raise cursor.unsupported("OVER is not supported", "use GROUP BY with a SLIDE on the windows")
+        if name.name.lower() != "row_number":
+            remedy = "only ROW_NUMBER() takes OVER; " + _INSTEAD_OF_OVER.get(name.name.lower(), _NO_OVER)
+            raise cursor.unsupported(f"{name.name.upper()} with OVER is not supported", remedy)
+        if arguments or star:
+            raise ParseError("ROW_NUMBER takes no argument", text=cursor.text, span=_since(cursor, name.span.start))
+        return _over(cursor, name)
     own = cursor.functions.get(name.name.lower())
     return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own, is_distinct)
+
+
+def _over(cursor: Cursor, name: Identifier) -> RowNumber:
+    """Parses `OVER (PARTITION BY … ORDER BY …)`."""
+    cursor.expect_word("OVER")
+    cursor.expect_symbol("(")
+    partition: list[Expression] = []
+    if cursor.take_word("PARTITION"):
+        cursor.expect_word("BY")
+        partition.append(expression(cursor))
+        while cursor.take_symbol(","):
+            partition.append(expression(cursor))
+    if not cursor.peek().is_word("ORDER"):
+        raise cursor.unexpected("ORDER BY, by which rows are numbered")
+    order = sort_items(cursor)
+    if cursor.peek().is_word("ROWS", "RANGE", "GROUPS"):
+        raise cursor.unsupported("a frame in OVER is not supported", "leave it out: ROW_NUMBER() does not depend on it")
+    cursor.expect_symbol(")", also="','")
+    span = _since(cursor, name.span.start)
+    return RowNumber(" ".join(cursor.text[span.start : span.end].lower().split()), tuple(partition), order, span)
+
+
+def sort_items(cursor: Cursor) -> tuple[SortItem, ...]:
+    """Parses `ORDER BY expression [ASC | DESC] [NULLS FIRST | LAST], …`."""
+    cursor.expect_word("ORDER")
+    cursor.expect_word("BY")
+    found = [_sort_item(cursor)]
+    while cursor.take_symbol(","):
+        found.append(_sort_item(cursor))
+    return tuple(found)
+
+
+def _sort_item(cursor: Cursor) -> SortItem:
+    value = expression(cursor)
+    word = cursor.take_word("ASC", "DESC")
+    is_descending = word is not None and word.is_word("DESC")
+    nulls_first = not is_descending
+    if cursor.take_word("NULLS"):
+        place = cursor.take_word("FIRST", "LAST")
+        if place is None:
+            raise cursor.unexpected("FIRST or LAST")
+        nulls_first = place.is_word("FIRST")
+    return SortItem(value, is_descending, nulls_first)
 
 
 def _extract(cursor: Cursor, name: Identifier) -> Expression:

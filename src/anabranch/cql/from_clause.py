@@ -30,7 +30,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.scope import Scope, closest_first
 from anabranch.cql.windows import bind_window
 from anabranch.errors import BindError, Span, Unsupported
-from anabranch.functions import AGGREGATES, bind_call, is_nullable
+from anabranch.functions import AGGREGATES, bind_call, coerce, is_nullable
 from anabranch.lang.catalog import Catalog
 from anabranch.lang.expr import Expr, conjuncts, relations
 from anabranch.lang.schema import Field, Schema
@@ -40,6 +40,7 @@ from anabranch.plan.logical import (
     Join,
     LogicalPlan,
     OuterJoin,
+    Output,
     Project,
     SideKind,
     Source,
@@ -162,12 +163,60 @@ def _relation_name(text: str, item: FromItem) -> str:
 def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: BindQuery) -> Source:
     """Binds a subquery in FROM; its results are a stream, named by the alias until the subquery has been compiled."""
     name = _relation_name(text, item)
-    plan = bind_query(inner)
+    plan = bind_query(replace(inner, branches=()))
     assert isinstance(plan, Project)
+    if inner.branches:
+        return _bind_union(
+            text, item, [(each, bind_query(each)) for each in (replace(inner, branches=()), *inner.branches)]
+        )
     schema = result_schema(plan.outputs)
     window = bind_window(text, item.window, schema)
     subquery = Subquery(inner.own_text, plan)
     return Source(name, name, schema, "", window, FOREVER, is_result=True, subquery=subquery)
+
+
+def _bind_union(text: str, item: FromItem, several: Sequence[tuple[Statement, LogicalPlan]]) -> Source:
+    """Binds a UNION ALL in FROM: its columns have the names of the first query, and types that fit all."""
+    plans = [plan for _, plan in several if isinstance(plan, Project)]
+    first = plans[0]
+    for (statement, _), plan in zip(several[1:], plans[1:], strict=True):
+        if len(plan.outputs) != len(first.outputs):
+            raise BindError(
+                f"a query of UNION ALL has {len(plan.outputs)} columns, the first one {len(first.outputs)}",
+                text=text,
+                span=_span_of_items(statement),
+                hint="select as many columns in each query, in the same order",
+            )
+    types = []
+    for place, output in enumerate(first.outputs):
+        try:
+            types.append(bind_call("coalesce", tuple(plan.outputs[place].expression for plan in plans)).type)
+        except ValueError as error:
+            raise BindError(
+                f"column '{output.name}' of UNION ALL has types that do not fit: {error.args[0]}",
+                text=text,
+                span=_span_of_items(several[-1][0]),
+                hint="cast the columns to one type",
+            ) from None
+    named = [
+        replace(
+            plan,
+            outputs=tuple(
+                Output(output.name, coerce(own.expression, kind))
+                for output, own, kind in zip(first.outputs, plan.outputs, types, strict=True)
+            ),
+        )
+        for plan in plans
+    ]
+    fields = [result_schema(plan.outputs) for plan in named]
+    schema = Schema(
+        tuple(replace(each[0], nullable=any(field.nullable for field in each)) for each in zip(*fields, strict=True))
+    )
+    queries = [Subquery(statement.own_text, plan) for (statement, _), plan in zip(several, named, strict=True)]
+    name, window = _relation_name(text, item), bind_window(text, item.window, schema)
+    return Source(
+        name, name, schema, "", window, FOREVER, is_result=True, subquery=queries[0], others=tuple(queries[1:])
+    )
 
 
 def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:

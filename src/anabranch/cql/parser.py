@@ -1,13 +1,17 @@
 """The parser: recursive descent, one function per rule of the grammar.
 
-    query      := select | ISTREAM '(' select ')'
-    select     := SELECT [DISTINCT] item (',' item)* FROM source ((',' | join) source [ON expression])*
+    query      := [WITH name AS '(' union ')' (',' name AS '(' union ')')*] (union | ISTREAM '(' select ')')
+    union      := select (UNION ALL select)*
+    select     := SELECT [DISTINCT [ON '(' expression (',' expression)* ')']] item (',' item)*
+                  FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
-    join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
-    source     := name [window] [[AS] alias] | '(' select ')' [window] [AS] alias
+                  [QUALIFY expression] [ORDER BY sort (',' sort)*, with DISTINCT ON only]
+    join       := [INNER] JOIN | CROSS JOIN | [LEFT] ASOF JOIN | [LEFT] (SEMI | ANTI) JOIN
+                | (LEFT | RIGHT | FULL) [OUTER] JOIN
+    source     := name [window] [[AS] alias] | '(' union ')' [window] [[AS] alias]
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
                 | '[' [PARTITION BY name (',' name)*] [RANGE duration] ROWS number [SLIDE duration] ']'
-                | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
+                | '[' (TUMBLE | SESSION) duration ']' | '[' HOP duration SLIDE duration ']'
     duration   := (number unit)+
 
 Valid CQL or SQL that Anabranch does not support raises `Unsupported` with an alternative. Any other unexpected token
@@ -20,8 +24,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
-    INSTEAD_OF_SESSIONS,
-    NO_SESSIONS,
     Count,
     Duration,
     Expression,
@@ -34,22 +36,25 @@ from anabranch.cql.ast import (
     WindowClause,
 )
 from anabranch.cql.cursor import NO_FUNCTIONS, Cursor
-from anabranch.cql.expressions import duration, expression
+from anabranch.cql.expressions import duration, expression, sort_items
 from anabranch.cql.lexer import Kind
-from anabranch.errors import Span
+from anabranch.errors import ParseError, Span
 from anabranch.lang.expr import OwnFunction
 
+_FIRST_ROWS = "for the first rows of each window, write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10"
 _CLAUSES = {
-    "ORDER": ("ORDER BY", "results of a stream have no end to sort; sort where they are read"),
-    "LIMIT": ("LIMIT", "stop the query, or filter where the results are read"),
-    "UNION": ("UNION", "run one query per branch into the same sink"),
+    "ORDER": (
+        "ORDER BY",
+        f"sort where the results are read; {_FIRST_ROWS}",
+    ),
+    "LIMIT": ("LIMIT", _FIRST_ROWS),
+    "UNION": ("UNION", "write UNION ALL; to see each row once per window, read it by SELECT DISTINCT"),
     "INTERSECT": ("INTERSECT", "write it as a join"),
     "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),
-    "QUALIFY": ("QUALIFY", "filter where the results are read"),
 }
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
-_WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
+_WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, SESSION, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
@@ -63,9 +68,14 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
             raise cursor.unsupported(
                 f"{operator} is not supported", "leave it out: a join query emits each result once, as ISTREAM does"
             )
+    _with(cursor)
     wrapper = cursor.take_word("ISTREAM")
     if wrapper is None:
-        statement = _select(cursor, None)
+        statement = _united(cursor)
+        if statement.branches:
+            name = Identifier("union_all", Span(0, len(text)))
+            whole = FromItem(name, None, name, None, name.span, subquery=statement)
+            statement = Statement(text, (Star(None, name.span),), (whole,), None, (), None, None)
     else:
         cursor.expect_symbol("(")
         statement = _select(cursor, wrapper.span)
@@ -75,6 +85,49 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
     if cursor.peek().kind is not Kind.END:
         raise cursor.unexpected(_what_may_follow(statement))
     return statement
+
+
+def _with(cursor: Cursor) -> None:
+    """Parses WITH; its names stand for their subqueries in FROM of all that follows."""
+    if cursor.take_word("WITH") is None:
+        return
+    if cursor.peek().is_word("RECURSIVE") and not cursor.peek(1).is_word("AS"):
+        raise cursor.unsupported("WITH RECURSIVE is not supported", "a query cannot read its own results")
+    while True:
+        name = cursor.identifier("a name for a subquery, as in WITH x AS (SELECT …)")
+        if name.name.lower() in cursor.named:
+            raise ParseError(f"WITH names '{name.name}' twice", text=cursor.text, span=name.span)
+        if cursor.peek().is_symbol("("):
+            raise cursor.unsupported("names of columns in WITH are not supported", "name them in SELECT … AS name")
+        cursor.expect_word("AS")
+        cursor.named[name.name.lower()] = _bracketed(cursor)
+        if cursor.take_symbol(",") is None:
+            return
+
+
+def _bracketed(cursor: Cursor) -> Statement:
+    """Parses a subquery in brackets; its span is that of its text."""
+    opened = cursor.expect_symbol("(")
+    if not cursor.peek().is_word("SELECT"):
+        raise cursor.unexpected("SELECT, the begin of a subquery")
+    with cursor.nested():
+        inner = _united(cursor)
+    closed = cursor.expect_symbol(")")
+    return inner if inner.branches else replace(inner, span=Span(opened.span.end, closed.span.start))
+
+
+def _united(cursor: Cursor) -> Statement:
+    """Parses a SELECT and those that UNION ALL adds to it; each has the span of its own text."""
+    found: list[Statement] = []
+    while True:
+        start = cursor.peek().span.start
+        each = _select(cursor, None)
+        found.append(replace(each, span=Span(start, cursor.end_of_last)))
+        if not (cursor.peek().is_word("UNION") and cursor.peek(1).is_word("ALL")):
+            _refuse_clauses(cursor)
+            return replace(found[0], branches=tuple(found[1:])) if found[1:] else each
+        cursor.take()
+        cursor.take()
 
 
 def _what_may_follow(statement: Statement) -> str:
@@ -96,6 +149,7 @@ def subquery(cursor: Cursor) -> Statement:
 def _select(cursor: Cursor, istream: Span | None) -> Statement:
     cursor.expect_word("SELECT")
     distinct = cursor.take_word("DISTINCT")
+    distinct_on = _distinct_on(cursor) if distinct is not None else ()
     cursor.take_word("ALL")
     items = [_item(cursor)]
     while cursor.take_symbol(","):
@@ -110,7 +164,10 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
         while cursor.take_symbol(","):
             group_by.append(expression(cursor))
     having = expression(cursor) if cursor.take_word("HAVING") else None
-    _refuse_clauses(cursor)
+    qualify = expression(cursor) if cursor.take_word("QUALIFY") else None
+    order_by = sort_items(cursor) if distinct_on and cursor.peek().is_word("ORDER") else ()
+    if not cursor.peek().is_word("UNION"):
+        _refuse_clauses(cursor)
     return Statement(
         cursor.text,
         tuple(items),
@@ -120,7 +177,21 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
         having,
         istream,
         None if distinct is None else distinct.span,
+        distinct_on=distinct_on,
+        qualify=qualify,
+        order_by=order_by,
     )
+
+
+def _distinct_on(cursor: Cursor) -> tuple[Expression, ...]:
+    if not cursor.take_word("ON"):
+        return ()
+    cursor.expect_symbol("(")
+    found = [expression(cursor)]
+    while cursor.take_symbol(","):
+        found.append(expression(cursor))
+    cursor.expect_symbol(")", also="','")
+    return tuple(found)
 
 
 def _refuse_clauses(cursor: Cursor) -> None:
@@ -145,7 +216,7 @@ def _item(cursor: Cursor) -> SelectItem | Star:
 def _alias(cursor: Cursor) -> Identifier | None:
     if cursor.take_word("AS"):
         return cursor.identifier("an alias after AS")
-    return cursor.identifier("an alias") if cursor.at_name() else None
+    return cursor.identifier("an alias") if cursor.at_name() and not _is_asof(cursor) else None
 
 
 def _sources(cursor: Cursor) -> list[FromItem]:
@@ -171,17 +242,34 @@ def _join_kind(cursor: Cursor) -> JoinKind | None:
     word = cursor.peek().value.upper() if cursor.peek().kind is Kind.WORD else ""
     if word in ("NATURAL", "LATERAL"):
         raise cursor.unsupported(f"{word} joins are not supported", "write JOIN … ON with the columns to compare")
-    if word not in ("JOIN", "INNER", *_OUTER, *_HALF):
+    if word not in ("JOIN", "INNER", *_OUTER, *_HALF) and not _is_asof(cursor):
         return None
     kind = _HALF.get(word) or _OUTER.get(word, JoinKind.INNER)
     if word != "JOIN":
         cursor.take()
+    if word == "ASOF" or cursor.peek().is_word("ASOF"):
+        return _asof(cursor, word)
     if word == "LEFT" and cursor.peek().is_word(*_HALF):
         kind = _HALF[cursor.take().value.upper()]
     elif word in _OUTER:
         cursor.take_word("OUTER")
     cursor.expect_word("JOIN")
     return kind
+
+
+def _is_asof(cursor: Cursor) -> bool:
+    """True before ASOF JOIN; ASOF alone is a name."""
+    return cursor.peek().is_word("ASOF") and cursor.peek(1).is_word("JOIN", "LEFT", "INNER", "RIGHT", "FULL")
+
+
+def _asof(cursor: Cursor, first: str) -> JoinKind:
+    """Parses the rest of `ASOF [LEFT] JOIN` or `LEFT ASOF JOIN`, after its first word."""
+    second = cursor.take().value.upper() if not cursor.peek().is_word("JOIN") else ""
+    words = {first, second} - {"", "ASOF"}
+    if words & {"RIGHT", "FULL", "SEMI", "ANTI"}:
+        raise cursor.unsupported(f"{words.pop()} ASOF JOIN is not supported", "write ASOF JOIN or LEFT ASOF JOIN")
+    cursor.expect_word("JOIN")
+    return JoinKind.LEFT_ASOF if "LEFT" in words else JoinKind.ASOF
 
 
 def _source(cursor: Cursor) -> FromItem:
@@ -192,23 +280,20 @@ def _source(cursor: Cursor) -> FromItem:
     alias = _alias(cursor)
     window = window or _window(cursor)
     last = (alias or stream).span.end
+    if (named := cursor.named.get(stream.name.lower())) is not None:
+        name = alias or stream
+        return FromItem(name, window, name, None, Span(stream.span.start, cursor.end_of_last), subquery=named)
     return FromItem(stream, window, alias, None, Span(stream.span.start, max(last, window.span.end if window else 0)))
 
 
 def _subquery(cursor: Cursor) -> FromItem:
-    opened = cursor.expect_symbol("(")
-    if not cursor.peek().is_word("SELECT"):
-        raise cursor.unexpected("SELECT, the begin of a subquery")
-    with cursor.nested():
-        inner = _select(cursor, None)
-    closed = cursor.expect_symbol(")")
-    inner = replace(inner, span=Span(opened.span.end, closed.span.start))
+    start = cursor.peek().span.start
+    inner = _bracketed(cursor)
+    brackets = Span(start, cursor.end_of_last)
     window = _window(cursor)
-    cursor.take_word("AS")
-    alias = cursor.identifier("an alias for the subquery, as in (SELECT …) AS x")
+    alias = _alias(cursor) or Identifier("subquery", brackets)
     window = window or _window(cursor)
-    end = max(alias.span.end, window.span.end if window else 0)
-    return FromItem(alias, window, alias, None, Span(opened.span.start, end), subquery=inner)
+    return FromItem(alias, window, alias, None, Span(start, cursor.end_of_last), subquery=inner)
 
 
 def _on(cursor: Cursor) -> Expression:
@@ -229,15 +314,13 @@ def _window(cursor: Cursor) -> WindowClause | None:
     opened = cursor.take_symbol("[")
     if opened is None:
         return None
-    if cursor.peek().is_word("SESSION"):
-        raise cursor.unsupported(NO_SESSIONS, INSTEAD_OF_SESSIONS)
     if cursor.peek().is_word("ROWS", "PARTITION"):
         return _count_window(cursor, opened.span.start, None)
     length: Duration | None = None
-    kind = cursor.take_word("TUMBLE", "HOP")
+    kind = cursor.take_word("TUMBLE", "HOP", "SESSION")
     if kind is not None:
         length = duration(cursor, "a length of time such as 10 SECONDS")
-        step = None if kind.is_word("TUMBLE") else _step(cursor)
+        step = _step(cursor) if kind.is_word("HOP") else None
         closed = cursor.expect_symbol("]")
         return WindowClause(length, False, step, Span(opened.span.start, closed.span.end), kind.value.lower())
     is_now = cursor.take_word("NOW") is not None
@@ -278,7 +361,9 @@ def streams_read(text: str) -> tuple[str, ...]:
     found: list[str] = []
     waiting = [parse(text)]
     while waiting:
-        for item in waiting.pop().sources:
+        statement = waiting.pop()
+        waiting += statement.branches
+        for item in statement.sources:
             if item.subquery is None:
                 found.append(item.stream.name)
             else:

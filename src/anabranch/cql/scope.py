@@ -14,7 +14,18 @@ from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
-from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
+from anabranch.cql.ast import (
+    CastTo,
+    ColumnName,
+    Constant,
+    Exists,
+    Expression,
+    FunctionCall,
+    InQuery,
+    Operation,
+    RowNumber,
+)
+from anabranch.cql.ranking import no_limit
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.functions import (
     AGGREGATES,
@@ -30,8 +41,8 @@ from anabranch.functions import (
 )
 from anabranch.lang.expr import GROUPED, AggregateCall, Call, Column, Expr, Literal, LiteralValue, OwnFunction, columns
 from anabranch.lang.schema import INTERVAL, TIMESTAMP, type_name
-from anabranch.lang.window import CountWindow, Hop
-from anabranch.plan.logical import BOUNDARY, Source
+from anabranch.lang.window import CountWindow, Hop, SessionWindow
+from anabranch.plan.logical import BOUNDARY, ROW_NUMBER, Source
 
 WINDOW = pa.struct([pa.field("start", TIMESTAMP), pa.field("end", TIMESTAMP)])
 """The type of a window as a value, as in Spark."""
@@ -48,6 +59,8 @@ class Scope:
     """The distinct aggregates found so far; None where aggregates are not allowed."""
     outer: tuple[Source, ...] = ()
     """The relations of the outer query; those of the subquery take precedence."""
+    number: RowNumber | None = None
+    """The row number that the query limits."""
 
     def expression(self, node: Expression) -> Expr:
         """Returns the typed expression of a syntax node."""
@@ -60,6 +73,10 @@ class Scope:
                 return self._call(node.function, node.arguments, node.span)
             case FunctionCall():
                 return self._function(node)
+            case RowNumber():
+                if node != self.number:
+                    raise no_limit(self.text, node.span)
+                return ROW_NUMBER
             case Exists() | InQuery():
                 what = "EXISTS" if isinstance(node, Exists) else "IN (SELECT …)"
                 raise Unsupported(
@@ -189,7 +206,7 @@ class Scope:
             return self._aggregate(node)
         if name in {"window_end", "window_start"}:
             return self._window_edge(node, name.upper())
-        if name == "window" and not node.arguments and self.aggregates is not None:
+        if name in {"window", "session_window"} and not node.arguments and self.aggregates is not None:
             edges = self._window_edge(node, "WINDOW_START"), self._window_edge(node, "WINDOW_END")
             return Call("window", edges, WINDOW)
         if name in {"istream", "rstream", "dstream"}:
@@ -246,6 +263,11 @@ class Scope:
             aggregate = bind_aggregate(called, arguments, self._time_of(node, arguments))
         except ValueError as error:
             raise self.error(error, node.span) from None
+        return self._collected(aggregate)
+
+    def _collected(self, aggregate: AggregateCall) -> Column:
+        """Returns the column of an aggregate, which the query computes once."""
+        assert self.aggregates is not None
         if aggregate not in self.aggregates:
             self.aggregates.append(aggregate)
         return aggregate_column(self.aggregates.index(aggregate), aggregate)
@@ -285,6 +307,13 @@ class Scope:
             raise BindError(f"{name} takes no argument", text=self.text, span=node.span)
         if name == "WINDOW_END":
             return BOUNDARY
+        (first, *_) = (each for each in self.sources if not each.is_table)
+        if isinstance(first.window, SessionWindow):
+            found = first.schema.find(first.event_time)
+            assert found is not None
+            return self._collected(
+                bind_aggregate("min", (Column(first.relation, found.name, found.type, found.nullable),))
+            )
         sizes = {(type(each.window), each.window.range) for each in self.sources if not each.is_table}
         (kind, reach) = next(iter(sizes))
         if len(sizes) > 1 or reach is None or issubclass(kind, CountWindow):

@@ -11,8 +11,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from anabranch.cql.ast import (
-    INSTEAD_OF_SESSIONS,
-    NO_SESSIONS,
     ColumnName,
     Constant,
     Duration,
@@ -20,6 +18,7 @@ from anabranch.cql.ast import (
     FromItem,
     FunctionCall,
     Identifier,
+    JoinKind,
     Operation,
     SelectItem,
     Statement,
@@ -28,7 +27,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.scope import closest_first
 from anabranch.errors import BindError, Unsupported
 from anabranch.lang.schema import Schema, is_decimal, is_float, is_integer, is_text, type_name
-from anabranch.lang.window import CountWindow, Hop, Tumble, Window, parse_duration
+from anabranch.lang.window import CountWindow, Hop, SessionWindow, Tumble, Window, parse_duration
 from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
 
 MOST_ROWS = 10**9
@@ -58,6 +57,8 @@ def bind_window(text: str, clause: WindowClause | None, schema: Schema) -> Windo
     if clause.kind != "range":
         assert clause.range is not None
         size = clause.range.micros
+        if clause.kind == "session":
+            return SessionWindow(None, gap=size)
         return Tumble(size - 1, size) if clause.kind == "tumble" else Hop(size - 1, slide)
     if clause.rows is not None:
         return _count_window(text, clause, slide, schema)
@@ -106,6 +107,9 @@ def _can_be_key(kind: pa.DataType) -> bool:
 
 def step_of(clause: WindowClause) -> Duration | None:
     """Returns the distance between results of a grouped query over this window, if the window sets it."""
+    if clause.kind == "session":
+        # A session ends at any microsecond.
+        return Duration(1, clause.span)
     return clause.range if clause.kind == "tumble" else clause.slide
 
 
@@ -128,7 +132,7 @@ def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> Non
 
     Limit: the lifetime of the rows of `[ROWS n]` without a range depends on the rows that follow, and is not checked.
     """
-    given = [item.window for item in items if item.window is not None]
+    given = [item.window for item in items if item.window is not None and item.window.kind != "session"]
     slides = [step for window in given if (step := step_of(window)) is not None]
     ranges = [window.range.micros for window in given if window.range is not None]
     ranges += [0 for window in given if window.is_now]
@@ -145,7 +149,7 @@ def refuse_small_slide(statement: Statement, items: tuple[FromItem, ...]) -> Non
 
 def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
     """Returns 1 if the windows of a grouped query do not include their end, else 0."""
-    kinds = {item.window is not None and item.window.kind != "range" for item in items}
+    kinds = {item.window is not None and item.window.kind in ("tumble", "hop") for item in items}
     if kinds == {True}:
         return 1
     if kinds == {False}:
@@ -161,10 +165,17 @@ def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
 
 
 def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: LogicalPlan) -> None:
-    """Rejects [ROWS n] if rows wait for a match: the wait might never end."""
+    """Rejects [ROWS n] if rows wait for a match: the wait might never end.
+
+    A row with [NOW] waits for the watermark only, and then its match is known.
+    """
     if not _has_sides(plan):
         return
+    is_now = bool(items) and items[0].window is not None and items[0].window.is_now
+    is_now &= not any(item.window is not None and step_of(item.window) for item in items)
     for item in items:
+        if is_now and item.kind in (JoinKind.COMMA, JoinKind.INNER, JoinKind.LEFT):
+            continue
         if item.window is not None and item.window.rows is not None:
             raise Unsupported(
                 "[ROWS n] in an outer, semi or anti join is not supported",
@@ -182,6 +193,13 @@ def _has_sides(plan: LogicalPlan) -> bool:
 def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
     """Rejects slides in queries without grouping."""
     for item in items:
+        if item.window is not None and item.window.kind == "session":
+            raise BindError(
+                "[SESSION] is not allowed in a query without aggregates",
+                text=statement.text,
+                span=item.window.span,
+                hint="add GROUP BY and aggregates, or QUALIFY ROW_NUMBER() OVER (…) <= 10",
+            )
         if item.window is not None and item.window.slide is not None:
             raise BindError(
                 f"{'HOP' if item.window.kind == 'hop' else 'SLIDE'} is not allowed in a query without aggregates",
@@ -204,9 +222,6 @@ def with_window_calls(statement: Statement) -> Statement:
 
 def window_call(statement: Statement) -> FunctionCall | None:
     """Returns the call of `window()` in GROUP BY, if there is one."""
-    for node in statement.group_by:
-        if isinstance(node, FunctionCall) and node.name.name.lower() == "session_window" and node.own is None:
-            raise Unsupported(NO_SESSIONS, text=statement.text, span=node.span, hint=INSTEAD_OF_SESSIONS)
     calls = [node for node in statement.group_by if isinstance(node, FunctionCall) and _is_window(node)]
     if len(calls) > 1:
         raise Unsupported(
@@ -226,11 +241,17 @@ def without_window_calls(statement: Statement) -> Statement:
     )
     having = None if statement.having is None else _named(statement.having)
     groups = tuple(node for node in statement.group_by if not _is_window(node))
-    return replace(statement, items=items, having=having, group_by=groups)
+    numbered = statement.numbered
+    if numbered is not None and numbered.condition is not None and numbered.around is None:
+        numbered = replace(numbered, condition=_named(numbered.condition))
+    return replace(statement, items=items, having=having, group_by=groups, numbered=numbered)
+
+
+_WINDOWS = ("window", "session_window")
 
 
 def _is_window(node: Expression) -> bool:
-    return isinstance(node, FunctionCall) and node.name.name.lower() == "window" and node.own is None
+    return isinstance(node, FunctionCall) and node.name.name.lower() in _WINDOWS and node.own is None
 
 
 def _with_window(statement: Statement, call: FunctionCall) -> Statement:
@@ -252,6 +273,15 @@ def _with_window(statement: Statement, call: FunctionCall) -> Statement:
 def window_clause(statement: Statement, call: FunctionCall) -> tuple[ColumnName, WindowClause]:
     """Returns the event time that `window()` names, and its window as a clause."""
     column, *lengths = call.arguments or (None,)
+    if call.name.name.lower() == "session_window":
+        if not isinstance(column, ColumnName) or len(lengths) != 1:
+            raise BindError(
+                "SESSION_WINDOW takes the event time of a stream and a gap",
+                text=statement.text,
+                span=call.span,
+                hint="write session_window(ts, '10 minutes')",
+            )
+        return column, WindowClause(_length(statement, lengths[0]), False, None, call.span, "session")
     if not isinstance(column, ColumnName) or not 1 <= len(lengths) <= 2:
         raise BindError(
             "WINDOW takes the event time of a stream, a size and a slide",
@@ -300,14 +330,14 @@ def event_time_of(statement: Statement, item: FromItem) -> Identifier | None:
 def _named(node: Expression) -> Expression:
     """Replaces `window.start`, `window.end` and the window itself by functions of a grouped query."""
     match node:
-        case ColumnName(relation=Identifier(name=relation)) if relation.lower() == "window":
+        case ColumnName(relation=Identifier(name=relation)) if relation.lower() in _WINDOWS:
             if node.name.name.lower() in {"start", "end"}:
                 called = Identifier(f"window_{node.name.name.lower()}", node.span)
                 return FunctionCall(called, (), False, node.span)
             return node
         case FunctionCall() if _is_window(node):
             return replace(node, arguments=())
-        case ColumnName(relation=None) if node.name.name.lower() == "window":
+        case ColumnName(relation=None) if node.name.name.lower() in _WINDOWS:
             return FunctionCall(node.name, (), False, node.span)
         case Operation() | FunctionCall():
             return replace(node, arguments=tuple(map(_named, node.arguments)))

@@ -10,6 +10,7 @@ rows are the last ones of the part, and the rows before them can be dropped with
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.evaluate.codes import combine_codes
+from anabranch.engine.evaluate.codes import combine_codes, equal_values
 from anabranch.engine.evaluate.rows import present_codes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.operators.aggregates import order_of
 from anabranch.engine.state.columns import validity
+from anabranch.errors import HostError
 from anabranch.lang.schema import Schema, is_float, is_nested
-from anabranch.lang.window import CountWindow
+from anabranch.lang.window import CountWindow, SessionWindow
 from anabranch.plan.join_graph import Relation
 
 
@@ -64,7 +66,7 @@ def _sortable(values: pa.Array) -> pa.Array:
     )
 
 
-def part_codes(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Int64Array | None:
+def part_codes(window: CountWindow | SessionWindow, schema: Schema, rows: pa.RecordBatch) -> Int64Array | None:
     """Returns one code per row, equal where the PARTITION BY columns are; None if all rows are counted together."""
     codes = []
     for name in window.partition:
@@ -85,14 +87,16 @@ class Parts:
     order: Int64Array
 
 
-def parts_of(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Parts | None:
+def parts_of(window: CountWindow | SessionWindow, schema: Schema, rows: pa.RecordBatch) -> Parts | None:
     """Groups rows by PARTITION BY; None if all rows are counted together."""
     codes = part_codes(window, schema, rows)
     return None if codes is None else Parts(codes, np.argsort(codes, kind="stable"))
 
 
-def count_deadlines(window: CountWindow, times: Int64Array, parts: Parts | None) -> Int64Array:
+def count_deadlines(window: CountWindow | SessionWindow, times: Int64Array, parts: Parts | None) -> Int64Array:
     """Returns the deadlines of rows in counting order, as far as these rows alone determine them."""
+    if isinstance(window, SessionWindow):
+        return _session_deadlines(window.gap, times, parts)
     until: Int64Array = times + window.reach
     n = window.rows
     if len(times) <= n:
@@ -107,6 +111,35 @@ def count_deadlines(window: CountWindow, times: Int64Array, parts: Parts | None)
     return until
 
 
+def _session_deadlines(gap: int, times: Int64Array, parts: Parts | None) -> Int64Array:
+    """Returns for each row the end of its session, as far as these rows alone determine it."""
+    until: Int64Array = times + gap
+    if not len(times):
+        return until
+    order = np.arange(len(times)) if parts is None else parts.order
+    ordered = times[order]
+    begins = np.append(True, ordered[1:] - ordered[:-1] > gap)
+    if parts is not None:
+        begins |= np.append(True, parts.codes[order][1:] != parts.codes[order][:-1])
+    lasts = np.append(np.flatnonzero(begins)[1:], len(times)) - 1
+    until[order] = (ordered[lasts] + gap)[np.cumsum(begins) - 1]
+    return until
+
+
+def refuse_equal_codes(
+    relation: Relation, names: Sequence[str], one: Callable[[str], pa.Array], other: Callable[[str], pa.Array]
+) -> None:
+    """Raises an error if rows of one code, side by side in `one` and `other`, have different values."""
+    for name in names:
+        left, right = one(name), other(name)
+        if not (equal_values(left, right) | (validity(left) + validity(right) == 0)).all():
+            raise HostError(
+                f"two values of '{', '.join(names)}' of '{relation.name}' have one code",
+                detail="rows of different parts of a window would be counted together",
+                hint="partition by a bigint, or by other columns",
+            )
+
+
 def still_counted(relation: Relation, batch: RelationBatch, low: int) -> RelationBatch:
     """Returns the rows of a relation with a count window that may still be needed, given all rows that a slot has.
 
@@ -114,7 +147,7 @@ def still_counted(relation: Relation, batch: RelationBatch, low: int) -> Relatio
     others, because they are counted.
     """
     window = relation.window
-    assert isinstance(window, CountWindow)
+    assert isinstance(window, CountWindow | SessionWindow)
     rows = in_counting_order(batch)
     alive: BoolArray = count_deadlines(window, rows.times, parts_of(window, relation.schema, rows.payload)) >= low
     return rows if alive.all() else rows.take(np.flatnonzero(alive))

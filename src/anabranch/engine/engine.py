@@ -40,7 +40,7 @@ from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.tracks.make import plan_of
 from anabranch.errors import InvariantBroken
-from anabranch.lang.window import CountWindow
+from anabranch.lang.window import CountWindow, SessionWindow
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.pairwise import lifetimes
@@ -414,7 +414,7 @@ class Engine:
         During a restore, only the states behind the plans need the combinations.
         """
         for name in self._counted:
-            if name in batches and len(batches[name]):
+            if name in batches and len(batches[name]) and isinstance(self._counted[name].window, CountWindow):
                 # Before any probe: rows that the new ones push out must not match.
                 self.bases[name].count(batches[name])
         for name, state in self.bases.items():
@@ -447,8 +447,9 @@ class Engine:
         longest = max((span for name, span in self._lifetimes.items() if name not in self._counted), default=0)
         for name, relation in self._counted.items():
             batch, window = batches.get(name), relation.window
-            assert isinstance(window, CountWindow)
-            if batch is not None and len(batch):
+            if isinstance(window, SessionWindow):
+                longest = max(longest, window.gap)
+            elif isinstance(window, CountWindow) and batch is not None and len(batch):
                 rows = max(window.rows, self.bases[name].kept_rows if window.partition else 0)
                 span = (int(batch.times[-1]) - int(batch.times[0])) * rows // len(batch)
                 longest = max(longest, min(span, window.reach))

@@ -27,9 +27,11 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
+from anabranch.engine.operators.candidates import candidates
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.open_groups import OpenCombinations
+from anabranch.engine.operators.open_sessions import OpenSessions
 from anabranch.engine.operators.pregroup import carried_by
 from anabranch.engine.operators.residuals import demanded, passing, within
 from anabranch.engine.operators.sides import Known, Sides
@@ -100,7 +102,12 @@ class QueryEngine:
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
         counted = member.query.graph.counted
-        self.open = OpenCombinations(arena, grouping, self.bases, counted) if grouping is not None and counted else None
+        self.open: OpenCombinations | OpenSessions | None = None
+        if grouping is not None and grouping.gap:
+            (relation,) = member.query.graph.relations
+            self.open = OpenSessions(arena, relation, self.bases[relation.name])
+        elif grouping is not None and counted:
+            self.open = OpenCombinations(arena, grouping, self.bases, counted)
         self._counted = frozenset(counted)
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
         self._since, self._until = since, until
@@ -298,6 +305,9 @@ class QueryEngine:
         """Adds finished combinations to the pending groups."""
         assert self.groups is not None
         started = perf_counter()
+        if len(found) and not found.carried:
+            wanted = candidates(self.groups.grouping, found.newest, found.deadline, self._reader(found))
+            found = found if wanted is None else keep(found, wanted)
         if len(found):
             self.groups.add(found.newest, found.deadline, self._reader(found), carried_by(self.groups.grouping, found))
         self.meter.spent("group", perf_counter() - started)

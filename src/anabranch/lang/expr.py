@@ -123,20 +123,41 @@ Expr: TypeAlias = Column | Literal | Call | Cast
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """The first `rows` rows of a group by its sort keys: for each, whether it descends and whether NULLs are first."""
+
+    rows: int
+    is_descending: tuple[bool, ...]
+    nulls_first: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        keys = zip(self.is_descending, self.nulls_first, strict=True)
+        listed = [f"{'DESC' if down else 'ASC'} NULLS {'FIRST' if first else 'LAST'}" for down, first in keys]
+        return f"{self.rows} BY {', '.join(listed)}"
+
+
+@dataclass(frozen=True)
 class AggregateCall:
-    """COUNT, SUM, MIN, MAX, AVG and others over the combinations of a group; COUNT(*) has no argument."""
+    """COUNT, SUM, MIN, MAX, AVG and others over the combinations of a group; COUNT(*) has no argument.
+
+    The first rows of a group (`ranked`) are an aggregate too: its arguments are the values of a row and the sort keys.
+    """
 
     function: str
     argument: Expr | None
     type: pa.DataType
     others: tuple[Expr, ...] = field(default=(), repr=False)
     """Additional arguments: the sort key of MIN_BY, the fraction of PERCENTILE, the limit of COLLECT_LIST."""
+    ranking: Ranking | None = field(default=None, repr=False)
+    """How the rows of a group are ordered and cut; None for all aggregates but `ranked`."""
 
     @property
     def arguments(self) -> tuple[Expr, ...]:
         return self.others if self.argument is None else (self.argument, *self.others)
 
     def __str__(self) -> str:
+        if self.ranking is not None:
+            return f"RANKED({', '.join(map(str, self.arguments))}; {self.ranking})"
         if self.function == "count_distinct":
             return f"COUNT(DISTINCT {self.argument})"
         return f"{self.function.upper()}({', '.join(map(str, self.arguments)) or '*'})"

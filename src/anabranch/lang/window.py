@@ -43,7 +43,7 @@ class Window:
 
     @property
     def is_counted(self) -> bool:
-        """Whether rows expire when others arrive (`CountWindow`): their deadlines are not known on arrival."""
+        """Whether later rows decide when a row expires (`CountWindow`, `SessionWindow`)."""
         return False
 
     @property
@@ -160,6 +160,33 @@ class CountWindow(Window):
         parts += [f"ROWS {self.rows}"]
         parts += [f"SLIDE {duration_text(self.slide)}"] if self.slide is not None else []
         return f"[{' '.join(parts)}]"
+
+
+@dataclass(frozen=True)
+class SessionWindow(Window):
+    """Runs of rows of each partition, each row at most `gap` after the one before it.
+
+    A row leaves its window at the end of its session, `gap` after the last row.
+    """
+
+    gap: int = 0
+    partition: tuple[str, ...] = ()
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def is_counted(self) -> bool:
+        return True
+
+    @property
+    def span(self) -> int | None:
+        return None
+
+    def __str__(self) -> str:
+        by = f"PARTITION BY {', '.join(self.partition)} " if self.partition else ""
+        return f"[{by}SESSION {duration_text(self.gap)}]"
 
 
 def instant_text(micros: int) -> str:

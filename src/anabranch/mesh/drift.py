@@ -17,7 +17,7 @@ from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics, merge_routes
 
 BASELINE = 3
-"""Batches that are the baseline of a mesh."""
+"""The number of batches that form the baseline of a mesh."""
 MOST_PATIENCE = 96
 """Batches after which drift is reported again, even if it has often led to no other mesh."""
 
@@ -74,13 +74,13 @@ class RouteTrend:
     """Batches before drift is reported; doubles while drift leads to no other mesh."""
 
     def after(self, routes: Iterable[RouteStatistics]) -> RouteTrend:
-        """Takes in a batch."""
+        """Returns the trend after a batch."""
         latest = tuple(routes)
         first = merge_routes([*self.first, *latest]) if self.batches < BASELINE else self.first
         return replace(self, batches=self.batches + 1, first=first, latest=latest)
 
     def judged(self) -> RouteTrend:
-        """Begins another baseline, after a drift was reported."""
+        """Returns a trend without a baseline, after a drift was reported; the next report has to wait longer."""
         return RouteTrend(patience=min(MOST_PATIENCE, max(2 * self.patience, 2 * BASELINE)))
 
     def drift(self, mesh: Mesh) -> str | None:

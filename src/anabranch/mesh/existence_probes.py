@@ -33,14 +33,14 @@ from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 MOST_ROWS, MOST_SETS = 400, 1 << 19
 """The most rows used to choose existence probes, and the most rows times sets of operators."""
 CLEARLY = 0.9
-"""A classifier is preferred below this fraction of the cost of existence probes.
+"""A classifier is preferred only below this fraction of the cost of existence probes.
 
 It fits only as long as the distribution of rows does not change.
 """
 
 
 def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the relations that rows of a relation may check first; empty if there are fewer than two."""
+    """Returns the relations for which a relation may have existence probes; empty if there are fewer than two."""
     found = tuple(
         name
         for name in operators
@@ -129,8 +129,8 @@ def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
         at = matrix.operators.index(asked(name) if is_question(name) else name)
         selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
         passing = np.minimum(selectivity, 1.0)
-        # A probe costs its lookup and as much again for each match (`engine.fabric.profile`); so does a row that
-        # passes.
+        # A probe costs its lookup and as much again for each match (`engine.fabric.profile`). A row that passes an
+        # existence probe costs as much as one match.
         paid += left * (cost * (1 + passing) / (1 + selectivity) if is_question(name) else cost)
         left = left * (passing if is_question(name) else selectivity)
     return paid

@@ -67,7 +67,7 @@ def cut_back(
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Turns the nodes of a grown tree into a tree of tests, following the rows down."""
+    """Converts the nodes of a grown tree to a tree of tests, and passes the rows down to them."""
 
     training: TrainingSet
     ranks: Integers

@@ -1,7 +1,7 @@
-"""The inner loops of the search, compiled: the best order of operators, all partitions, and the growing of trees.
+"""Compiled kernels of the mesh search: the best order of operators, all partitions of a set, and growing of trees.
 
-Sets of operators are bit masks. Attributes are ranks of values, negative for NULL. Tests compare the kernels with plain
-versions, and the trees with those of scikit-learn.
+Sets of operators are bit masks. Attributes are ranks of values, negative for NULL. Invariant: each kernel returns the
+same as its plain version in the tests, and the trees are as good as those of scikit-learn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST_GAIN = 1e-12
 
 @njit("float64[:, ::1](float64[:, ::1])", cache=True)
 def surviving(selectivity: Doubles) -> Doubles:
-    """Rows x sets of operators: how many rows one row becomes after the operators of the set."""
+    """Returns rows x sets of operators: the number of rows that one row becomes after the operators of the set."""
     rows, operators = selectivity.shape
     out = np.ones((rows, 1 << operators))
     for row in range(rows):
@@ -35,12 +35,12 @@ def surviving(selectivity: Doubles) -> Doubles:
 
 @njit("Tuple((int64[::1], float64))(float64[:, ::1], float64[:, ::1], int64[::1], boolean[:, ::1])", cache=True)
 def best_order(left: Doubles, cost: Doubles, rows: Integers, allowed: Booleans) -> tuple[Integers, float]:
-    """The cheapest order of all operators for some rows.
+    """Returns the cheapest order of all operators for some rows, and its cost.
 
-    `left[t, s]` is how much of row t is left after the operators of set s, `cost[t, i]` the cost of operator i for it.
+    `left[t, s]` is the weight of row t after the operators of set s, `cost[t, i]` the cost of operator i for it.
     """
     sets, operators = allowed.shape
-    # Summed here and not by a matrix product: those start threads, which on a busy machine cost more than the sum.
+    # Not a matrix product: that starts threads, which cost more than the sum on a busy machine.
     work = np.zeros((sets, operators))
     for row in rows:
         for done in range(sets):
@@ -66,7 +66,7 @@ def best_order(left: Doubles, cost: Doubles, rows: Integers, allowed: Booleans) 
 
 @njit("int64[:, ::1](int64, int64)", cache=True)
 def partitions(size: int, count: int) -> Integers:
-    """All partitions of a set, one a row: the subset of each element, subsets numbered by their first element."""
+    """Returns all partitions of a set, one per row: the subset of each element, numbered by first elements."""
     out = np.zeros((count, size), np.int64)
     highest = np.zeros(size, np.int64)
     for place in range(1, count):
@@ -92,7 +92,7 @@ def _times_log(x: float) -> float:
 def order_categories(ranks: Integers, is_category: Booleans, labels: Integers, weights: Doubles, levels: int) -> None:
     """Renumbers categories by the mean label of their rows, so that one cut can separate those of one label.
 
-    With two labels no set of categories that is not such a prefix would be better (Breiman et al. 1984, section 9.4).
+    With two labels, one of the cuts in this order is the best of all sets (Breiman et al. 1984, section 9.4).
     """
     for attribute in range(ranks.shape[1]):
         if not is_category[attribute]:
@@ -118,7 +118,7 @@ def order_categories(ranks: Integers, is_category: Booleans, labels: Integers, w
 def _divide(
     index: Integers, start: int, stop: int, ranks: Integers, attribute: int, last_rank: int, missing_first: bool
 ) -> int:
-    """Puts the rows of a node that pass a test before the others; the place of the first that does not."""
+    """Moves the rows of a node that pass a test before the others; returns the position of the first that fails."""
     middle, last = start, stop - 1
     while middle <= last:
         rank = ranks[index[middle], attribute]
@@ -133,10 +133,10 @@ def _divide(
 
 @njit("Tuple((int64[:, ::1], int64[::1]))(int64[:, ::1], int64[::1], float64[::1], int64)", cache=True)
 def decision_tree(ranks: Integers, labels: Integers, weights: Doubles, classes: int) -> tuple[Integers, Integers]:
-    """The tree of greatest information gain, and the number of tests that each row meets in it.
+    """Returns a tree grown by information gain, and the number of tests that each row passes in it.
 
-    A row of the first array is a node: the attribute tested (-1 in a leaf), the last rank that goes to the first child,
-    whether NULL goes there, and the places of both children. The root is the first.
+    A row of the first array is a node: the tested attribute (-1 in a leaf), the last rank that goes to the first child,
+    whether NULL goes there, and the positions of both children. The root is the first row.
     """
     rows, attributes = ranks.shape
     # There are never more leaves than rows, and one test fewer than leaves.
@@ -172,7 +172,7 @@ def decision_tree(ranks: Integers, labels: Integers, weights: Doubles, classes: 
                         missing[labels[row]] += weights[row]
                         unknown += 1
                     else:
-                        # Rows of one rank stay together; the low part of the key says which row it is.
+                        # Sorting these keys sorts by rank; the low part is the row.
                         keys[known] = ranks[row, attribute] * rows + row
                         known += 1
                 if known == 0:
@@ -229,9 +229,9 @@ def decision_tree(ranks: Integers, labels: Integers, weights: Doubles, classes: 
 def _explaining_cut(
     ranks: Integers, targets: Doubles, weights: Doubles, index: Integers, start: int, stop: int, least_rows: int
 ) -> tuple[float, int, int, bool]:
-    """The cut of a node that lowers its squared error most: by how much, attribute, last rank, and where NULL goes.
+    """Returns the cut of a node that reduces its squared error most: reduction, attribute, last rank, place of NULL.
 
-    It lowers it by -1 if the targets agree or no cut leaves enough rows on both sides.
+    The reduction is -1 if the targets agree or no cut leaves enough rows on both sides.
     """
     rows, outputs = ranks.shape[0], targets.shape[1]
     most, attribute_taken, rank_taken, missing_taken = -1.0, -1, -1, False
@@ -289,9 +289,9 @@ def _explaining_cut(
 
 @njit("int64[::1](int64[:, ::1], float64[:, ::1], float64[::1], int64, int64)", cache=True)
 def regression_cells(ranks: Integers, targets: Doubles, weights: Doubles, size: int, least_rows: int) -> Integers:
-    """The leaf of each row in a regression tree of at most `size` leaves of at least `least_rows` rows each.
+    """Returns the leaf of each row in a regression tree of at most `size` leaves of at least `least_rows` rows each.
 
-    The leaf whose cut lowers the squared error most is divided first.
+    The leaf whose cut reduces the squared error most is divided first.
     """
     rows = ranks.shape[0]
     index, cells = np.arange(rows), np.zeros(rows, np.int64)

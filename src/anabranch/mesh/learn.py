@@ -1,4 +1,8 @@
-"""Learns from one sample: finds its best mesh and the classifier, and prices any mesh on it."""
+"""Learns from one sample of a relation: searches the best mesh and its classifier, and prices any mesh.
+
+Invariant: on the condensed sample, the mesh never costs more than the start of the search or a single route. Limit:
+prices on the sample are optimistic; `proposal` checks the gain on held-out rows.
+"""
 
 from __future__ import annotations
 

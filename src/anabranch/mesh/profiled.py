@@ -1,4 +1,4 @@
-"""Searches a mesh from the profiles that slots made of their operators.
+"""Searches a mesh using the operator profiles of slots.
 
 Plan staging (Nehme et al. 2012, sections 4.2 and 5.3): between two steps a slot runs its operators on its youngest rows
 and reports selectivities and costs. The driver pools the reports of several slots and searches the best mesh for them.
@@ -36,10 +36,10 @@ def learn_mesh(
     *,
     may_ask: bool = True,
 ) -> LearntMesh:
-    """Searches the best mesh, beginning with the current plan if that is a mesh.
+    """Searches the best mesh, starting from the current plan if that is a mesh.
 
-    No classifier is searched if a mesh that takes the least that any could take is not worth it. Where the current plan
-    is an mjoin, relations that gain nothing by routes keep its probe orders.
+    No classifier is searched if `is_worth` rejects a mesh with the lower bound of the cost. If the current plan is an
+    mjoin, relations that gain nothing by routes keep its probe orders.
     """
     started, profiles = perf_counter(), list(seen)
     mesh = current if isinstance(current, Mesh) else None
@@ -58,7 +58,7 @@ def learn_mesh(
 
 
 def pooled(several: Iterable[Sequence[OperatorProfile]]) -> list[OperatorProfile]:
-    """The profiles of several slots as if one had made them: what each learnt counts for all."""
+    """Concatenates the profiles of several slots, by relation."""
     by_relation: dict[str, list[OperatorProfile]] = {}
     for profiles in several:
         for each in profiles:
@@ -75,13 +75,13 @@ def _together(parts: list[OperatorProfile]) -> OperatorProfile:
         np.vstack([part.matrix.cost for part in seen]),
     )
     columns = pa.concat_tables([part.columns for part in seen])
-    # Each slot pays its calls for its own rows.
+    # Every slot has its own calls, so they are summed like the rows.
     turn, call = sum(part.turn for part in seen), sum(part.call for part in seen)
     return OperatorProfile(first.relation, columns, matrix, turn, call)
 
 
 def _overhead(seen: OperatorProfile) -> float:
-    """Seconds per row that one route costs however few rows it has."""
+    """Returns the fixed cost of one route, in seconds per row of the relation."""
     return seen.call / seen.turn if seen.turn else MeshCosts().route
 
 

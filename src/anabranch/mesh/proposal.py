@@ -132,7 +132,7 @@ def one_route_only(
 
 
 def least_cost(condensed: Condensed, needs: Needs, setting: SearchSetting) -> float:
-    """Returns the seconds per row if every kind of row had its own free route: a lower bound for any mesh."""
+    """Returns the seconds per row if every condensed row had its own route without overhead: a lower bound."""
     return _apart(Learner(condensed, needs, setting))
 
 
@@ -153,7 +153,7 @@ def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
 
 
 def _could_gain(learner: Learner) -> bool:
-    """Whether a mesh could gain enough if every kind of row had its own free route."""
+    """Returns True if a mesh could gain enough if every condensed row had its own route without overhead."""
     router = learner.router
     return router.best(router.everything).cost >= (1 + learner.setting.least_gain) * _apart(learner)
 

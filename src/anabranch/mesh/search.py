@@ -258,7 +258,7 @@ def _random_partition(size: int, rng: np.random.Generator) -> Integers:
 
 
 def merge_down(space: Space, start: Solution) -> Solution:
-    """Greedily merges the two subsets whose merge saves most, as long as it saves; deterministic.
+    """Repeatedly merges the two subsets whose merge saves most, as long as it saves; deterministic.
 
     Rows on their own best routes have the least operator cost, so a mesh can only save on routes and tests.
     """

@@ -178,7 +178,7 @@ def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integer
 BINS = 8
 """The number of parts of a number's range that are compared with each other."""
 TELLING, CHANCES = 0.02, 4.0
-"""An attribute is informative if it explains this fraction of the variance, and this multiple of what chance does."""
+"""An attribute is informative if it explains this fraction of the variance, and this multiple of the part by chance."""
 
 
 # --- condensing ------------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
 
 
 def differ(sample: TrainingSet, matrix: OperatorMatrix) -> bool:
-    """Whether some attribute alone separates rows by the effect of operators, more than chance would.
+    """Returns True if some attribute alone separates rows by the effect of operators, more than chance would.
 
-    Cheap: nothing is trained. A classifier tests one attribute after another, so it would not find what no attribute
-    shows alone.
+    This is a cheap check without training. A classifier tests one attribute at a time, so it would not find a
+    difference that no attribute shows alone.
     """
     behaviour = _behaviour(matrix)
     apart = behaviour - behaviour.mean(axis=0)

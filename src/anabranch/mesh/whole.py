@@ -1,4 +1,8 @@
-"""Combines the meshes of the relations of a query to one mesh."""
+"""Combines the meshes of the relations of a query into one mesh.
+
+Invariant: the result is always a valid mesh: a relation without a sample keeps its default probe order. Limit: each
+relation is searched separately.
+"""
 
 from __future__ import annotations
 
@@ -106,12 +110,11 @@ class _Sample:
     @classmethod
     def of(cls, graph: JoinGraph, seen: OperatorProfile, setting: SearchSetting, current: Mesh | None) -> _Sample:
         running = None if current is None else current.of(seen.relation)
-        # Attributes that its classifier tests remain attributes, even if they would no longer be chosen (too many
-        # texts).
+        # Attributes of the running classifier are kept, even if they would no longer be chosen (too many texts).
         tested = () if running is None else attributes(running.classifier)
         rows = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
         needs = precedence(graph, seen.relation, seen.matrix.operators)
-        # Only users write routes with a deferred predicate. Its operator was not measured, so the route has no price.
+        # A route with a deferred predicate, which only users write, has no price: that operator was not measured.
         is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
         may_ask = askable(graph, seen.relation, seen.matrix.operators) if setting.asks else ()
         return cls(seen, rows, needs, may_ask, _priced_for(seen, setting), running if is_priced else None)

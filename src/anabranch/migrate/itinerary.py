@@ -1,9 +1,9 @@
-"""Divides one change of plan into a sequence of smaller ones.
+"""Divides one change of plan into a sequence of smaller changes.
 
-A migration may change everything at once or box by box. Box by box, each step computes, or runs twice, only the joins
-of one box: the pauses of moving state are shorter and spread out, and parallel tracks duplicate less work at a time,
-but the migration takes longer in total. Boxes of one change never overlap; successive steps of a rewriting optimizer
-may, and any sequence of plans is an itinerary. (Zhu 2006, Section 26.2, asks for both and leaves them open.)
+A migration changes all boxes at once or one box after another. Box by box, each step computes, or runs twice, only the
+joins of one box: the pauses of moving state are shorter and spread out, and parallel tracks duplicate less work at a
+time, but the migration takes longer in total. (Zhu 2006, Section 26.2, mentions both as future work.) Invariant: the
+boxes of one change do not overlap, and each step is a valid plan of the query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
 def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[PhysicalPlan, ...]:
     """Returns the intermediate plans from one to the other, each changing one more box; the last is the new plan.
 
-    `thetas`, of the query, matter if a plan defers one.
+    `thetas` are those of the query; they matter if a plan defers one.
 
     >>> from anabranch.plan.text import parse
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]

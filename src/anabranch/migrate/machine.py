@@ -1,8 +1,8 @@
 """The course of a migration over the slots of a query, without I/O: events in, instructions out.
 
-A migration goes from the current plan along an itinerary of plans to its last plan. Every slot advances independently:
-it gets the next plan when it has settled on the previous one, so slots may run different plans for a while. The host
-reports events and follows the instructions before the slot's next step:
+A migration goes from the current plan through the plans of an itinerary to the last one. Every slot advances
+independently: it gets the next plan when it has completed the change to the previous one, so slots may run different
+plans for a while. The host reports events and follows the instructions before the slot's next step:
 
     BatchEnded (a report of every slot) ──►                   ──► Run(slot, plan, strategy)
     ChangeRefused (by an engine)        ──►     Migration     ──► Completed(plan)

@@ -140,6 +140,6 @@ def resource_model(
 ) -> ResourceModel:
     """Returns the model that prices the plans of a query; unit costs are the engine's unless statistics have others."""
     units, _ = unit_costs(statistics)
-    slide = grouping.slide / 1e6 if grouping is not None else 0.0
+    slide = grouping.pace / 1e6 if grouping is not None else 0.0
     estimates = from_statistics(graph, statistics, slide=slide)
     return ResourceModel(estimates, units, batch=batch, partitioning=partitioning)

@@ -43,11 +43,13 @@ def groups_bytes(query: Query, statistics: Statistics) -> float:
     if math.isfinite(combinations) and math.isfinite(values) and values:
         # Combinations fall into groups at random: some groups get none.
         groups = values * -math.expm1(-combinations / values)
+    if query.grouping.ranked is not None and query.grouping.ranked.ranking is not None:
+        groups = min(groups * query.grouping.ranked.ranking.rows, combinations)
     width = statistics.record_bytes
     if width is None:
         keys = sum(_width(query, key, statistics) for key in query.grouping.keys)
         width = EVENT_TIME_BYTES + keys + VALUE_BYTES * len(query.grouping.aggregates)
-    return groups / (query.grouping.slide / UNITS["second"]) * width
+    return groups / (query.grouping.pace / UNITS["second"]) * width
 
 
 def _inside(need: Need, statistics: Statistics) -> float:

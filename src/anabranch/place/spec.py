@@ -83,7 +83,7 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
             )
         if query.graph.counted:
             raise SpecError(
-                f"query '{name}' of '{path}' cannot be placed: '{query.graph.counted[0]}' has a count window",
+                f"query '{name}' of '{path}' cannot be placed: '{query.graph.counted[0]}' has a window of rows",
                 detail="rows are counted where all rows of a stream are",
                 hint="give it a time window, or run the query at one site",
             )

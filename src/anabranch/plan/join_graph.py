@@ -19,7 +19,7 @@ import pyarrow as pa
 from anabranch.errors import PlanError
 from anabranch.lang.expr import Expr
 from anabranch.lang.schema import Schema, is_integer
-from anabranch.lang.window import Window
+from anabranch.lang.window import CountWindow, Window
 from anabranch.plan.classes import ClassColumn
 
 
@@ -51,6 +51,8 @@ class Relation:
     """The constituents of a row of a derived relation; empty for plain stream rows."""
     is_table: bool = False
     """Whether `stream` names a table: its rows have no event time, never arrive and never expire."""
+    branches: tuple[str, ...] = ()
+    """The queries whose results a UNION ALL has; empty if `stream` names the only one."""
     is_result: bool = False
     """Whether its rows are results of another query of the set; `stream` is then the name of that query.
 
@@ -69,7 +71,7 @@ class Relation:
     """Columns that are not carried but whose classes select routes; not part of the meaning of a query."""
 
     def __post_init__(self) -> None:
-        if self.window.is_counted and (self.filter is not None or self.parts):
+        if isinstance(self.window, CountWindow) and (self.filter is not None or self.parts):
             raise PlanError(f"relation '{self.name}' has a count window and rows that are not counted")
         if not self.parts:
             return
@@ -79,6 +81,11 @@ class Relation:
             raise PlanError(f"derived relation '{self.name}' lacks the event times '{', '.join(missing)}'")
         if self.window.reach < min(part.range for part in self.parts):
             raise PlanError(f"the window of derived relation '{self.name}' ends before its rows do")
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The queries whose results it has; none for a stream or a table."""
+        return (self.branches or (self.stream,)) if self.is_result else ()
 
     @property
     def is_derived(self) -> bool:
@@ -318,7 +325,7 @@ def render(graph: JoinGraph) -> str:
     """Returns the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
-        where = relation.condition if relation.window.is_counted else relation.filter
+        where = relation.condition if relation.condition is not None else relation.filter
         condition = f" WHERE {where}" if where is not None else ""
         parts = "".join(f" {part.time}+{part.range}" for part in relation.parts)
         lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}{parts}")

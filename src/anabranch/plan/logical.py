@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from anabranch.errors import PlanError
 from anabranch.functions import is_nullable
 from anabranch.lang.expr import GROUPED, AggregateCall, Column, Expr, columns
@@ -21,6 +23,8 @@ from anabranch.lang.window import Window
 
 BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 """The boundary of a grouped result; WINDOW_END() in CQL."""
+ROW_NUMBER = Column(GROUPED, "row_number", pa.int64(), nullable=False)
+"""The place of a ranked row in its group, from 1."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Source:
     """Whether the stream contains the results of another query."""
     subquery: Subquery | None = None
     """That query, if it is a subquery in FROM and has not been compiled yet."""
+    others: tuple[Subquery, ...] = ()
+    """The other queries of a UNION ALL in FROM, likewise."""
+    branches: tuple[str, ...] = ()
+    """The queries whose results a UNION ALL has, once they have been compiled."""
     behind: int = 0
     """For results: how far below the watermark of their query the event times of future results can be."""
     is_implied: bool = False
@@ -179,6 +187,8 @@ class Aggregate:
     slide: int
     lag: int = 0
     """1 if windows do not include their end."""
+    gap: int = 0
+    """The gap of session windows; 0 for all other windows."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -251,7 +261,8 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
     match plan:
         case Source():
             if plan.subquery is not None:
-                return f"{indent}Results {plan.window} AS {plan.relation}\n{render(plan.subquery.plan, deeper)}"
+                several = "".join("\n" + render(each.plan, deeper) for each in (plan.subquery, *plan.others))
+                return f"{indent}Results {plan.window} AS {plan.relation}{several}"
             return f"{indent}Source {plan.stream} {plan.window} AS {plan.relation}"
         case Filter():
             return f"{indent}Filter {plan.predicate}{below}"
@@ -269,7 +280,8 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
         case Aggregate():
             keys = ", ".join(str(key) for key in plan.key_expressions)
             listed = ", ".join(str(aggregate) for aggregate in plan.aggregates)
-            return f"{indent}Aggregate {listed} BY {keys or '()'} EVERY {plan.slide} us{below}"
+            pace = f"IN SESSIONS OF {plan.gap} us" if plan.gap else f"EVERY {plan.slide} us"
+            return f"{indent}Aggregate {listed} BY {keys or '()'} {pace}{below}"
 
 
 def _require_columns(plan: LogicalPlan, expr: Expr) -> None:

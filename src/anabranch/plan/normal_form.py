@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from anabranch.errors import PlanError, SpecError
 from anabranch.functions import below_casts, bind_call, coerce, is_nullable
 from anabranch.lang.expr import Call, Expr, Literal, can_fail, columns, conjunction, conjuncts, relations
 from anabranch.lang.schema import Schema
-from anabranch.lang.window import CountWindow
+from anabranch.lang.window import CountWindow, SessionWindow
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta, shared_keys
 from anabranch.plan.key_classes import EqualExpressions, equal_expressions, key_sides
@@ -209,11 +211,10 @@ def _not_deferrable(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecErro
 def _grouping(plan: LogicalPlan) -> tuple[LogicalPlan, Grouping | None]:
     match plan:
         case Aggregate():
-            return plan.input, Grouping(plan.key_expressions, plan.aggregates, None, plan.slide, plan.lag)
+            return plan.input, Grouping(plan.key_expressions, plan.aggregates, None, plan.slide, plan.lag, plan.gap)
         case Filter(input=Aggregate() as grouped, predicate=having):
-            return grouped.input, Grouping(
-                grouped.key_expressions, grouped.aggregates, having, grouped.slide, grouped.lag
-            )
+            found = grouped.key_expressions, grouped.aggregates, having, grouped.slide, grouped.lag, grouped.gap
+            return grouped.input, Grouping(*found)
         case _:
             return plan, None
 
@@ -251,7 +252,13 @@ def _partition_keys(keys: Sequence[KeyClass], arms: Sequence[_Arm]) -> Iterator[
     number = len(keys)
     for arm in arms:
         name, window = arm.source.relation, arm.source.window
-        if not isinstance(window, CountWindow) or not window.partition:
+        if isinstance(window, SessionWindow) and not window.partition:
+            # One session for all rows: one slot has them.
+            (column,) = (each for each in arm.source.columns if each.name == arm.source.event_time)
+            yield KeyClass(f"k{number}", ((name, bind_call("is_not_null", (column,))),), pa.bool_())
+            number += 1
+            continue
+        if not isinstance(window, CountWindow | SessionWindow) or not window.partition:
             continue
         members = [dict(key.members).get(name) for key in keys]
         if any(member is not None and agrees_in_parts(member, window) for member in members):
@@ -276,13 +283,14 @@ def _guarded(key: KeyClass, arms: Sequence[_Arm], filters: Mapping[str, Sequence
 def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
     source = arm.source
     condition = conjunction((*arm.conditions, *filters))
-    is_counted = source.window.is_counted
+    # The rows of a session are those that pass the filter.
+    is_counted = isinstance(source.window, CountWindow)
     if is_counted and condition is not None:
         readers = [*readers, condition]
     read = frozenset(
         column.name for reader in readers for column in columns(reader) if column.relation == source.relation
     )
-    if isinstance(source.window, CountWindow):
+    if isinstance(source.window, CountWindow | SessionWindow):
         read |= frozenset(source.window.partition)
     return Relation(
         name=source.relation,
@@ -293,6 +301,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         disorder=source.disorder,
         is_table=source.is_table,
         is_result=source.is_result,
+        branches=source.branches,
         behind=source.behind,
         filter=None if is_counted else condition,
         condition=condition if is_counted else None,

@@ -23,7 +23,7 @@ from typing import Any
 
 from anabranch.errors import PlanError
 from anabranch.lang.expr import Expr, columns
-from anabranch.lang.window import CountWindow
+from anabranch.lang.window import CountWindow, SessionWindow
 from anabranch.plan.heavy import FINER, HeavyKey, choose_cuts, factorings
 from anabranch.plan.join_graph import JoinGraph, KeyClass
 
@@ -439,6 +439,9 @@ def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple
 
 def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
     window = graph.relation(relation).window
+    if isinstance(window, SessionWindow):
+        # Its only key is the one that keeps each session in one slot.
+        return True
     return not isinstance(window, CountWindow) or agrees_in_parts(key.expression(relation), window)
 
 

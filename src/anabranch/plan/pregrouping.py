@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.lang.expr import AggregateCall, Column, Expr, can_fail, columns, relations
+from anabranch.lang.expr import AggregateCall, Column, Expr, Ranking, can_fail, columns, relations
 from anabranch.lang.schema import is_decimal, is_fixed_width, is_float, is_integer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Grouping
@@ -48,6 +48,8 @@ class Part:
     type: pa.DataType
     word: int | None = None
     """For a sum of long decimals: 0 for the sum of the lower 64 bits, 1 for the upper."""
+    ranking: Ranking | None = None
+    """How the items of a `ranked` part are ordered and cut."""
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
@@ -69,6 +71,9 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
             )
         case ("count_distinct" | "min_by" | "max_by" | "collect_list" | "percentile") as listed:
             return (Part(f"{name}.items", position, _ITEMS[listed], pa.list_(_item(aggregate))),)
+        case "ranked":
+            kind = pa.list_(_ranked_row(aggregate))
+            return (Part(f"{name}.items", position, "ranked", kind, ranking=aggregate.ranking),)
         case "avg":
             total = Part(f"{name}.sum", position, "sum", pa.float64())
             return total, Part(f"{name}.count", position, "count", pa.int64())
@@ -108,6 +113,15 @@ def _item(aggregate: AggregateCall) -> pa.DataType:
             by = aggregate.others[0].type
             counted = is_float(by) or pa.types.is_timestamp(by) or pa.types.is_duration(by)
             return pa.struct([pa.field("by", pa.int64() if counted else by), pa.field("value", value)])
+
+
+def _ranked_row(aggregate: AggregateCall) -> pa.DataType:
+    """Returns the type of a ranked row: its values and its sort keys."""
+    assert aggregate.ranking is not None
+    count = len(aggregate.arguments) - len(aggregate.ranking.is_descending)
+    values, keys = aggregate.arguments[:count], aggregate.arguments[count:]
+    fields = [pa.field(f"value{number}", each.type) for number, each in enumerate(values)]
+    return pa.struct([*fields, *(pa.field(f"key{number}", each.type) for number, each in enumerate(keys))])
 
 
 @dataclass(frozen=True)

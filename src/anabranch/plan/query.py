@@ -20,7 +20,7 @@ from anabranch.plan.logical import BOUNDARY, Output, SideKind
 from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 
-_DERIVED = re.compile(r"derived_[0-9a-f]{8}")
+_DERIVED = re.compile(r"(derived|union)_[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,18 @@ class Grouping:
     slide: int
     lag: int = field(default=0, repr=False)
     """1 if windows do not include their end: a boundary then counts rows up to one microsecond before it."""
+    gap: int = field(default=0, repr=False)
+    """The gap of session windows, which end at any microsecond: `slide` is 1. 0 for all other windows."""
+
+    @property
+    def pace(self) -> int:
+        """About how many microseconds lie between two results of a group."""
+        return self.gap or self.slide
+
+    @property
+    def ranked(self) -> AggregateCall | None:
+        """The first rows of each group, if they are the results; the query has no other aggregate then."""
+        return next((each for each in self.aggregates if each.ranking is not None), None)
 
     def first_boundary(self, times: Any) -> Any:
         """Returns the number of the first boundary that counts a row with this event time; accepts arrays."""
@@ -154,7 +166,7 @@ class Query:
             # Not in the text of a grouping, so that older checkpoints keep their fingerprint.
             read = [*self.grouping.keys, *(e for a in self.grouping.aggregates for e in a.arguments)]
             parts += [own.title for expression in read for own in own_functions(expression)]
-            parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others]
+            parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others or aggregate.ranking]
         parts += [f"{name} = {query.fingerprint}" for name, query in sorted(self.inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -166,7 +178,7 @@ class Query:
     @property
     def seconds_between_boundaries(self) -> float:
         """The slide of a grouped query; 0 for any other."""
-        return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
+        return self.grouping.pace / 1e6 if self.grouping is not None else 0.0
 
     def result_columns(self, relation: str) -> tuple[str, ...]:
         """Returns the relation's columns that a result needs, in schema order."""

@@ -102,7 +102,7 @@ class QuerySet:
 
     def readers(self, name: str) -> tuple[Relation, ...]:
         """Returns the relations that read the results of a query."""
-        return tuple(each for each in self.graph.relations if each.is_result and each.stream == name)
+        return tuple(each for each in self.graph.relations if name in each.producers)
 
     @cached_property
     def levels(self) -> Mapping[str, int]:
@@ -110,7 +110,7 @@ class QuerySet:
         levels: dict[str, int] = {}
         while len(levels) < len(self.members):
             for member in self.members:
-                read = {each.stream for each in member.query.whole.relations if each.is_result}
+                read = {name for each in member.query.whole.relations for name in each.producers}
                 if member.name not in levels and read <= levels.keys():
                     levels[member.name] = 1 + max((levels[name] for name in read), default=-1)
         return levels
@@ -258,7 +258,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     for name, query in named.items():
         if query.whole.counted:
             raise BundleError(
-                f"{titled(name)} has a count window, of '{query.whole.counted[0]}', and cannot share its rows",
+                f"{titled(name)} has a count or session window, of '{query.whole.counted[0]}', and runs alone",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
@@ -454,7 +454,14 @@ def _stream(relation: Relation) -> str:
 
 
 def _source(relation: Relation) -> tuple[object, ...]:
-    return relation.stream, relation.is_result, relation.event_time, relation.disorder, relation.parts
+    return (
+        relation.stream,
+        relation.branches,
+        relation.is_result,
+        relation.event_time,
+        relation.disorder,
+        relation.parts,
+    )
 
 
 def longest_window(several: Sequence[Window]) -> Window:

@@ -28,7 +28,8 @@ def renamed(query: Query, names: Mapping[str, str], streams: Mapping[str, str]) 
 
     def relation(each: Relation) -> Relation:
         stream = streams.get(each.stream, each.stream) if each.is_result else each.stream
-        return replace(each, name=of(each.name), stream=stream, filter=optional(each.filter))
+        branches = tuple(streams.get(branch, branch) for branch in each.branches)
+        return replace(each, name=of(each.name), stream=stream, branches=branches, filter=optional(each.filter))
 
     def key(each: KeyClass) -> KeyClass:
         return replace(each, members=tuple((of(name), changed(member)) for name, member in each.members))

@@ -1,26 +1,24 @@
-"""A running set of queries changes: queries join it and leave it, between two batches.
+"""Changes a running set of queries: adds and removes queries between two batches.
 
-The base rows in the checkpoint are carried over from the old set to the new one: into its relations, its codes, its
-layout and its grid. One new manifest of the last batch, written in one piece, is the change; before it the old set
-holds, after it the new one. Nothing of a query that stays depends on the change: its rows are there, its groups are
-rebuilt from them, and the next batch is the next batch.
+The base rows in the checkpoint are converted from the old set to the new one: to its relations, codes, layout and grid.
+A new manifest of the last batch commits the change atomically: before it the old set applies, after it the new one.
 
-A query that joins answers from an event time on (`since`): it gives exactly those of its results that are not older. No
-row of that time or newer has arrived before the change. The manifest says from which event time on each relation is
-*complete*: all its rows are there, with the values of all columns. It follows from the rows that the old set may have
-dropped (`engine.expiry`), and from what earlier changes left. `since` is the first moment after the newest row at which
-no row from before the relation is complete is in its window any more. Rows from before the change get stand-ins for
-columns that they were not kept with (`run/placeholders`); no query that joins takes them for values, because a relation
-is complete only after them.
+A new query answers from an event time on (`since`): it emits exactly those of its results that are not older. No row of
+that time or newer has arrived before the change. The manifest has the event time from which each relation is
+*complete*, so that all its rows are present with the values of all columns. This follows from the rows that the old set
+may have dropped (`engine.expiry`) and from earlier changes. `since` is the first time after the newest row at which the
+windows contain no rows from before the relations were complete. Older rows get placeholders for missing columns
+(`run/placeholders`); no new query uses a placeholder as a value, because its relations are complete only after them.
 
-Limit: all live rows pass through the driver. A query that joins can read streams of the set only; Spark cannot add a
-source to a query that has a checkpoint.
+Invariant: the results of the other queries do not depend on the change, because their rows are kept and their groups
+are rebuilt from them. Limit: all live rows pass through the driver. A new query can read only streams of the set,
+because Spark cannot add a source to a query with a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +135,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     changed = Manifest(
         manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, complete
     )
+    changed = replace(changed, pieces=manifest.pieces)
     store.commit(changed)
     store.belong_to(new)
     store.collect((changed,))
@@ -215,7 +214,7 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
     def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
         """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
         found = min(kept[relation.name], first) if _is_there(old.graph, new.graph, relation, asked) else first
-        return max(found, since.get(relation.stream, found)) if relation.is_result else found
+        return max(found, *(since.get(name, found) for name in relation.producers)) if relation.is_result else found
 
     arrivals = [each for each in new.members if each.name not in old.names]
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
@@ -262,7 +261,7 @@ def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
     """The relation of that name, if it has the same rows."""
     for relation in graph.relations:
         if relation.name == wanted.name:
-            is_same = (relation.stream, relation.is_result) == (wanted.stream, wanted.is_result)
+            is_same = (relation.stream, relation.producers) == (wanted.stream, wanted.producers)
             return relation if is_same and relation.event_time == wanted.event_time else None
     return None
 

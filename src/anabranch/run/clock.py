@@ -52,11 +52,11 @@ class Clocks:
         return max((clock.newest for clock in self.streams.values() if clock.newest is not None), default=None)
 
     def seconds_since(self, before: Clocks) -> float | None:
-        """Seconds of event time by which the newest row advanced; None if there was none before."""
+        """Returns the seconds of event time by which the newest row advanced; None if there was none before."""
         return None if self.newest is None or before.newest is None else (self.newest - before.newest) / 1e6
 
     def seconds_behind(self, now: int) -> float | None:
-        """Seconds from the newest row to the time of day, in microseconds; None while there is no row."""
+        """Returns the seconds from the newest row to the time of day `now`; None while there is no row."""
         return None if self.newest is None else (now - self.newest) / 1e6
 
     def advance(

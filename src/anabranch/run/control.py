@@ -54,13 +54,13 @@ def take(store: Store) -> Request | None:
 
 def answer(store: Store, request: Request, result: Mapping[str, Any] | AnabranchError) -> None:
     """Sends the outcome to the client."""
-    told = {"refused": _told(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
+    told = {"refused": _error_to_json(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
     store.write_message(f"{request.id}{_ANSWER}", told)
 
 
-def _told(error: AnabranchError) -> dict[str, str]:
+def _error_to_json(error: AnabranchError) -> dict[str, str]:
     if isinstance(error, CqlError):
-        # It shows the position in a text that only this process has.
+        # A CqlError shows a position in a text that only this process has.
         return {"kind": SpecError.__name__, "message": str(error), "detail": "", "hint": ""}
     return {"kind": type(error).__name__, "message": error.message, "detail": error.detail, "hint": error.hint}
 

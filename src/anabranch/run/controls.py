@@ -1,6 +1,7 @@
-"""Changes that a user makes to running queries; every host offers them.
+"""The changes that a user can make to running queries, common to all hosts.
 
-Each takes effect with the next batch. Invariant: a change that is refused has no effect.
+Each change begins with the next batch. Invariant: a refused change has no effect. Limit: the methods check a
+request and pass it to the steering; they do not wait until the change has ended.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from anabranch.run.keys import code_of
 
 
 class Controls:
-    """The base of a host: its queries, and what may be asked of their steering."""
+    """The base class of hosts: their queries, and the changes that their steering accepts."""
 
     queries: QuerySet
     steering: Steering
 
     @property
     def plan(self) -> Plan | Plans:
-        """The plan of the latest batch, or the one that most slots had; of named queries, those of each."""
+        """The plan of the latest batch, or that of most slots; for named queries, the plan of each."""
         return self.steering.most_plans.unwrapped
 
     @property
     def is_changing(self) -> bool:
-        """True while a change of plan or table is under way."""
+        """True while a change of plan or table is in progress."""
         return self.steering.is_changing
 
     def migrate(
@@ -40,11 +41,11 @@ class Controls:
         box_by_box: bool = False,
         query: str | None = None,
     ) -> None:
-        """Changes the plan of all slots, or of some; `query` names one of several queries that run together."""
+        """Changes the plan of all slots, or of some; `query` names one query of a set."""
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
     def abort_migration(self, query: str | None = None) -> None:
-        """Ends a migration and returns to the plan before it."""
+        """Aborts a migration; the query returns to the old plan."""
         self.steering.of_query(query).abort()
 
     def freeze(self, frozen: bool) -> None:
@@ -52,15 +53,15 @@ class Controls:
         self.steering.freeze(frozen)
 
     def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
-        """Takes another policy, objective or limits of an adapting query: entries as in a spec."""
+        """Replaces the policy, objective or limits of an adapting query, given as entries of a spec."""
         self.steering.reconfigure(wanted, query)
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
-        """Lets queries share a join: those that are named, else all that can."""
+        """Makes the named queries, or all that can, share a join."""
         self.steering.share(join, queries)
 
     def unshare(self, queries: Iterable[str] | None = None) -> None:
-        """Lets queries compute their shared joins themselves."""
+        """Makes queries compute their shared joins separately."""
         self.steering.unshare(queries)
 
     def move(
@@ -70,24 +71,25 @@ class Controls:
         self.steering.table.move(groups, to, strategy, most_rows)
 
     def spread(self, partitioning: Partitioning, strategy: str = "moving-state", most_rows: int | None = None) -> None:
-        """Spreads the work by another grid or table over the same number of slots."""
+        """Changes the grid or the table; the number of slots stays the same."""
         self.steering.table.spread(partitioning, strategy, most_rows)
 
     def scale(self, slots: int) -> None:
-        """Measures the next batch and uses that many slots from the batch after it on."""
+        """Measures the next batch, and uses this number of slots from the following batch on."""
         self.steering.table.scale(slots)
 
     def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
         """Splits a key value over several slots.
 
-        `over` names slots, or how many (all when None); `key` is an expression of the key, where there are several.
+        `over` is a list of slots or a number of slots (None for all); `key` is an expression of the key, required if
+        there are several keys.
         """
         self.steering.table.split(*code_of(self.queries, value, key), over)
 
     def unite(self, value: Any, key: str | None = None) -> None:
-        """Takes the split of a key value back."""
+        """Reverses the split of a key value."""
         self.steering.table.unite(*code_of(self.queries, value, key))
 
     def rebalance(self) -> None:
-        """Measures the next batch and moves groups with the batch after it, so that no slot holds the others back."""
+        """Measures the next batch, and moves groups with the following batch so that no slot delays the others."""
         self.steering.table.rebalance()

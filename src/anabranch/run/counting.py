@@ -1,4 +1,8 @@
-"""Counts the rows of one batch by the values of keys, so that heavy keys can be found."""
+"""Counts the rows of one batch by the values of keys, so that heavy keys can be found.
+
+Invariant: a row that is sent to several slots is counted once. Limit: each slot reports only its `FREQUENT` most
+frequent values of each relation.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from anabranch.stats.keys import FREQUENT, KeyCounts
 
 
 def count_keys(table: Partitioning, slot: int, rows: Mapping[str, RelationBatch]) -> dict[str, KeyCounts]:
-    """The most frequent values of the keys along which rows are cut.
+    """Returns the counts of the most frequent values of each key that is an axis of the grid.
 
-    A row that went to several slots counts in the first of them.
+    A row that was sent to several slots counts in the first of them.
     """
     found = {}
     first = {name: _first_copies(table, slot, name, batch) for name, batch in rows.items()}
@@ -35,7 +39,7 @@ def count_keys(table: Partitioning, slot: int, rows: Mapping[str, RelationBatch]
 def cells_of_sample(
     grid: Partitioning, sample: Mapping[str, RelationBatch], traffic: Mapping[str, float]
 ) -> dict[str, Floats] | None:
-    """How much of each relation falls into each of its cells, by the rows of a sample; None where some have none."""
+    """Returns the traffic in each cell of each relation, estimated from a sample; None if a relation has no rows."""
     if not all(len(sample.get(name, ())) for name in grid.relations):
         return None
     found: dict[str, Floats] = {}

@@ -1,15 +1,15 @@
-"""Makes the checkpoint of earlier queries one of the queries that start now, if they may take it over.
+"""Converts the checkpoint of earlier queries to one of the queries that start now, if that is allowed.
 
-A checkpoint belongs to the queries that wrote it. At a restart the queries may have changed: only in where filters are
-evaluated, which changes no answer and needs no consent; or in what they ask, which the user must allow (`Evolve`). The
-base rows are carried over by `run/changing`, as they are when queries join and leave a running set: a changed query
-leaves, and a query of the same name joins.
+A checkpoint belongs to the queries that wrote it. At a restart the queries may have changed. If only the place of
+filters has changed, the answers are the same, and the checkpoint is converted automatically. If the queries themselves
+have changed, the user must allow it (`Evolve`). `run/changing` converts the base rows as for a running set: a changed
+query is removed, and a query with the same name is added.
 
-Moving a filter has two directions (Zhu 2006, Section 13.1). *Push down*: rows that the joins would have rejected are
-filtered once, because nobody checks them any more. *Pull up*: rows that were rejected when they came are absent, and
-need not be there; the others get values for the columns that only the filter reads (`placeholders`).
+A filter moves in one of two directions (Zhu 2006, Section 13.1). *Push down*: the kept rows are filtered once, because
+the joins no longer check them. *Pull up*: rows that the filter rejected earlier are absent, which is correct, and the
+kept rows get placeholders for the columns that only the filter reads (`placeholders`).
 
-Invariant: results from before the restart stay as they are. A changed query gives exactly those of its results that are
+Invariant: results from before the restart do not change. A changed query emits exactly those of its results that are
 not older than the announced event time, each once. Limit: streams, tables and functions are those of the checkpoint.
 """
 

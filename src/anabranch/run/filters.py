@@ -1,7 +1,7 @@
-"""What the filters of single relations do to sampled rows, and what they cost: where a filter is placed depends on it.
+"""Measures selectivity and cost of filters on single relations, which determine where a filter is placed.
 
-The rows must be those before the filters, so the query is sampled with these filters late. The engine's own evaluator
-is timed, on all sampled rows at once.
+The sampled rows must be unfiltered, so the query is sampled with these filters deferred. The engine's evaluator is
+timed on all sampled rows at once. Limit: a filter that fails on unfiltered rows is not measured.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from anabranch.plan.query import Query
 from anabranch.stats.filters import SeenFilter
 
 FEWEST_ROWS = 1_000
-"""With fewer rows, the cost and the share of a filter stay unknown."""
+"""With fewer rows, the cost and the selectivity of a filter stay unknown."""
 TURNS = 3
-"""Times that a filter is evaluated; the fastest counts."""
+"""How many times a filter is evaluated; the fastest evaluation counts."""
 
 
 def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:
-    """The late filters of a query on rows of their relations; those of which too few rows are known are not there."""
+    """Measures the deferred filters of a query on sampled rows.
+
+    Leaves out filters of relations with fewer than `FEWEST_ROWS` rows.
+    """
     found = []
     for theta in query.graph.thetas:
         if len(theta.relations) != 1:
@@ -37,14 +40,14 @@ def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenF
         try:
             passing, seconds = timed(theta.predicate, batch)
         except ExpressionError:
-            continue  # it fails on rows that another condition would have kept from it
+            continue  # it fails on rows that another condition would have rejected first
         share, each = max(passing, 0.5) / len(batch), seconds / len(batch)
         found.append(SeenFilter(name, str(theta), share, each))
     return tuple(found)
 
 
 def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:
-    """How many rows pass, and the seconds of this thread that all of them take; tests put others in its place."""
+    """Returns the number of rows that pass, and the CPU seconds of evaluating all rows; tests replace this function."""
 
     def read(column: Column) -> pa.Array:
         return rows.payload.column(column.name)
@@ -58,7 +61,7 @@ def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:
 
 
 def bytes_of_columns(rows: Mapping[str, RelationBatch]) -> dict[str, dict[str, float]]:
-    """Bytes of a value of each column, by relation."""
+    """Returns the mean bytes of a value of each column, by relation."""
     return {
         name: {each: batch.payload.column(each).nbytes / len(batch) for each in batch.payload.schema.names}
         for name, batch in rows.items()

@@ -1,7 +1,7 @@
-"""The floors of relations after a batch, from the event times that its readers read.
+"""Computes the floors of relations after a batch from the event times of its rows.
 
-The driver and every slot apply these functions to equal counts, so they get equal floors. Invariant: nothing here reads
-or writes files. Limit: the event times of all readers must be known.
+The driver and every slot apply these functions to equal counts, so they get equal floors. Invariant: this module reads
+and writes no files. Limit: the event times of all readers must be known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def clocks_after(queries: QuerySet, rule: ClockRule, intake: Intake) -> Clocks:
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """Returns the floor of each relation: that of its stream or, for results, what their query may still bring."""
+    """Returns the floor of each relation: that of its stream or, for results, that of future results of their query."""
     floors: dict[str, int] = {}
     passed: dict[str, int] = {}
     by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
@@ -37,7 +37,9 @@ def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
         for relation in member.query.whole.streamed:
             # Every future result contains a future row: none is older than the lowest floor of its query.
             if relation.is_result:
-                floors[relation.name] = max(passed[relation.stream] - relation.behind, BEFORE_ALL)
+                floors[relation.name] = max(
+                    min(passed[name] for name in relation.producers) - relation.behind, BEFORE_ALL
+                )
             else:
                 floors[relation.name] = by_stream[relation.stream]
         passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
@@ -60,5 +62,5 @@ def last_ticks(queries: QuerySet, intake: Intake) -> dict[str, int | None]:
 
 
 def derived_relations(queries: QuerySet) -> dict[str, Relation]:
-    """The derived relations, by name."""
+    """Returns the derived relations, by name."""
     return {relation.name: relation for relation in queries.graph.relations if relation.is_derived}

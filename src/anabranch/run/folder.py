@@ -20,7 +20,7 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, StorageFull
 from anabranch.run.locations import UNKNOWN, locate
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Arrow's names of file systems without rename, which show an object only when it is complete."""
+"""Arrow's names of file systems without rename, where an object is visible only when it is complete."""
 
 
 class Folder:
@@ -33,7 +33,7 @@ class Folder:
         self._has_objects = self.files.type_name in OBJECT_STORES
 
     def names(self, folder: str) -> list[str]:
-        """Our files in a folder: those that begin with a batch number."""
+        """Returns the names of our files in a folder: those that begin with a batch number."""
         return [info.base_name for info in self.files_in(folder) if info.base_name[:9].isdigit()]
 
     def files_in(self, folder: str) -> list[pafs.FileInfo]:
@@ -76,10 +76,10 @@ class Folder:
 
     @contextmanager
     def whole(self, path: str) -> Iterator[Any]:
-        """Opens a file for writing that appears completely when it is closed, or not at all.
+        """Opens a file for writing that becomes visible completely when it is closed, or not at all.
 
-        The file is written under another name and renamed. An object store has no rename, and shows what was written
-        when it is closed, even after a failure; so there everything is written at once.
+        The file is written under another name and renamed. An object store has no rename, and an object becomes visible
+        when it is closed, even after a failure; so the content is buffered there and written at once.
         """
         try:
             if self._has_objects:

@@ -1,4 +1,4 @@
-"""Names the rows on which a function of the user's own failed: their stream and the batch."""
+"""Adds the stream and the batch of the rows to the error of a user function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.plan.join_graph import JoinGraph
 
 @contextmanager
 def functions_named(graph: JoinGraph, batch: int) -> Iterator[None]:
-    """Adds streams and batch to the error of a function."""
+    """Adds streams and batch to the error of a user function inside the context."""
     try:
         yield
     except FunctionError as error:
@@ -20,7 +20,7 @@ def functions_named(graph: JoinGraph, batch: int) -> Iterator[None]:
 
 
 def named(error: FunctionError, streams: list[str], batch: int | None = None) -> FunctionError:
-    """The error with the streams of the rows, and the batch if it is known."""
+    """Returns the error with the streams of the rows and, if known, the batch."""
     names = " and ".join(f"stream '{name}'" for name in dict.fromkeys(streams))
     where = f" on rows of {names}" if streams else ""
     when = "" if batch is None else f" in batch {batch}"

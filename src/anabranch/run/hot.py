@@ -74,14 +74,50 @@ class OpenEngine:
     """Rows that the slot took over from others along with their partition groups."""
 
 
+@dataclass(frozen=True)
+class MappedEngines:
+    """The engines of a query in the hot folder of each machine, for workers that are interchangeable."""
+
+    identity: str
+
+    def open(self, task: SlotTask, slot: int, store: Store) -> OpenEngine:
+        return open_engine(task, slot, self.identity, store)
+
+    def keep(self, opened: OpenEngine, task: SlotTask, slot: int) -> None:
+        keep_engine(opened, task, slot, self.identity)
+
+
+class OwnEngines:
+    """The engines of slots that one process serves alone, in its memory."""
+
+    def __init__(self) -> None:
+        self._engines: dict[int, tuple[str, Engine]] = {}
+        """The engine of each slot, and the name of the state that it has."""
+
+    def open(self, task: SlotTask, slot: int, store: Store) -> OpenEngine:
+        known = self._engines.pop(slot, None)
+        if known is not None and known[0] == before(task) and can_reach(known[1], task, slot):
+            engine = known[1]
+            taken = _followed(engine, task, slot, store)
+            if taken is not None:
+                changes = bring_to(engine, task, slot) if not task.stage else {}
+                return OpenEngine(engine, "", was_hot=True, changes=changes, taken=taken)
+        engine = make_engine(task, slot)
+        taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
+        return OpenEngine(engine, "", was_hot=False, taken=taken)
+
+    def keep(self, opened: OpenEngine, task: SlotTask, slot: int) -> None:
+        self._engines[slot] = after(task), opened.engine
+
+
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
     """Finds the slot's engine or rebuilds it; there is no stamp until `keep_engine`."""
     folder = own_folder(hot_root()) / identity
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
-    after = task.after if not task.stage else _after(task.at(task.stage - 1))
-    if stamp is not None and after is not None and stamp.get("after") == after:
+    needed = before(task)
+    if stamp is not None and needed is not None and stamp.get("after") == needed:
         arena = MappedArena(folder / stamp["arrays"])
         try:
             engine = make_engine(task, slot, arena)
@@ -111,7 +147,12 @@ def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows |
     return follow(engine, task, slot, durable_holdings(task, store, slot))
 
 
-def _after(task: SlotTask) -> str:
+def before(task: SlotTask) -> str | None:
+    """The name of the state that a task starts from; None at the first batch."""
+    return after(task.at(task.stage - 1)) if task.stage else task.after
+
+
+def after(task: SlotTask) -> str:
     """The name of the state that a task leaves: its attempt and, before the last stage, the stage."""
     return task.attempt if task.is_last else f"{task.attempt}-{task.stage}"
 
@@ -121,7 +162,7 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
     path = hot_folder(identity) / f"slot-{slot}.json"
     partial = path.with_suffix(f".{opened.arrays}.partial")
     stamp = {
-        "after": _after(task),
+        "after": after(task),
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }

@@ -1,7 +1,7 @@
-"""The identity of queries in a checkpoint, in words: what they read, and how two of them differ.
+"""Describes the queries of a checkpoint: their texts, the columns that they read, and how queries differ.
 
-A checkpoint belongs to one fingerprint, which says that queries differ but not in what. So the metadata also has the
-text of the queries and the columns that they read.
+A checkpoint belongs to one fingerprint, which shows that queries differ but not how. So the metadata also has the texts
+of the queries and the columns that they read. Limit: the description only explains a refusal; the fingerprint decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.plan.query import is_subquery
 from anabranch.plan.query_set import ALONE, QuerySet
 
 MOST = 3
-"""Differences that are shown."""
+"""The maximum number of differences that are shown."""
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -29,17 +29,17 @@ class Written:
     queries: Mapping[str, str]
     """The text of each query by name, each after those that it reads."""
     late_filters: Sequence[str]
-    """As `QuerySet.late_filters` names them."""
+    """The deferred filters, as in `QuerySet.late_filters`."""
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Written:
-        """Reads the metadata of a checkpoint; older ones have one text, which is that of a query without a name."""
+        """Reads the metadata of a checkpoint; older metadata has only the text of one query without a name."""
         queries = metadata.get("queries")
         texts = queries if isinstance(queries, Mapping) else {ALONE: str(metadata.get("query", ""))}
         return cls(texts, tuple(metadata.get("late_filters", ())))
 
     def filters_of(self, name: str) -> list[str]:
-        """Returns the late filters of one query."""
+        """Returns the deferred filters of one query."""
         label = f"{name}: " if name else ""
         return [each.removeprefix(label) for each in self.late_filters if each.startswith(label)]
 
@@ -56,7 +56,7 @@ def written(queries: QuerySet) -> dict[str, object]:
 
 
 def columns_read(queries: QuerySet) -> dict[str, str]:
-    """The columns that queries read of each stream and table, with their types."""
+    """Returns the columns of each stream and table that queries read, with their types."""
     found: dict[str, dict[str, str]] = {}
     for relation in queries.graph.relations:
         columns = found.setdefault(relation.stream, {})
@@ -73,7 +73,7 @@ def columns_read(queries: QuerySet) -> dict[str, str]:
 
 
 def what_differs(found: Mapping[str, Any], queries: QuerySet) -> str:
-    """The difference between the queries of a checkpoint's metadata and those that run now."""
+    """Returns the difference between the queries of a checkpoint's metadata and the running ones."""
     was, now = str(found.get("query", "")), queries.text
     changes = _changes(_WORDS.findall(was), _WORDS.findall(now))
     if changes:
@@ -88,7 +88,7 @@ def what_differs(found: Mapping[str, Any], queries: QuerySet) -> str:
 
 
 def _changes(was: list[str], now: list[str]) -> list[str]:
-    """The stretches of words in which two texts differ, with the words before each."""
+    """Returns the differences between two texts, each with the words before it."""
     found = []
     matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
     for kind, a, b, c, d in matcher.get_opcodes():

@@ -1,10 +1,10 @@
-"""Signals that ask a run to end, noted instead of raised.
+"""Turns the first signal that requests the end of a run into an event, instead of an exception.
 
-An exception that a signal raises may hit the middle of a call to the JVM, which loses the connection; PySpark's own
-handler also cancels the jobs of the batch under way. So the first signal is only noted, and whoever waits looks at the
-note. The second one has the effect that it has without us.
+An exception may interrupt a call to the JVM, which loses the connection. PySpark's own handler also cancels the jobs of
+the current batch. So the first signal only sets an event, which the waiting loop checks. The second signal has its
+usual effect.
 
-Limit: Python takes signals in its main thread only; elsewhere nothing is noted.
+Limit: Python handles signals only in its main thread; in other threads the event is never set.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 def noted_signals(
     *numbers: signal.Signals, then: Callable[[], None] = lambda: None, default: bool = False
 ) -> Iterator[Event]:
-    """Sets the event at the first of these signals and calls `then`; after that their handlers are as before.
+    """Yields an event that the first of these signals sets; it also calls `then` and restores the previous handlers.
 
-    With `default`, they have the system's own effect after the first.
+    With `default`, the first signal installs the system's default handlers instead of the previous ones.
     """
     noted = Event()
     if current_thread() is not main_thread():
@@ -46,6 +46,6 @@ def noted_signals(
 
 
 def takes_interrupts() -> bool:
-    """True when Ctrl-C raises KeyboardInterrupt, by Python's handler or by PySpark's: no program has its own."""
+    """Returns True if Ctrl-C raises KeyboardInterrupt, by the handler of Python or PySpark and not of the program."""
     handler = signal.getsignal(signal.SIGINT)
     return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

@@ -1,4 +1,7 @@
-"""From a key value as a user writes it to the code by which rows are placed."""
+"""Converts key values written by users to the codes by which rows are assigned to slots.
+
+Limit: only keys that are an axis of the grid have such a code.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from anabranch.plan.query_set import QuerySet, partitioning_of
 
 
 def scheduled(queries: QuerySet, moves: Iterable[Scheduled | SplitRequest]) -> tuple[Scheduled, ...]:
-    """The schedule with the codes of keys; PlanError when a query has no such key."""
+    """Returns the schedule with the codes of keys; raises a PlanError for an unknown key."""
     return tuple(
         ScheduledSplit(move.at_batch, *code_of(queries, move.value, move.key), move.over, move.unites, queries.uncut)
         if isinstance(move, SplitRequest)
@@ -27,9 +30,9 @@ def scheduled(queries: QuerySet, moves: Iterable[Scheduled | SplitRequest]) -> t
 
 
 def code_of(queries: QuerySet, value: Any, key: str | None = None) -> tuple[str, int]:
-    """The name of the code of a key, and the code of one of its values.
+    """Returns the name of the code of a key, and the code of one of its values.
 
-    `key` is one of the expressions that the key compares, such as `a.k`; it may be left out where there is one key.
+    `key` is an expression that the key compares, such as `a.k`; it is optional if there is only one key.
     """
     axes = partitioning_of(queries, 1).shares
     known = tuple(each for each in queries.graph.keys if each.name in axes)
@@ -64,6 +67,6 @@ def _chosen(known: tuple[KeyClass, ...], key: str | None) -> KeyClass:
 
 
 def _names(expression: Expr) -> set[str]:
-    """The texts by which an expression of a key is known: its own, and that of a single column in it."""
+    """Returns the names of an expression of a key: its text and, if it has a single column, that of the column."""
     read = columns(expression)
     return {str(expression), *(str(column) for column in read if len(read) == 1)}

@@ -64,7 +64,7 @@ class Holder:
         return f"process {self.process} on '{self.machine.partition(' ')[0]}'"
 
     def is_alive(self, now: int) -> bool:
-        """True when the holder may still commit."""
+        """Returns True if the holder may still commit."""
         if self.machine == _machine():
             return _began(self.process) == self.began
         return now - self.renewed < EXPIRE_SECONDS * 1e6
@@ -153,7 +153,7 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str | None:
-    """The start time of a process of this machine; None if it has ended."""
+    """Returns the start time of a process of this machine; None if it has ended."""
     with suppress(OSError, IndexError):
         # The program name is in parentheses and may contain spaces.
         after = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

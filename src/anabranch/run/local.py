@@ -353,7 +353,7 @@ class _LocalBatch:
 
     def _derived(self, found: Mapping[str, list[Results]]) -> dict[str, RelationBatch]:
         """Returns the results of a stage as rows of the relations that read them."""
-        derived = {}
+        derived: dict[str, RelationBatch] = {}
         for name, several in found.items():
             for relation in self._queries.readers(name):
                 rows = [
@@ -361,7 +361,8 @@ class _LocalBatch:
                     for each in several
                     if each.times is not None
                 ]
-                derived[relation.name] = joined([self._layout.empty(relation.name), *rows])
+                known = derived.get(relation.name, self._layout.empty(relation.name))
+                derived[relation.name] = joined([known, *rows])
         return derived
 
 

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.plan.partitioning import NO_CODE, Partitioning, row_code
@@ -129,7 +129,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "batch": manifest.batch,
         "attempt": manifest.attempt,
         "clocks": manifest.clocks.to_json(),
-        "files": [asdict(file) for file in manifest.files],
+        "files": [dict(vars(file)) for file in manifest.files],
         "partitionings": [partitioning.to_json() for partitioning in manifest.partitionings],
         "report": _plans_to_json(manifest.plans),
         **({"tables": dict(manifest.tables)} if manifest.tables else {}),

@@ -1,7 +1,8 @@
 """Learns a mesh from sampled rows, before a query runs.
 
-The operators of the query run on the sample as they would run on live rows. While a query runs, its slots profile their
-own rows, and `mesh.profiled` searches.
+The operators of the query run on the sample as on live rows, and their matches are scaled to the size of the states.
+While a query runs, its slots profile their own rows instead. Limit: a sample that is much smaller than the states does
+not show which rows have no match, so existence probes are not proposed for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
 THICK = 1.5
-"""How many times the partners that a sampled row found it may have, for "none" to mean none."""
+"""The largest ratio of a state to its sample at which a row without a match in the sample counts as having none."""
 
 
 def learn_from_rows(
@@ -41,8 +42,8 @@ def learn_from_rows(
 ) -> LearntMesh:
     """Searches the best mesh for sampled rows; see `profiles_of_rows`.
 
-    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders.
-    That a row of a thin sample found no partner says little, so no questions are proposed then.
+    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders. Existence
+    probes are proposed only if the sample is dense enough (see `THICK`).
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
     return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)
@@ -51,11 +52,10 @@ def learn_from_rows(
 def profiles_of_rows(
     query: Query, rows: Mapping[str, RelationBatch], held: Mapping[str, float], kin: Kin | None = None
 ) -> tuple[list[OperatorProfile], bool]:
-    """The operators, run on sampled rows, and whether these have about as many partners as they would have in states.
+    """Returns profiles of the operators on sampled rows, and whether the sample is dense enough for existence probes.
 
-    `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
-    partners in it than it will in the states: the matches are scaled up in proportion. Rows that were sampled with
-    their partners stand for those of `rows`.
+    `held` has the expected number of rows of each state. A sample has fewer rows, so a row has fewer matches in it than
+    in the states; the matches are scaled up in proportion. Co-sampled rows (`kin`) replace those of `rows`.
     """
     rows = rows if kin is None else {**rows, **kin.rows}
     layout = wire_layout(by_itself(query), partitioning_of(by_itself(query), 1))
@@ -66,7 +66,7 @@ def profiles_of_rows(
     engine.restore(alive, None)
     live = {name: base.ring.live for name, base in engine.bases.items() if base.ring.live}
     factors = {name: {other: _factor(name, other, held, live, kin) for other in live} for name in live}
-    # Rows of a day differ by the hour, and its youngest thousand are of one.
+    # Rows of a whole day may depend on the hour, and the youngest thousand are of one hour.
     is_long = any(len(batch) and np.ptp(batch.times) >= LEAST_HOURS * HOUR for batch in alive.values())
     profiles = take_profiles(engine.only, evenly=is_long)
     seen = [_in_proportion(each, factors.get(each.relation, {})) for each in profiles]
@@ -80,16 +80,16 @@ def profiles_of_rows(
 
 
 def _factor(relation: str, other: str, held: Mapping[str, float], live: Mapping[str, int], kin: Kin | None) -> float:
-    """How many times the partners that a sampled row found in the sample of another relation it will find in its state.
+    """Returns the ratio of the matches of a row in a relation's state to those in its sample.
 
-    Where both were sampled by the key that they share, a row has kept all its partners.
+    For two relations co-sampled by their shared key, the sample has all matches of a row.
     """
     share = kin.share if kin is not None and {relation, other} <= kin.key.relations else 1.0
     return share * held[other] / live[other]
 
 
 def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
-    """The rows that the states would hold at the last moment that all samples cover; none where there is none."""
+    """Returns the rows that states would hold at the last time that all samples cover; none if a sample is empty."""
     every = [rows.get(name, ()) for name in query.graph.names]
     if not all(len(batch) for batch in every):
         return {}

@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceReader:
-    """Reads the pieces of a task; it is pickled on its way to the workers."""
+    """Reads the pieces of a task, which may have none; it is pickled on its way to the workers."""
 
     shares: tuple[tuple[Piece, ...], ...]
     readings: Mapping[str, Reading]
@@ -40,7 +40,7 @@ class PieceReader:
     def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
         for _ in given:
             pass  # Spark's rows only start the task
-        for piece in self.shares[part]:
+        for piece in self.shares[part] if part < len(self.shares) else ():
             yield Read(piece.stream, self.readings[piece.stream].read(piece.path, piece.groups))
 
 

@@ -1,6 +1,6 @@
-"""Processes of this machine, as `/proc` tells of them: processor time and resident memory; workers of Spark.
+"""Reads CPU time and resident memory of processes from `/proc`, and finds Spark's Python workers.
 
-Limit: Linux only. A process that is gone has nothing.
+Limit: Linux only. All values of a process that has ended are 0 or empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DAEMON = b"\0-m\0anabranch.spark.daemon"
 
 
 def bytes_in(place: Path) -> int:
-    """Bytes that the files below a folder really take; files that go away meanwhile take none."""
+    """Returns the allocated bytes of the files below a folder; files that are removed meanwhile count as 0."""
     total = 0
     for parent, _, names in os.walk(place):
         for name in names:
@@ -24,7 +24,7 @@ def bytes_in(place: Path) -> int:
 
 
 def below(root: int) -> list[int]:
-    """Living processes below a process."""
+    """Returns the descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := _stat(int(entry))):
@@ -39,7 +39,7 @@ def below(root: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process from its state on; empty when it is gone."""
+    """Returns the fields of `/proc/<pid>/stat` from the state on; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -47,39 +47,39 @@ def _stat(pid: int) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of a process and of those of its children that it has waited for."""
+    """Returns the CPU seconds of a process and of the children that it has waited for."""
     return sum(int(ticks) for ticks in _stat(pid)[11:15]) / TICKS
 
 
 def is_worker(pid: int) -> bool:
-    """True for a Python worker of Spark, and for the daemon that forks them."""
+    """Returns True for a Python worker of Spark and for the daemon that forks them."""
     with suppress(OSError):
-        # Java's own command names the daemon too, in a setting.
+        # With the preceding `-m`, because the command line of Java also contains the name of the daemon, in a setting.
         return DAEMON in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process without shared memory; pages of several processes count in parts."""
+    """Returns the resident bytes of a process without shared memory; a page of n processes counts as 1/n."""
     found = sizes(f"/proc/{pid}/smaps_rollup")
     return found.get("Pss", 0) - found.get("Pss_Shmem", 0)
 
 
 def above_now(pid: int) -> int:
-    """Bytes by which a process had more resident than it has, at its peak."""
+    """Returns the peak resident bytes of a process minus its current ones."""
     found = sizes(f"/proc/{pid}/status")
     return max(0, found.get("VmHWM", 0) - found.get("VmRSS", 0))
 
 
 def forget_peaks() -> None:
-    """Lets the workers count the most that they had resident anew."""
+    """Resets the peak of resident memory of all workers."""
     for pid in filter(is_worker, below(os.getpid())):
         with suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def sizes(path: str) -> dict[str, int]:
-    """The lines of a file of /proc that end in kB, as bytes."""
+    """Returns the values in kB of a file in `/proc`, in bytes, by name."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

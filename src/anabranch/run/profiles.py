@@ -1,6 +1,6 @@
 """Profiles the operators of a slot, for the driver's search of a mesh.
 
-A module of its own because every worker loads it; the search (`mesh.profiled`) is loaded by the driver only.
+It is a separate module because every worker loads it; only the driver loads the search (`mesh.profiled`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from anabranch.engine.query_engine import QueryEngine
 from anabranch.stats.mesh.profiles import OperatorProfile
 
 SAMPLED = 1_000
-"""Rows of each relation that a mesh is learnt from."""
+"""The number of rows of each relation from which a mesh is learnt."""
 
 
 def take_profiles(engine: QueryEngine, *, evenly: bool = False) -> list[OperatorProfile]:
     """Runs the operators on the youngest rows of each relation, between two steps, and measures them.
 
-    `evenly` takes rows of any age instead: for states that were filled from a sample, and not turn by turn.
+    With `evenly`, it takes rows of all ages instead, for states that were filled from a sample and not batch by batch.
     """
     graph, turns = engine.query.graph, engine.turns
     return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns, evenly=evenly) for name in graph.names]

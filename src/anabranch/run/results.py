@@ -164,7 +164,7 @@ def _in_one(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _struct(schema: Schema) -> pa.DataType:
-    """The type of rows as values; every field may be NULL, because a row of another query has no value."""
+    """Returns the struct type of a query's rows; fields are nullable, because rows of other queries have no value."""
     return pa.struct([pa.field(field.name, field.type) for field in schema])
 
 

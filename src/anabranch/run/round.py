@@ -33,7 +33,7 @@ BEGIN, WRITTEN, DIVERTED, COMMITTED, COLLECTED = PHASES = ("begin", "written", "
 removed."""
 
 Announce = Callable[[str, int], None]
-"""Gets each phase of each batch, for tests that end the host there."""
+"""Receives each phase of each batch; tests end the host in it."""
 
 
 def announce_nothing(phase: str, batch: int) -> None: ...
@@ -41,7 +41,7 @@ def announce_nothing(phase: str, batch: int) -> None: ...
 
 @dataclass(frozen=True)
 class EventTimeRules:
-    """The settings by which streams advance, in microseconds and by stream."""
+    """The settings of event time, in microseconds and by stream."""
 
     idle_timeouts: Mapping[str, int | None] = field(default_factory=dict)
     """None for a stream that is never idle."""
@@ -51,17 +51,17 @@ class EventTimeRules:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a host knows of a batch before its slots step."""
+    """The facts of a batch that a host knows before the step of its slots."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    """The versions of tables that are in force."""
+    """The versions of tables that the batch uses."""
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The files of the batch, by stream, if the host knows them."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A batch whose slots may step."""
+    """A batch that is ready for the step of its slots."""
 
     task: SlotTask
     rule: ClockRule
@@ -81,11 +81,11 @@ class Taken:
     seconds: Mapping[str, float]
     """Wall-clock time of each phase."""
     deciding: float
-    """Processor time of deciding, in this thread."""
+    """CPU seconds of this thread that decisions took."""
 
 
 class Host(Protocol):
-    """What a host supplies for one batch; `take_batch` calls the methods in this order."""
+    """The operations of a host for one batch; `take_batch` calls them in this order."""
 
     def now(self) -> int:
         """Returns the time of day in microseconds."""
@@ -94,7 +94,7 @@ class Host(Protocol):
         """Receives a crash point."""
 
     def arrivals(self, batch: int) -> Arrivals:
-        """Finds what is in the batch, before any row is read."""
+        """Determines the content of the batch, before any row is read."""
 
     def run(self, task: SlotTask) -> SlotReports:
         """Reads the rows, runs all stages of the batch in all slots, and publishes the results."""
@@ -103,13 +103,13 @@ class Host(Protocol):
         """Delivers the rows that are late or ahead."""
 
     def commit(self, manifest: Manifest) -> None:
-        """Makes the batch durable; from here on it is done."""
+        """Makes the batch durable; after that it is not repeated."""
 
     def collect(self, kept: tuple[Manifest, ...]) -> None:
         """Removes files that none of these manifests lists."""
 
     def facts(self, batch: BatchFacts) -> BatchFacts:
-        """Adds what the host knows of its resources: cores and backlog."""
+        """Adds the host's resources: cores and backlog."""
 
     def note(self, records: list[Record]) -> None:
         """Writes records to the history."""
@@ -134,16 +134,16 @@ class Round:
 
     @property
     def needs_times(self) -> bool:
-        """True when slots must know the watermark after the batch while they step."""
+        """True if slots need the watermark after the batch during their step."""
         return self.setup.queries.needs_watermark or self.setup.execution.rows_wait
 
     def resume(self, manifest: Manifest | None) -> None:
-        """Goes on after the manifest of another run."""
+        """Continues after the manifest of another run."""
         self.manifest, self._is_awake = manifest, False
         self.clocks = manifest.clocks if manifest else self.clocks
 
     def wake(self, now: int) -> None:
-        """Starts the idle timeout of every stream with the first batch: silence before it is nobody's."""
+        """Starts the idle timeout of every stream at the first batch; silence before it does not count."""
         if not self._is_awake:
             self.clocks, self._is_awake = self.clocks.resumed(now), True
 
@@ -152,7 +152,7 @@ class Round:
         return dict(ceilings(self.setup.queries.graph.relations, self.rules.max_ahead, now))
 
     def begin(self, arrivals: Arrivals, now: int) -> Begun:
-        """Makes the task of the next batch."""
+        """Returns the task of the next batch."""
         rule = self._rule(now)
         at = moment(self.setup.queries, self.clocks, self.setup.execution)
         orders, refused = self.steering.next(self.batch, at)
@@ -167,9 +167,9 @@ class Round:
         return replace(next_manifest(begun.task, reports, clocks), pieces=begun.pieces)
 
     def advance(self, manifest: Manifest, reports: SlotReports, now: int, started: float) -> BatchFacts:
-        """Moves on to the next batch, after the manifest was committed; returns what is known of the batch.
+        """Advances to the next batch after the manifest was committed; returns the facts of the batch.
 
-        `started` is when the batch began on a clock that counts seconds.
+        `started` is the start of the batch on a monotonic clock, in seconds.
         """
         earlier, self.manifest, self.clocks = self.clocks, manifest, manifest.clocks
         began, self._began = self._began, started
@@ -188,13 +188,13 @@ class Round:
 
 
 def recovered(work: Work, store: Store | None) -> tuple[Work, Manifest | None]:
-    """Returns the work as it goes on from a checkpoint, and its last manifest."""
+    """Returns the work that continues from a checkpoint, and the last manifest."""
     manifest = None if store is None else store.latest()
     return (work if manifest is None else work.resumed(manifest.plans)).carrying(), manifest
 
 
 def open_round(work: Work, manifest: Manifest | None, store: Store | None, rules: EventTimeRules) -> Round:
-    """Opens a run; its history brings the statistics that earlier runs measured."""
+    """Opens a run with the statistics that earlier runs measured, from the history."""
     table = work.first_table(manifest.partitionings[-1] if manifest else None)
     opened = Round(work.setup, work.steering(table), manifest, rules)
     if store is not None:

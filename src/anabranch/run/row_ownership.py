@@ -34,7 +34,7 @@ Grid: TypeAlias = tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]
 
 
 def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: RelationBatch) -> BoolArray:
-    """True for the rows of a slot's own file that the slot has needed under every table since it was written.
+    """Returns True for the rows of a slot's own file that the slot has needed under every table since it was written.
 
     `tables` begin with the one under which the file was written and end with the current one.
     """
@@ -62,7 +62,7 @@ def taken_rows(
     relation: str,
     rows: RelationBatch,
 ) -> BoolArray:
-    """True for the rows of another slot's file that a slot takes over when a new table takes effect.
+    """Returns True for the rows of another slot's file that a slot takes over when a new table takes effect.
 
     `tables` begin with the one under which the file was written and end with the one before the new one.
     """
@@ -81,7 +81,7 @@ def taken_rows(
 
 
 def may_take(tables: Sequence[Partitioning], new: Partitioning, written_by: int, slot: int, relation: str) -> bool:
-    """False when the slot takes over no row of the relation from the other slot's file."""
+    """Returns False if the slot takes over no row of the relation from the other slot's file."""
     cells = taken_cells(tables, new, written_by, slot, relation)
     return cells is None or bool(cells.any())
 
@@ -105,13 +105,13 @@ def taken_cells(
 
 
 def _needed_cells(table: Partitioning, slot: int, relation: str) -> BoolArray:
-    """The cells of the relation whose rows a slot needs; a slot beyond those of the table needs none."""
+    """Returns the cells of the relation whose rows a slot needs; a slot that the table does not have needs none."""
     needed = cells_needed(table, relation)
     return needed[slot] if slot < table.slots else np.zeros(needed.shape[1], dtype=np.bool_)
 
 
 def is_needed(table: Partitioning, slot: int, relation: str, rows: RelationBatch) -> BoolArray:
-    """True for the rows that a slot needs; a slot beyond those of the table needs none."""
+    """Returns True for the rows that a slot needs; a slot that the table does not have needs none."""
     if slot >= table.slots:
         return np.zeros(len(rows), dtype=np.bool_)
     needed: BoolArray = _needed(table, relation, rows)[:, slot]
@@ -138,7 +138,7 @@ def _needed(table: Partitioning, relation: str, rows: RelationBatch) -> BoolArra
 
 
 def gains_and_losses(before: Partitioning, after: Partitioning, slot: int) -> tuple[bool, bool]:
-    """Whether a slot needs rows under the second table that it did not need under the first, and vice versa.
+    """Returns whether a slot needs rows under the second table that it did not need under the first, and vice versa.
 
     Tables over different grids may differ in every row. So may tables that no single move connects.
     """

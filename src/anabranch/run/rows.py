@@ -1,6 +1,6 @@
-"""Rows as the engine takes them: timed, filtered and coded.
+"""Converts rows of streams and results of queries to rows of relations: with event times, filtered, and coded.
 
-Rows of a stream (`run.ingest`), and results of a query that another one reads, become rows of a relation here.
+Invariant: a row gets the same codes from every reader. Limit: all rows of one call are converted at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.run.wire import WireLayout
 
 
 def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
-    """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
+    """Returns rows of a stream as rows of one of its relations; drops rows without an event time."""
     timed = table.column(relation.event_time)
     if timed.null_count:
         table = table.filter(timed.is_valid())
@@ -38,9 +38,9 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
 
 
 def result_batch(relation: Relation, layout: WireLayout, results: pa.RecordBatch, times: Int64Array) -> RelationBatch:
-    """Results of a query, and their event times, as rows of a relation that reads them.
+    """Returns results of a query as rows of a relation that reads them.
 
-    A relation that names a column has the event times of that column.
+    The event times are those of the relation's event-time column if it has one, else `times`.
     """
     if relation.event_time:
         times = to_numpy(results.column(relation.event_time).cast(pa.int64()))
@@ -48,7 +48,7 @@ def result_batch(relation: Relation, layout: WireLayout, results: pa.RecordBatch
 
 
 def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array], times: Int64Array) -> RelationBatch:
-    """Rows with their event times as rows of a relation: filtered, coded, only the payload kept."""
+    """Returns rows as rows of a relation: filtered, with codes, and with only the payload columns."""
     values = dict(columns)
 
     def read(column: Column) -> pa.Array:
@@ -68,7 +68,7 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
         else:
             key = keys[code]
             members = evaluate(key.expression(relation.name), read, len(times))
-            # Rows that are counted but have no key go one way.
+            # In a count window, rows without a key count too, and all get the same code.
             codes[code] = present_codes(members, key.type) if is_counted else key_codes(members, key.type)
     payload = pa.RecordBatch.from_pydict({field.name: values[field.name].cast(field.type) for field in relation.schema})
     classes = {each.digest: _classes(each, values[each.column], len(times)) for each in relation.classes}
@@ -76,28 +76,28 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
 
 
 def _classes(wanted: ClassColumn, values: pa.Array, rows: int) -> Classes:
-    """The class of each value."""
+    """Returns the class of each value."""
     column = values.cast(wanted.type) if wanted.column == wanted.attribute else hours(values)
     return assign_routes(wanted.tree, {wanted.attribute: column}, rows).astype(np.int8)
 
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
-    """A hash of each row that spreads rows evenly; every reader of the row gives the same hash."""
+    """Returns a hash of each row that spreads rows evenly and is the same in every reader."""
     ordered = (columns[name] for name in sorted(columns))
     hashed = (values for values in ordered if is_fixed_width(values.type) or is_text(values.type))
     return combine_codes([times, *(key_codes(values, values.type) for values in hashed)])
 
 
 def times(column: pa.Array) -> Int64Array:
-    """The event times that are there."""
+    """Returns the event times that are not NULL, in microseconds."""
     micros = column.drop_null() if column.null_count else column
     unit = pa.timestamp("us", column.type.tz)
     return to_numpy(micros if micros.type == unit else micros.cast(unit))
 
 
 def flat(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece; times that count in nanoseconds, as pandas makes them, cut to microseconds."""
-    # What is in one piece already would be copied.
+    """Returns the column as one array; times in nanoseconds, as pandas writes them, are truncated to microseconds."""
+    # `combine_chunks` would copy a single chunk.
     values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
         return values.cast(pa.timestamp("us", values.type.tz), safe=False)

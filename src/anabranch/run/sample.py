@@ -1,12 +1,13 @@
 """Estimates rates, selectivities and row sizes from a sample of each stream, before a query has run.
 
-Pairs are counted as a join would see them: those inside each other's (pairwise) windows, and of these the ones with
-equal keys. A sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order
-may come later or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
-
-Of a large stream, rows are drawn one by one for the statistics: a frequent key then spoils nothing. But rows that were
-drawn so have lost most of their partners. For meshes, which ask what becomes of a row, values of the key that most
+As in a join, the pairs inside the pairwise windows are counted, and of these the pairs with equal keys. From a large
+stream, rows are drawn one by one for the statistics, so that a frequent key does not distort them. Rows drawn in this
+way lose most of their matches. For meshes, which depend on the matches of single rows, values of the key that most
 relations share are drawn instead, with all their rows (`Kin`).
+
+Limit: a sample that is shorter than the windows cannot estimate the selectivity of keys with few repeated values,
+because a match may arrive after the sample. Such a selectivity stays unknown, and the optimizer then treats the
+equality as a foreign key.
 """
 
 from __future__ import annotations
@@ -39,81 +40,81 @@ from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 FEWEST_PAIRS = 100
 """With fewer pairs inside the windows, a selectivity stays unknown."""
 MOSTLY_DISTINCT = 0.8
-"""The share of distinct values from which on a key counts as hardly repeating."""
+"""The largest fraction of distinct values at which the values of a key count as repeated."""
 FEWEST_ROWS = 100
-"""With fewer rows, the number of their groups stays unknown."""
+"""With fewer rows, the number of groups stays unknown."""
 SAMPLED_CLASSES = 24
-"""Classes into which the sampled numbers of a column are cut."""
+"""The number of classes into which the sampled numbers of a column are divided."""
 RISING = 0.9
-"""The share of neighbours in event time that do not fall, from which on a column counts as growing."""
+"""A column is growing if it does not fall between more than this fraction of rows adjacent in event time."""
 TRIED_PAIRS = 5_000
-"""Pairs on which a predicate is tried."""
+"""The maximum number of pairs on which a predicate is evaluated."""
 BANDED_ROWS = 200
-"""Rows of which all pairs are counted that lie within a band."""
+"""The number of rows whose pairs are all compared with a band."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The rows of a relation that were looked at: how many, over which event time, and the share its filter passes."""
+    """The number of rows of a relation, their span of event time, and the fraction that passes its filter."""
 
     rows: float
     seconds: float
-    """0 where the rows are too few to know, and for a table."""
+    """0 if there are too few rows, and for a table."""
     passing: float
 
 
 @dataclass(frozen=True, eq=False)
 class Kin:
-    """Rows that have some values of one key, by relation: all rows of those values."""
+    """Co-sampled rows, by relation: all rows with certain values of one key."""
 
     key: KeyClass
     share: float
-    """Of all values of the key."""
+    """The fraction of the values of the key that were drawn."""
     rows: Mapping[str, RelationBatch]
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Rows of the streams that passed the filters, by relation and in time order, and the statistics from them."""
+    """Sampled rows that passed the filters, by relation and in time order, and the statistics estimated from them."""
 
     statistics: FixedStatistics = NOTHING_KNOWN
     rows: Mapping[str, RelationBatch] = field(default_factory=dict)
     kin: Kin | None = None
-    """None where the rows are whole, or no relations share a key."""
+    """The co-sampled rows; None if no rows were left out or no relations share a key."""
     wide: Mapping[str, RelationBatch] = field(default_factory=dict)
-    """The same rows with columns of their streams that the query does not carry; kin has them too."""
+    """The same rows with additional columns of their streams that the query does not carry; `kin` has them too."""
 
 
 def narrowed(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
-    """The rows with the columns that a query carries."""
+    """Returns the rows with only the columns that a query carries."""
     carried = {each.name: each.schema.names for each in query.graph.relations}
     return {name: replace(batch, payload=batch.payload.select(list(carried[name]))) for name, batch in rows.items()}
 
 
 def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
-    """The query as if it carried all columns of wide rows by which a classifier could tell rows to come.
+    """Returns the query with all columns of wide rows by which a classifier could separate future rows.
 
-    Columns that grow with event time, such as the numbers of orders, are left out: no threshold on them serves rows to
-    come. A column that the query carries stays.
+    Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
+    future rows. Columns that the query carries are kept in any case.
     """
 
     def tells(relation: Relation, field: Field) -> bool:
         payload = rows[relation.name].payload if relation.name in rows else None
         if payload is None or field.name not in payload.schema.names:
             return False
-        # Of a timestamp only the hour of day is asked.
+        # A classifier tests only the hour of day of a timestamp.
         return field.type == TIMESTAMP or not _grows(payload.column(field.name))
 
     return widened(query, tells)
 
 
 def sampled_classes(samples: Mapping[str, Sample]) -> Finer:
-    """Gives class columns the classes of the samples of queries, by name."""
+    """Returns a function that adds to class columns the classes found in the samples of queries, by name."""
     return lambda query, relation, column: with_sampled_classes(samples[query].wide, relation, column)
 
 
 def with_sampled_classes(rows: Mapping[str, RelationBatch], relation: str, column: ClassColumn) -> ClassColumn:
-    """A class column with more classes: as many numbers in each, or every text that is frequent in the rows."""
+    """Returns a class column with additional classes: quantiles of the sampled numbers, or the most frequent texts."""
     payload = rows[relation].payload if relation in rows else None
     if payload is None or column.column not in payload.schema.names or not len(payload):
         return column
@@ -132,7 +133,7 @@ def with_sampled_classes(rows: Mapping[str, RelationBatch], relation: str, colum
 
 
 def _grows(values: pa.Array) -> bool:
-    """Whether a column, in order of event time, hardly ever falls, and has many values."""
+    """Returns True if a column, ordered by event time, rarely falls and is not nearly constant."""
     if is_text(values.type) or len(values) < FEWEST_ROWS:
         return False
     numbers = as_doubles(values.drop_null())
@@ -141,12 +142,12 @@ def _grows(values: pa.Array) -> bool:
 
 
 def shared_key(graph: JoinGraph) -> KeyClass | None:
-    """The key that most relations share; None if none do."""
+    """Returns the key that most relations share; None if there is none."""
     return max((key for key in graph.keys if len(key.relations) > 1), key=lambda key: len(key.relations), default=None)
 
 
 def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, RelationBatch]) -> FixedStatistics:
-    """Statistics from stretches of the streams, and from rows of them that passed the filters, by relation."""
+    """Returns statistics from counts of the streams' rows, and from the rows that passed the filters, by relation."""
     graph = query.graph
     passing = {
         relation.name: max(stretch.passing, 0.5 / stretch.rows)
@@ -175,7 +176,7 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
                     thetas = tuple(theta for theta in thetas if theta is not band)
             if pairs.tried:
                 for theta in thetas:
-                    # It is tried alone: what another predicate keeps from failing is not known.
+                    # Evaluated alone, it may fail on rows that another predicate would reject first.
                     with contextlib.suppress(ExpressionError):
                         selectivities[str(theta)] = _share(theta, pairs, rows)
                         functions |= _function_costs(theta, pairs, rows)
@@ -196,7 +197,7 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
 
 
 def _groups(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
-    """For each relation of a grouped query, into how many groups its rows would fall if they were merged."""
+    """Returns the estimated number of groups of each relation of a grouped query, if its rows were merged."""
     found: dict[str, float] = {}
     if query.merging is None or len(query.graph.names) < 2:
         return found
@@ -209,7 +210,7 @@ def _groups(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, float]
 
 
 def _different(batch: RelationBatch, agreed: Agreement) -> int:
-    """How many rows there are that differ in what merged rows must agree on."""
+    """Returns the number of rows that differ in the values on which merged rows must agree."""
 
     def read(column: Column) -> pa.Array:
         return batch.payload.column(column.name)
@@ -221,7 +222,7 @@ def _different(batch: RelationBatch, agreed: Agreement) -> int:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Pairs of two relations' rows inside the windows: how many there are, how many agree, and some of them."""
+    """Pairs of two relations' rows inside the windows: their number, the number with equal keys, and some of these."""
 
     left: str
     right: str
@@ -231,9 +232,9 @@ class _Pairs:
     left_rows: Integers
     right_rows: Integers
     first: Integers
-    """For each row of the left, the first row of the right inside the windows."""
+    """For each row of the left relation, the first row of the right relation inside the windows."""
     last: Integers
-    """And the one after the last."""
+    """For each row of the left relation, the row after the last one inside the windows."""
 
     @property
     def selectivity(self) -> float:
@@ -253,10 +254,10 @@ def _pairs(query: Query, left: str, right: str, rows: Mapping[str, RelationBatch
     start = min(int(one.times[0]), int(other.times[0]))
     span = max(int(one.times[-1]), int(other.times[-1])) - start + 1
     reach = [span if (r := between(*pair)) >= FOREVER else r for pair in ((left, right), (right, left))]
-    # Ticks instead of microseconds where a long time would leave no room for the key beside it.
+    # Time in coarser units than microseconds if a long span would leave no bits for the key.
     tick = 1 + (span >> 44)
     mine, times, ticks = (one.times - start) // tick, (other.times - start) // tick, span // tick + 1
-    # A row of the left meets those of the right that are not too old for it and not too new.
+    # The rows of the right relation that are neither too old nor too new for a row of the left.
     low, high = np.clip(mine - reach[1] // tick, 0, ticks), np.clip(mine + reach[0] // tick, 0, ticks)
     oldest, newest = np.searchsorted(times, low, "left"), np.searchsorted(times, high, "right")
     inside = int((newest - oldest).sum())
@@ -271,7 +272,7 @@ def _pairs(query: Query, left: str, right: str, rows: Mapping[str, RelationBatch
     counts = last - first
     repeating = max(len(np.unique(code)) / len(code) for code in codes) <= MOSTLY_DISTINCT
     tried = np.flatnonzero(counts)[:TRIED_PAIRS]
-    # The partner in the middle of the range: neither always the oldest nor always the newest.
+    # The match in the middle of the range, so that it is neither always the oldest nor always the newest.
     partners = order[(first + counts // 2)[tried]]
     is_telling = bool(keys) and (repeating or span >= max(reach))
     return _Pairs(left, right, inside, int(counts.sum()), is_telling, tried, partners, oldest, newest)
@@ -288,23 +289,23 @@ def _codes(batch: RelationBatch, keys: list[str]) -> Integers:
 
 
 def _share(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> float:
-    """The share of the agreeing pairs that pass a predicate."""
+    """Returns the fraction of the pairs with equal keys that pass a predicate."""
     passing = float(evaluate_mask(theta.predicate, _reader(pairs, rows), pairs.tried).sum())
     return max(passing, 0.5) / pairs.tried
 
 
 def _looked_up_band(graph: JoinGraph, left: str, right: str) -> Theta | None:
-    """The band by which rows of two relations that share no key find each other."""
+    """Returns the band by which a join looks up pairs of two relations without a common key; None if there is none."""
     if graph.keys_between([left], [right]):
         return None
     return next((theta for theta in graph.thetas_between([left], [right]) if theta.band is not None), None)
 
 
 def _within(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> tuple[float, _Pairs]:
-    """The share of the pairs that lie within a band, and some of those that do.
+    """Returns the fraction of the pairs that lie within a band, and some of these pairs.
 
-    A band keeps one pair in thousands, so it is counted on all pairs of some rows. Other predicates of the pair are
-    then tried on what it keeps: the halves of BETWEEN are two predicates, and each alone passes half of all pairs.
+    A band passes about one pair in thousands, so all pairs of some rows are compared with it. Other predicates are then
+    evaluated on the pairs that pass: BETWEEN is two predicates, and each alone passes half of all pairs.
     """
     band = theta.band
     assert band is not None
@@ -326,7 +327,7 @@ def _within(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> t
 
 
 def _numbers(value: Expr, batch: RelationBatch) -> Doubles:
-    """The values of one side of a band; times count in microseconds, and NULL is within no band."""
+    """Returns the values of one side of a band: times in microseconds, and NaN for NULL, which is within no band."""
     found = evaluate(value, lambda column: batch.payload.column(column.name), len(batch))
     if pa.types.is_temporal(found.type):
         found = found.cast(pa.int64())
@@ -335,7 +336,7 @@ def _numbers(value: Expr, batch: RelationBatch) -> Doubles:
 
 
 def _function_costs(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
-    """The seconds per row that the user's own functions in a predicate take on the agreeing pairs."""
+    """Returns the seconds per row of the user functions in a predicate, on the pairs with equal keys."""
     costs = {}
     for node in walk(theta.predicate):
         if isinstance(node, Call) and node.own is not None:
@@ -346,6 +347,6 @@ def _function_costs(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatc
 
 
 def _reader(pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> Callable[[Column], pa.Array]:
-    """Reads columns of the agreeing pairs."""
+    """Returns a function that reads columns of the pairs with equal keys."""
     numbers = {pairs.left: pairs.left_rows, pairs.right: pairs.right_rows}
     return lambda column: rows[column.relation].payload.column(column.name).take(pa.array(numbers[column.relation]))

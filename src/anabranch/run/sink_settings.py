@@ -1,7 +1,7 @@
-"""The settings of a sink, checked without Spark, so that explaining a query refuses what running it would.
+"""The settings of a sink, checked without Spark, so that `explain` refuses the same settings as a run.
 
-Invariant: a sink that is made has passed `check_sink`. Whether Spark has a format that is not named here, only Spark
-knows.
+Invariant: a sink is created only from settings that have passed `check_sink`. Limit: for a format that is not listed
+here, only Spark can check that it exists.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from anabranch.lang.schema import Schema, is_integer, is_text, type_name
 from anabranch.run.formats import FILE_FORMATS
 
 KNOWN_FORMATS = FILE_FORMATS | {"memory", "console", "jdbc", "noop", "kafka", "delta", "iceberg"}
-"""Formats that are certain to be there, and those of packages that many have."""
+"""Formats that are always available, and those of common packages."""
 BATCH, KEYS = "batchColumn", "keyColumns"
 _OURS = (BATCH.lower(), KEYS.lower(), "dbtable")
 _ICEBERG = ("table", "catalog", "compression")
 _ROWS = "numRows"
 COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
-"""Arrow's compression names, by Spark's name, for those that both support."""
+"""Arrow's names of compressions, by Spark's names, for those that both support."""
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """What a user asks for: a format, where it writes, and its options."""
+    """A requested sink: a format, its location, and its options."""
 
     format: str
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    """Without `path`."""
+    """The options other than `path`."""
     partition_by: tuple[str, ...] = ()
     name: str | None = None
-    """Of the query."""
+    """The name of the query."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class SinkSettings:
         partition_by: tuple[str, ...] = (),
         name: str | None = None,
     ) -> SinkSettings:
-        """Takes a path out of the options."""
+        """Returns the settings; takes the path from the options if there is no other."""
         rest = {key: value for key, value in options.items() if key.lower() != "path"}
         target = path or next((value for key, value in options.items() if key.lower() == "path"), None)
         return cls(format, target, rest, partition_by, name)
@@ -54,7 +54,7 @@ class SinkSettings:
 
 @dataclass(frozen=True)
 class JdbcTable:
-    """A table of a database that gets each batch once; `options` are Spark's, of the connection."""
+    """A database table with exactly-once delivery; `options` are Spark's connection options."""
 
     table: str
     options: Mapping[str, str]
@@ -72,7 +72,7 @@ class IcebergTarget:
 
 
 def check_sink(sink: SinkSettings, schema: Schema) -> None:
-    """Refuses settings that no run could use for results of these columns."""
+    """Refuses settings that are invalid for results with these columns."""
     require_columns(sink.partition_by, schema)
     match sink.format.lower():
         case "memory" if sink.name is None:
@@ -98,7 +98,7 @@ def check_sink(sink: SinkSettings, schema: Schema) -> None:
 
 
 def console_rows(options: Mapping[str, str]) -> int:
-    """How many rows of a batch the console sink prints."""
+    """Returns the number of rows of a batch that the console sink prints."""
     given = next((value for key, value in options.items() if key.lower() == _ROWS.lower()), "20")
     if not str(given).isdecimal():
         raise SpecError(f"{_ROWS} of the 'console' sink is '{given}'", hint="write a whole number, such as 20")
@@ -106,7 +106,7 @@ def console_rows(options: Mapping[str, str]) -> int:
 
 
 def jdbc_table(sink: SinkSettings, schema: Schema) -> JdbcTable | None:
-    """The table that gets each batch once; None if the options ask for Spark's plain writer."""
+    """Returns the table with exactly-once delivery; None if the options select Spark's plain writer."""
     lower = {key.lower(): value for key, value in sink.options.items()}
     batch_column, keys = lower.get(BATCH.lower()), lower.get(KEYS.lower())
     is_plain = batch_column is None and keys is None
@@ -136,7 +136,7 @@ def jdbc_table(sink: SinkSettings, schema: Schema) -> JdbcTable | None:
 
 
 def iceberg_target(sink: SinkSettings) -> IcebergTarget:
-    """The table and the catalog of an Iceberg sink; options that are not ours are properties of the catalog."""
+    """Returns the table and the catalog of an Iceberg sink; all other options are properties of the catalog."""
     lower = {key.lower(): value for key, value in sink.options.items()}
     table = lower.get("table") or sink.path
     if not table or "." not in table.strip("."):
@@ -149,7 +149,7 @@ def iceberg_target(sink: SinkSettings) -> IcebergTarget:
 
 
 def compression(options: Mapping[str, str]) -> str:
-    """The compression of the Parquet files of a lake table, by its Arrow name."""
+    """Returns the Arrow name of the compression of a lake table's Parquet files."""
     given = next((value for key, value in options.items() if key.lower() == "compression"), "snappy").lower()
     if given not in COMPRESSIONS:
         raise SpecError(

@@ -21,6 +21,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -158,6 +159,8 @@ class SlotTask:
         return self.is_last and slot in self.compacting
 
 
+Found = TypeVar("Found")
+Told = TypeVar("Told")
 UNCHANGED = PlanChange()
 
 
@@ -372,10 +375,8 @@ def _query_report(
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 
 
-def drain(
-    step: Generator[tuple[str, pa.RecordBatch], None, SlotReport],
-) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
-    """Returns all results of a step, and its report."""
+def drain(step: Generator[Found, None, Told]) -> tuple[list[Found], Told]:
+    """Returns all that a step yields, and what it returns: its report."""
     results = []
     while True:
         try:

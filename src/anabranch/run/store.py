@@ -7,6 +7,7 @@
     <checkpoint>/anabranch/lease.json               the driver that may commit; removed when the query stops
     <checkpoint>/anabranch/letters/<name>.json      change requests to the driver, and its answers
     <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that applies from the batch on
+    <checkpoint>/anabranch/read.jsonl               in real-time mode: the files that batches have read
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each; a restart reads statistics
 
 Invariant: a batch is committed when its manifest (`run/manifest`) has its final name, and not before. A reader sees
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -52,6 +53,9 @@ TABLES = "tables"
 _MESSAGES = "letters"
 """The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
+_MODE, _REAL_TIME = "mode", "real-time"
+READ = "read.jsonl"
+"""The files that batches before the last ones have read, in real-time mode."""
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Our files that were never renamed; no other file in the folder is touched."""
 
@@ -175,6 +179,15 @@ class Store(Folder):
     def note_metadata(self, **entries: object) -> None:
         """Adds or replaces entries of the metadata, in one write."""
         self.write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether a run in real-time mode has gone on with the checkpoint: Spark's part of it is then out of date."""
+        return (self.metadata() or {}).get(_MODE) == _REAL_TIME
+
+    def note_real_time(self) -> None:
+        """Notes that the checkpoint goes on in real-time mode."""
+        self.note_metadata(**{_MODE: _REAL_TIME})
 
     def belong_to(self, queries: QuerySet) -> None:
         """Assigns the checkpoint to another set of queries; its last manifest is already of that set."""
@@ -361,6 +374,43 @@ class Store(Folder):
         """Reads a version of a table."""
         return self._read_rows(name, TABLES)
 
+    # --- files of streams that have been read -------------------------------------------------------------------------
+
+    def note_read(self, batch: int, files: Mapping[str, Collection[str]]) -> None:
+        """Appends the files that a batch has read, by stream, to the list of all of them."""
+        path = f"{self.root}/{READ}"
+        try:
+            with self.files.open_append_stream(path) as out:
+                out.write(_line_of_files(batch, files))
+        except NotImplementedError as error:
+            raise CheckpointError(
+                f"checkpoint '{self.location}' is on storage that cannot append to files",
+                detail="real-time mode keeps the list of the files that it has read there",
+                hint="use a local disk or HDFS for the checkpoint, or run in micro-batches",
+            ) from error
+        except OSError as error:
+            raise self.storage_error(error, path) from error
+
+    def read_files(self) -> list[tuple[int, dict[str, list[str]]]]:
+        """Returns the list of files that have been read, with the batch of each entry.
+
+        A line that a crash cut short is left out: the manifest of its batch has the same files.
+        """
+        path = f"{self.root}/{READ}"
+        if self.files.get_file_info(path).type != pafs.FileType.File:
+            raise CorruptCheckpoint(
+                f"checkpoint '{self.location}' has no list of the files that it has read",
+                detail=f"'{path}' is missing",
+                hint="restore the whole folder from a copy, or start with an empty one",
+            )
+        with self.files.open_input_stream(path) as stream:
+            return [(each["batch"], each["files"]) for each in _objects(stream.read())]
+
+    def keep_read(self, entries: Iterable[tuple[int, Mapping[str, Collection[str]]]]) -> None:
+        """Replaces the list of files by a shorter one."""
+        with self.whole(f"{self.root}/{READ}") as out:
+            out.write(b"".join(_line_of_files(batch, files) for batch, files in entries))
+
     # --- history ------------------------------------------------------------------------------------------------------
 
     def note(self, record: Writable) -> None:
@@ -374,12 +424,7 @@ class Store(Folder):
         if self.files.get_file_info(path).type != pafs.FileType.File:
             return []
         with self.files.open_input_stream(path) as stream:
-            lines = stream.read().decode(errors="replace").splitlines()
-        records = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                records.append(json.loads(line))
-        return [record for record in records if isinstance(record, dict)]
+            return _objects(stream.read())
 
     # --- lease --------------------------------------------------------------------------------------------------------
 
@@ -427,6 +472,19 @@ def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
 def new_attempt() -> str:
     """Returns a name that no other attempt at a batch has."""
     return uuid.uuid4().hex[:12]
+
+
+def _line_of_files(batch: int, files: Mapping[str, Collection[str]]) -> bytes:
+    return f"{json.dumps({'batch': batch, 'files': {name: list(paths) for name, paths in files.items()}})}\n".encode()
+
+
+def _objects(content: bytes) -> list[dict[str, Any]]:
+    """Returns the JSON objects of a file, one in each line; skips damaged lines."""
+    found = []
+    for line in content.decode(errors="replace").splitlines():
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _late_text(filters: list[str]) -> str:

@@ -35,25 +35,25 @@ from anabranch.run.wire import WireLayout, wire_layout
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
 MOST_ROWS = 20_000
-"""Rows of a relation that are kept for the statistics."""
+"""The maximum number of rows of a relation that are kept for the statistics."""
 ARROW_FORMATS = ("parquet", "orc", "json")
-"""The file formats of which Arrow reads samples."""
+"""The file formats whose samples Arrow reads."""
 _SEED = 1
 _VALUES = 1 << 30
-"""Parts into which the values of a key are cut, to draw some of them."""
+"""The number of hash ranges into which the values of a key are divided, to draw some of them."""
 _EDGES = (0.05, 0.95)
-"""Rates are taken between these quantiles of event time: a stray row far away would spoil them."""
+"""Rates are measured between these quantiles of event time, so that outliers do not distort them."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows of a stream, and what is known of all its rows."""
+    """Rows of a stream, and facts about all its rows."""
 
     rows: pa.Table
     share: float = 1.0
-    """The share of the stream's rows that are here."""
+    """The fraction of the stream's rows that are in the sample."""
     newest: int | None = None
     """The newest event time of the stream in microseconds, if the rows are only a share of it."""
 
@@ -75,7 +75,7 @@ class FileSample:
     format: str
     files: fs.FileSystem
     paths: Sequence[str]
-    """In the order in which a stream delivers them."""
+    """The files, in the order in which a stream delivers them."""
     sizes: Sequence[int]
     columns: Schema
     """The declared columns of the stream."""
@@ -115,7 +115,7 @@ def file_sample(
         files, root, _ = locate(path)
         found = files.get_file_info(fs.FileSelector(root, recursive=True))
     except UNKNOWN:
-        # A pattern, a single file, or a location that only Spark knows.
+        # A pattern, a single file, or a location that only Spark supports.
         return otherwise()
     visible = [each for each in found if each.is_file and each.size and not _is_hidden(each.path[len(root) :])]
     ordered = sorted(visible, key=lambda each: (each.mtime_ns or 0, each.path))
@@ -126,7 +126,7 @@ def file_sample(
 
 
 def first_files(sizes: Sequence[int]) -> int:
-    """Returns how many of the files a sample has, given their sizes in order: one at least."""
+    """Returns the number of files in a sample, at least one, given their sizes in order."""
     within = np.cumsum(sizes[:MOST_FILES]) <= MOST_BYTES
     return max(1, int(within.sum()))
 
@@ -212,7 +212,7 @@ def _stretch(found: SampledRows, relation: Relation, passing: int) -> Stretch:
     if not len(times):
         return Stretch(0.0, 0.0, 0.0)
     early, late = np.quantile(times, _EDGES)
-    # n rows have n - 1 distances between them.
+    # n rows have n - 1 intervals between them.
     rows, distances = float(len(times)), max(len(times) - 1, 1)
     seconds = (late - early) / (_EDGES[1] - _EDGES[0]) / 1e6 * rows / distances
     if found.newest is not None:

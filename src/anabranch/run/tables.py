@@ -45,7 +45,7 @@ ReadTable = Callable[[str], pa.Table]
 
 
 def read_columns(graph: JoinGraph, table: str) -> tuple[str, ...]:
-    """The columns of a table that the queries read."""
+    """Returns the columns of a table that the queries read."""
     found: dict[str, None] = {}
     for relation in (each for each in graph.relations if each.is_table and each.stream == table):
         expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
@@ -155,7 +155,7 @@ def table_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> Rela
 
 
 def _digest(rows: pa.Table) -> str:
-    """A digest of rows in their order."""
+    """Returns a digest of rows in their order."""
     digest = hashlib.sha256(str(rows.schema).encode())
     for batch in rows.combine_chunks().to_batches():
         sink = pa.BufferOutputStream()

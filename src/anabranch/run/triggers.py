@@ -1,4 +1,4 @@
-"""Triggers: when the micro-batches of a run begin."""
+"""Triggers: when the batches of a run begin."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ class Every:
         return {"processingTime": f"{self.interval // 1000} milliseconds"}
 
 
-Trigger = AvailableNow | Every
+@dataclass(frozen=True)
+class RealTime:
+    """Begin a batch as soon as there are rows, in slots that are long-running tasks of Spark, until stopped."""
+
+    seconds: float = 0.0
+    """Between two batches; zero where the trigger names no interval."""
+
+    def for_spark(self) -> dict[str, Any]:
+        """Returns no arguments: Spark runs no batches of its own."""
+        return {}
+
+
+Trigger = AvailableNow | Every | RealTime
 AS_FAST_AS_POSSIBLE = Every(0)
 ALL_AND_END = AvailableNow()
+REAL_TIME = RealTime()

@@ -33,7 +33,8 @@ from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.linked import LinkInputs, link_frame
-from anabranch.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.spark.runner import SparkRunner, start_query
+from anabranch.spark.running import RunOptions
 from anabranch.spark.session import SparkSession
 from anabranch.spark.sinks.links import LinkSink
 from anabranch.spark.sinks.make import make_sink

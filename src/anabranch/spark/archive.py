@@ -1,9 +1,11 @@
 """The class data sharing archive: Spark's classes in a form that the JVM maps instead of loading.
 
-A driver finds, verifies and links thousands of classes before its first micro-batch ends: seconds of every cold start.
-HotSpot can write the classes that a run used to a file, and later runs map that file. The archive belongs to one Java,
-one pyspark and one folder of jars; HotSpot checks whether it matches, and otherwise loads classes normally. It is
-stored in the Python environment and is deleted with it. `anabranch prepare` creates it.
+A driver finds, verifies and links thousands of classes before its first micro-batch ends, which takes seconds of every
+cold start. HotSpot can write the classes that a run used to a file, and later runs map that file. `anabranch prepare`
+creates the archive in the Python environment.
+
+Invariant: the archive fits one Java, one pyspark and one folder of jars; HotSpot checks this, and otherwise loads
+classes normally.
 """
 
 from __future__ import annotations

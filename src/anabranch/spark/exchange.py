@@ -1,13 +1,13 @@
-"""What the stages of a batch hand to one another and to the sinks, in Spark's Python workers.
+"""The exchange between the stages of a batch, and from them to the sinks, in Spark's Python workers.
 
-A batch is one Spark job. Readers cut rows for slots; slots step; workers write what their sinks ask them to write, and
-the frame has the rest. Two things need another stage behind a shuffle: parts of groups that several slots have found
-are merged, and results that other queries read become rows of the slots that need them. Between two stages everything
-travels as *packets*: Arrow batches in binary form, each for one partition. A packet costs Spark one row, however many
-rows it holds, and needs no column types of its own.
+A batch is one Spark job. Readers divide rows among slots, and slots run their step. Workers write the results of the
+sinks that request it; the frame has all other results. Two operations need another stage after a shuffle: merging parts
+of groups that several slots have found, and sending results to the slots whose queries read them. Stages exchange
+*packets*: Arrow batches in binary form, each for one partition. A packet is one row for Spark, regardless of the number
+and the types of its rows.
 
-Invariant: what a packet holds follows from the rows of the batch and the state before it, so a stage that Spark
-computes again hands over the same multiset.
+Invariant: the content of a packet depends only on the rows of the batch and the state before it, so a stage that Spark
+computes again sends the same multiset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from anabranch.engine.batch import RelationBatch, joined
@@ -115,10 +114,9 @@ class Outlet:
     """Whether the frame of the stage is that of the results, and not of packets."""
 
     @contextmanager
-    def open(self) -> Iterator[OpenOutlet]:
-        context = TaskContext.get()
-        assert context is not None
-        part = f"{context.partitionId():05d}{f'-{self.number}' if self.number else ''}"
+    def open(self, part_number: int) -> Iterator[OpenOutlet]:
+        """Opens the outlet in one part of the stage."""
+        part = f"{part_number:05d}{f'-{self.number}' if self.number else ''}"
         with ExitStack() as stack:
             opened = {name: stack.enter_context(writer.open(part)) for name, writer in self.writers.items()}
             yield OpenOutlet(self, opened)

@@ -100,7 +100,8 @@ class FileStreams:
         execution, relations, of_stream = self._found(frame)
         files = {stream: () if found is None else paths_of(found) for stream, found in of_stream.items()}
         footers = {
-            stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
+            stream: [self.readings[stream].look_into(local_name(path)) for path in paths]
+            for stream, paths in files.items()
         }
         self._count(execution, relations, footers)
         if self._can_read(files, footers) and not any(
@@ -110,7 +111,7 @@ class FileStreams:
                 piece
                 for stream, paths in files.items()
                 for path, footer in zip(paths, footers[stream], strict=True)
-                for piece in pieces_of(stream, _local(path), footer)
+                for piece in pieces_of(stream, local_name(path), footer)
             ]
         return self._read_by_spark(frame.sparkSession, of_stream)
 
@@ -172,13 +173,19 @@ def file_streams(
         return None
     session = frames[scans[0]].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in scans):
-            whole = {stream: reading for stream in wanted if (reading := _whole(frames[stream])) is not None}
-            readings = _readings(whole, wanted)
-            if readings is not None:
+        if has_plain_settings(session) and all(folder_of(frames[stream]) for stream in scans):
+            whole = {stream: reading for stream in wanted if (reading := whole_reading(frames[stream])) is not None}
+            found = {stream: reading_of(reading, wanted[stream]) for stream, reading in whole.items()}
+            readings = {stream: reading for stream, reading in found.items() if reading is not None}
+            if readings.keys() == wanted.keys():
                 require_batch_plans(session)
                 return FileStreams(session, scans, whole, readings, wanted)
     return None
+
+
+def has_plain_settings(session: SparkSession) -> bool:
+    """Whether files are what they are: Spark leaves none of them out."""
+    return _has(session, _NEEDED)
 
 
 def _has(session: SparkSession, settings: Mapping[str, str]) -> bool:
@@ -191,12 +198,13 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
     With nothing else known of the streams, these tell which of them brings the most rows.
     """
     relations = [each for each in queries.graph.streamed if not each.is_result]
-    folders = {stream: _folder(frames[stream]) for stream in {each.stream for each in relations}}
+    folders = {stream: folder_of(frames[stream]) for stream in {each.stream for each in relations}}
     sizes = {stream: 0.0 if folder is None else _bytes_in(folder) for stream, folder in folders.items()}
     return {each.name: sizes[each.stream] for each in relations} if all(sizes.values()) else {}
 
 
-def _folder(frame: DataFrame) -> str | None:
+def folder_of(frame: DataFrame) -> str | None:
+    """Returns the folder of this machine that a stream reads; None where it reads anything else."""
     with suppress(Py4JError, TypeError, AttributeError):
         source = source_of(frame)
         path = None if source is None else source.options.get("path")
@@ -212,20 +220,19 @@ def _bytes_in(folder: str) -> float:
     return 0.0
 
 
-def _whole(frame: DataFrame) -> Reading | None:
+def whole_reading(frame: DataFrame) -> Reading | None:
     """How all columns of a stream are made from its files; None where the frame, or the files, are for Spark alone."""
     scan = scan_of(frame)
     form = None if scan is None else _form(frame.sparkSession, scan)
     return None if scan is None or form is None else Reading(form, scan.made, scan.conditions)
 
 
-def _readings(whole: Mapping[str, Reading], wanted: Mapping[str, Columns]) -> dict[str, Reading] | None:
-    """How readers make the columns that are wanted; None where they cannot."""
-    if not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
+def reading_of(whole: Reading, wanted: Columns) -> Reading | None:
+    """How readers make the columns that are wanted of a stream; None where they cannot."""
+    if not _has_columns(whole, wanted):
         return None
-    found = {stream: whole[stream].only(names) for stream, names in wanted.items()}
-    is_readable = all(each.columns and all(map(each.form.can_hold, each.columns.values())) for each in found.values())
-    return found if is_readable else None
+    found = whole.only(wanted)
+    return found if found.columns and all(map(found.form.can_hold, found.columns.values())) else None
 
 
 def _has_columns(reading: Reading, wanted: Columns) -> bool:
@@ -256,5 +263,6 @@ def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]
     return Csv(tuple(names), separator, header == "true", is_utc)
 
 
-def _local(path: str) -> str:
+def local_name(path: str) -> str:
+    """Returns the path of a file that Spark names by a URI."""
     return unquote(urlsplit(path).path)

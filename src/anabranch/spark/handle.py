@@ -1,4 +1,4 @@
-"""The handle of a running query: Spark's StreamingQuery, plus Anabranch's plan, progress and history.
+"""The handle of a running query: Spark's or a real-time run, plus Anabranch's plan, progress and history.
 
 Every member behaves as in PySpark. Progress is Spark's own JSON, with Anabranch's entry for the batch under the key
 `adaptive`. Anabranch errors are raised as themselves, not as Spark's wrapper text.
@@ -19,8 +19,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.listener import StreamingQueryProgress
-from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.lang.sizes import size_text
@@ -29,7 +27,6 @@ from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.run.interrupts import noted_signals, takes_interrupts
 from anabranch.run.progress import BatchProgress
 from anabranch.spark.failure import damaged_log
-from anabranch.spark.internals.queries import newest_progress
 from anabranch.spark.reports import Progress, has_batch, progress_of, run_report
 
 T = TypeVar("T")
@@ -122,11 +119,62 @@ class Runner(Protocol):
     def latest_batch(self) -> int:
         """The latest batch with a progress entry; -1 before the first."""
 
+    def newest(self) -> Iterator[tuple[int, Callable[[], str]]]:
+        """Yields the batch number of recent triggers and a function that returns their JSON, newest first."""
+
     def leave(self) -> None:
         """Waits for the current batch; no further batch follows."""
 
     def release(self) -> None:
         """Releases the memory of the hot state after the query has ended; it can be rebuilt."""
+
+
+class Triggered(Protocol):
+    """One trigger of a query."""
+
+    @property
+    def batchId(self) -> int: ...
+
+    @property
+    def numInputRows(self) -> int: ...
+
+    @property
+    def json(self) -> str: ...
+
+
+class Query(Protocol):
+    """What runs the batches, as PySpark's StreamingQuery shows it: Spark's query or a real-time run."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def runId(self) -> str: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def isActive(self) -> bool: ...
+
+    @property
+    def status(self) -> dict[str, Any]: ...
+
+    @property
+    def lastProgress(self) -> Triggered | None: ...
+
+    @property
+    def recentProgress(self) -> Sequence[Triggered]: ...
+
+    def exception(self) -> AnabranchError | StreamingQueryException | None: ...
+
+    def explain(self, extended: bool = False) -> None: ...
+
+    def processAllAvailable(self) -> None: ...
+
+    def awaitTermination(self, timeout: Any = None) -> bool | None: ...
+
+    def stop(self) -> None: ...
 
 
 class Changing(Protocol):
@@ -156,11 +204,11 @@ class QueryHandle:
     >>> handle.stop()  # doctest: +SKIP
     """
 
-    def __init__(self, query: StreamingQuery, runner: Runner, changing: Changing | None = None) -> None:
+    def __init__(self, query: Query, runner: Runner, changing: Changing | None = None) -> None:
         self._query = query
         self._runner = runner
         self._changing = changing
-        self._earlier: list[StreamingQueryProgress] = []
+        self._earlier: list[Triggered] = []
         self._turn = RLock()
         """Held while the run changes or receives a request."""
         self._is_changing = False
@@ -431,14 +479,14 @@ class QueryHandle:
             raise MigrationError("this run cannot be changed", hint="start its queries with session.together(…)")
         return self._changing
 
-    def follow(self, query: StreamingQuery, runner: Runner) -> None:
+    def follow(self, query: Query, runner: Runner) -> None:
         """Attaches the handle to a new Spark query; keeps the progress so far."""
         self._earlier = [*self._earlier, *self._query.recentProgress][-_EARLIER:]
         self._query, self._runner, self._failure = query, runner, None
         self.changes += 1
 
     @contextmanager
-    def leaving(self) -> Iterator[tuple[StreamingQuery, Runner]]:
+    def leaving(self) -> Iterator[tuple[Query, Runner]]:
         """Replaces the current Spark query inside the context: the run continues, and requests wait."""
         with self._turn:
             self._is_changing = True
@@ -507,7 +555,7 @@ class QueryHandle:
             return []
         found: list[Progress] = []
         # Newest first, until a known one: a run has thousands of triggers, and few of them are new.
-        for number, text in newest_progress(self._query):
+        for number, text in self._runner.newest():
             if number <= batch:
                 return found[::-1]
             found.append(self._progress(text()))
@@ -519,7 +567,7 @@ class QueryHandle:
         if self._failure is not None:
             return self._failure
         outer = None if self._is_changing else self._query.exception()
-        return None if outer is None else self._original(outer)
+        return self._original(outer) if isinstance(outer, StreamingQueryException) else outer
 
     def explain(self, extended: bool = False) -> None:
         """Prints the current plan, then Spark's plan of the latest batch."""
@@ -539,11 +587,11 @@ class QueryHandle:
         """
         end = None if timeout is None else time.perf_counter() + timeout
 
-        def wait(query: StreamingQuery) -> bool | None:
+        def wait(query: Query) -> bool | None:
             while True:
                 left = _WAIT_SECONDS if end is None else min(_WAIT_SECONDS, end - time.perf_counter())
                 # PySpark's annotation says int, but its code accepts fractions of a second.
-                if query.awaitTermination(max(0.001, left)):  # type: ignore[arg-type]
+                if query.awaitTermination(max(0.001, left)):
                     return None if end is None else True
                 if interrupted.is_set():
                     raise KeyboardInterrupt
@@ -571,7 +619,7 @@ class QueryHandle:
             finally:
                 self._runner.release()
 
-    def _wait(self, wait: Callable[[StreamingQuery], T]) -> T:
+    def _wait(self, wait: Callable[[Query], T]) -> T:
         """Waits on Spark's query; if a new one replaces it meanwhile, waits on that one."""
         while True:
             query = self._query
@@ -585,7 +633,7 @@ class QueryHandle:
             if not self._has_left(query):
                 return found
 
-    def _has_left(self, query: StreamingQuery) -> bool:
+    def _has_left(self, query: Query) -> bool:
         with self._turn:
             if self._failure is not None:
                 raise self._failure

@@ -1,8 +1,8 @@
 """The side output of late rows on Spark: from the workers to its sink, with a warning if there is no sink.
 
 Readers write diverted rows to files of the batch, named by attempt (`Store.write_diverted`). After the step, and
-before the batch commits, Spark reads those files into the sink. So diverted rows are delivered like results: a repeated
-batch replaces the rows of its earlier attempt.
+before the batch commits, Spark reads those files into the sink. Invariant: diverted rows are delivered like results, so
+a repeated batch replaces the rows of its earlier attempt.
 """
 
 from __future__ import annotations

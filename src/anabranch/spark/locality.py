@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -73,6 +73,7 @@ def anchored(rows: DataFrame, anchor: DataFrame) -> DataFrame:
     return rows.join(anchor.hint("shuffle_hash"), rows[SLOT] == anchor[ANCHOR], "left_semi")
 
 
+@cache
 def slot_keys(slots: int) -> tuple[int, ...]:
     """Returns for each slot the least key that Spark's hash partitioning sends to the partition of that number."""
     found: dict[int, int] = {}

@@ -6,15 +6,16 @@ delivered. Invariant: each slot's step runs exactly once for each attempt at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.plan.query_set import QuerySet
+from anabranch.run.hot import MappedEngines
 from anabranch.run.ingest import Ingest, Reader
 from anabranch.run.lease import Lease
 from anabranch.run.manifest import Manifest
@@ -37,9 +38,9 @@ from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.sinks.workers import WorkerWriter
 from anabranch.spark.spark_rows import SparkRows
 from anabranch.spark.tables import SparkTables
-from anabranch.spark.worker import Reading, cut_function, merge_function, step_function
+from anabranch.spark.worker import Reading, cut_function, in_task, merge_function, step_function
 from anabranch.stats.intake import added
-from anabranch.stats.report import SlotReports, whole, with_results
+from anabranch.stats.report import SlotReport, SlotReports, whole, with_results
 
 
 @dataclass
@@ -69,16 +70,46 @@ class Pipeline:
         self.prefilter = Prefilter(wire_layout(self.queries), self.tables.read)
 
 
-class MicroBatch:
+class DriverSide:
+    """The part of a batch that is done in the driver, whatever runs the slots."""
+
+    def __init__(self, pipeline: Pipeline, session: SparkSession) -> None:
+        self._pipeline, self._session = pipeline, session
+        self._queries = pipeline.queries
+        self._batch: Batch
+        self.now, self.announce, self.note = pipeline.now, pipeline.announce, pipeline.note
+
+    def divert(self, task: SlotTask, reports: SlotReports) -> None:
+        """Delivers the rows that are late or ahead to their sink."""
+        pipeline = self._pipeline
+        if pipeline.late is not None:
+            is_first, place = pipeline.is_first, pipeline.store.location
+            pipeline.late.deliver(self._session, self._batch, reports, place, may_replace=is_first)
+        pipeline.is_first = False
+
+    def commit(self, manifest: Manifest) -> None:
+        self._pipeline.lease.require()
+        self._pipeline.store.commit(manifest)
+
+    def collect(self, kept: tuple[Manifest, ...]) -> None:
+        self._pipeline.store.collect(kept)
+
+    def facts(self, batch: BatchFacts) -> BatchFacts:
+        waiting, trigger = self._pipeline.latest()
+        return replace(batch, cores=self._cores, backlog=waiting, trigger=trigger)
+
+    @cached_property
+    def _cores(self) -> int | None:
+        return self._pipeline.places.cores(self._session)
+
+
+class MicroBatch(DriverSide):
     """A micro-batch that Spark has planned."""
 
     def __init__(self, pipeline: Pipeline, frame: DataFrame) -> None:
-        self._pipeline, self._frame = pipeline, frame
-        self._queries = pipeline.queries
-        self._session = frame.sparkSession
+        super().__init__(pipeline, frame.sparkSession)
+        self._frame = frame
         self._pieces: list[Piece] | None = None
-        self._batch: Batch
-        self.now, self.announce, self.note = pipeline.now, pipeline.announce, pipeline.note
 
     def arrivals(self, batch: int) -> Arrivals:
         """Finds the files of the batch."""
@@ -101,26 +132,6 @@ class MicroBatch:
         deliver(pipeline.sinks, self._batch, partial(self._results, task))
         return self._reports(task)
 
-    def divert(self, task: SlotTask, reports: SlotReports) -> None:
-        """Delivers the rows that are late or ahead to their sink."""
-        pipeline = self._pipeline
-        if pipeline.late is not None:
-            is_first, place = pipeline.is_first, pipeline.store.location
-            pipeline.late.deliver(self._session, self._batch, reports, place, may_replace=is_first)
-        pipeline.is_first = False
-
-    def commit(self, manifest: Manifest) -> None:
-        self._pipeline.lease.require()
-        self._pipeline.store.commit(manifest)
-
-    def collect(self, kept: tuple[Manifest, ...]) -> None:
-        self._pipeline.store.collect(kept)
-
-    def facts(self, batch: BatchFacts) -> BatchFacts:
-        waiting, trigger = self._pipeline.latest()
-        cores = self._pipeline.places.cores(self._session)
-        return replace(batch, cores=cores, backlog=waiting, trigger=trigger)
-
     def _results(self, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> DataFrame:
         """Returns the frame of the results; evaluating it runs all stages of the batch, once."""
         pipeline = self._pipeline
@@ -128,19 +139,19 @@ class MicroBatch:
         anchor = pipeline.places.anchor(self._session, task.partitioning)
         frame, reading, is_direct = self._reading(task, slots, anchor)
         if not is_direct:
-            frame = _exchanged(frame.mapInArrow(cut_function(reading), PACKETS), slots, anchor)
+            frame = _exchanged(frame.mapInArrow(in_task(cut_function(reading)), PACKETS), slots, anchor)
         course = Course.of(task).work
         for number, (stage, merges) in enumerate(course):
             is_final = number == len(course) - 1
             outlet = Outlet(task.at(stage), writers, number, is_final)
+            location, read = pipeline.store.location, None if number or not is_direct else reading
             function = (
-                merge_function(outlet, pipeline.store.location)
+                merge_function(outlet, location)
                 if merges
-                else step_function(
-                    outlet, pipeline.identity, pipeline.store.location, None if number or not is_direct else reading
-                )
+                else step_function(outlet, MappedEngines(pipeline.identity), location, read)
             )
-            frame = frame.mapInArrow(function, to_spark(ResultLayout(self._queries).schema) if is_final else PACKETS)
+            columns = to_spark(ResultLayout(self._queries).schema) if is_final else PACKETS
+            frame = frame.mapInArrow(in_task(function), columns)
             if not is_final:
                 frame = _exchanged(frame, slots, None if course[number + 1][1] else anchor)
         return frame
@@ -166,16 +177,22 @@ class MicroBatch:
         return frame, Reading(ingest, reader, pipeline.store.location), is_direct
 
     def _reports(self, task: SlotTask) -> SlotReports:
-        store, working = self._pipeline.store, frozenset(task.partitioning.working)
+        store, working = self._pipeline.store, task.partitioning.working
         merged = [task.at(stage) for stage, merges in Course.of(task).work if merges]
-        reports = {
-            slot: whole([store.read_report(task.rows_name(slot, stage)) for stage in range(self._queries.stages)])
-            if slot in working
-            else idle_report(task, slot)
-            for slot in range(task.partitioning.slots)
+        steps = {
+            slot: [store.read_report(task.rows_name(slot, stage)) for stage in range(self._queries.stages)]
+            for slot in working
         }
-        of_groups = [store.read_report(each.merged_name(slot)).results for each in merged for slot in working]
-        return with_results(reports, added(of_groups)) if of_groups else reports
+        return reports_of(
+            task, steps, [store.read_report(each.merged_name(slot)) for each in merged for slot in working]
+        )
+
+
+def reports_of(task: SlotTask, steps: Mapping[int, Sequence[SlotReport]], merges: Sequence[SlotReport]) -> SlotReports:
+    """Returns the reports of all slots on a batch, from those of its stages and of its merges of groups."""
+    slots = range(task.partitioning.slots)
+    reports = {slot: whole(list(steps[slot])) if slot in steps else idle_report(task, slot) for slot in slots}
+    return with_results(reports, added(each.results for each in merges)) if merges else reports
 
 
 def _exchanged(packets: DataFrame, slots: int, anchor: DataFrame | None) -> DataFrame:

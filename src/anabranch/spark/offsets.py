@@ -42,7 +42,10 @@ def in_scan_order(queries: QuerySet, streams: Sequence[str] | None) -> list[tupl
 
 
 def sparks_folder(store: Store, scans: Sequence[str]) -> str:
-    """Returns the folder of Spark's part, whose log has an offset for each of these scans, named by their streams."""
+    """Returns the folder of Spark's part of the checkpoint, rewritten for these scans if needed.
+
+    `scans` has the stream of each scan; the offset log has one offset for each.
+    """
     metadata = store.metadata() or {}
     folder, before = store.sparks_name, metadata.get("scans")
     if before is None:

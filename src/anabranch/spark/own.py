@@ -1,4 +1,4 @@
-"""Functions of the user's own in Spark's workers."""
+"""User functions in Spark's workers."""
 
 from __future__ import annotations
 

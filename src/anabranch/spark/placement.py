@@ -22,7 +22,7 @@ from anabranch.spark.internals.driver import executors
 
 @dataclass(frozen=True)
 class Executor:
-    """A cluster process that runs tasks."""
+    """A process of the cluster that runs tasks."""
 
     id: str
     host: str

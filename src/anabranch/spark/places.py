@@ -47,7 +47,7 @@ class Places:
             self._steering.regain(f"executor {', '.join(joined)} joined")
 
     def anchor(self, spark: SparkSession, table: Partitioning) -> DataFrame | None:
-        """Returns the anchor that keeps the slots of a table at their state; None on one machine."""
+        """Returns the locality hint that keeps the slots of a table at their state; None on one machine."""
         if not self._executors:
             return None
         self._at = place(table.working, self._executors, self._at, packed=_is_allocated_dynamically(spark))

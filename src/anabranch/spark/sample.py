@@ -1,7 +1,7 @@
 """Samples of streams that Spark reads: a batch DataFrame, or the first files of a folder.
 
-Spark reads a sample in one job for each stream; Arrow reads samples of files that it understands (`run/stream_sample`)
-without one.
+Spark reads each sample in one job. Arrow reads samples of the file formats that it supports without Spark
+(`run/stream_sample`). Limit: at most `MOST_READ` rows of a DataFrame are read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from anabranch.spark.arrow_schema import data_type
 from anabranch.spark.expressions import quote
 
 MOST_READ = 1_000_000
-"""Rows of a DataFrame that are read."""
+"""The maximum number of rows of a DataFrame that are read."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FrameSample:
-    """Rows of a stream as a batch DataFrame, and how much of the stream they are."""
+    """Rows of a stream as a batch DataFrame, and the fraction of the stream that they are."""
 
     frame: DataFrame
     share: float = 1.0

@@ -1,14 +1,12 @@
-"""What a streaming frame is: a scan of a source and, over it, columns that are computed and rows that are left out.
+"""Converts a streaming frame to a scan of a source with projections and filters that the engine can compute.
 
-A frame over a scan is taken apart, layer by layer, into expressions of the engine. Spark writes an expression as text,
-the language reads that text, and what it read is given back to Spark, which must plan it exactly as it plans the user's
-own. Only then the engine may compute it in Spark's place: the evaluators agree on what the language can say, and
-nothing is assumed of what it cannot.
+A frame over a scan is converted layer by layer. Spark prints an expression as SQL text, CQL parses the text, and the
+parsed expression is given back to Spark, which must plan it exactly like the user's own. Only then may the engine
+compute it instead of Spark, because both evaluators agree on every expression of CQL.
 
-Law: a frame that is taken apart has the rows that Spark gives it. Whatever is not understood makes the frame one that
-only Spark can read (None).
-
-Plans are read by private calls of Spark (`internals.plans`); the callers expect them to be missing.
+Invariant: a converted frame has the rows that Spark would compute. Limit: a frame with an expression outside CQL is not
+converted (None), and only Spark can read it. Plans are read by private calls of Spark (`internals.plans`); callers
+handle versions of Spark without these calls.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from anabranch.spark.internals.plans import (
 
 _MOST_LAYERS = 8
 _TYPED = re.compile(r"\b(\d+(?:\.\d+)?(?:E-?\d+)?)(?:D|L|BD)\b")
-"""A number that Spark writes with the letter of its type, which the language does not have."""
+"""A number with the suffix of its type, which Spark prints but CQL does not accept."""
 _STREAM = "stream"
 
 
@@ -56,19 +54,19 @@ class Scan:
     schema: StructType
     """The columns of the source."""
     made: Mapping[str, Expr]
-    """The columns of the frame, over those of the source."""
+    """The columns of the frame, as expressions over those of the source."""
     conditions: tuple[Expr, ...] = ()
-    """What rows of the source must fulfil to be rows of the frame, in the order in which they are asked."""
+    """The conditions that rows of the source must satisfy, in the order of their evaluation."""
 
 
 def source_of(frame: DataFrame) -> Source | None:
-    """The source that a frame reads, whatever it makes of its rows; None of several sources."""
+    """Returns the source that a frame reads, regardless of its projections and filters; None for several sources."""
     found = scan_below(frame)
     return None if found is None else source_of_scan(found[0])
 
 
 def scan_of(frame: DataFrame) -> Scan | None:
-    """A frame taken apart; None where only Spark can make its rows."""
+    """Converts a frame; returns None if only Spark can compute its rows."""
     found = scan_below(frame)
     if found is None or len(found[1]) > _MOST_LAYERS:
         return None
@@ -92,16 +90,16 @@ def scan_of(frame: DataFrame) -> Scan | None:
 
 
 def made_column(made: Expr, name: str) -> SparkColumn:
-    """A column of a frame over the columns of its source; one that is only renamed keeps its type, whatever it is."""
+    """Returns a column of a frame over the columns of its source; a column that is only renamed may have any type."""
     return (f.col(quote(made.name)) if isinstance(made, Column) else to_column(made)).alias(name)
 
 
 class _NotUnderstood(Exception):
-    """A part of a plan that the language cannot say."""
+    """A part of a plan cannot be expressed in CQL."""
 
 
 def _columns(schema: StructType) -> dict[str, Column]:
-    """The columns of a frame; none of them may be meant by the name of another."""
+    """Returns the columns of a frame; refuses names that differ only in case."""
     fields = from_spark(schema, _STREAM)
     if len({name.lower() for name in fields.names}) < len(fields.names):
         raise _NotUnderstood
@@ -129,7 +127,7 @@ def _condition(layer: Plan, below: DataFrame) -> Expr:
 
 
 def _expression(value: Expression, fields: Schema, below: DataFrame) -> Expr:
-    """The expression that Spark writes as text."""
+    """Parses the SQL text that Spark prints for an expression."""
     if not value.is_deterministic:
         raise _NotUnderstood
     found = bind_expression(_TYPED.sub(r"\1", value.sql), _STREAM, fields)
@@ -140,11 +138,11 @@ def _expression(value: Expression, fields: Schema, below: DataFrame) -> Expr:
 
 
 def _require_same(layer: Plan, ours: DataFrame) -> None:
-    """Raises where Spark would not plan our expressions as it plans those of the layer."""
+    """Raises an error if Spark plans our expressions differently from those of the layer."""
     if not is_same(layer, ours):
         raise _NotUnderstood
 
 
 def _over(made: Expr, below: Mapping[str, Expr]) -> Expr:
-    """An expression over columns that are made themselves."""
+    """Returns an expression with its columns replaced by the expressions that compute them."""
     return transform(made, lambda node: below[node.name] if isinstance(node, Column) else node)

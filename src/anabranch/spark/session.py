@@ -192,6 +192,11 @@ def _major_version(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def settings(spark: SparkSession) -> dict[str, str]:
+    """Returns the settings of the session, by name."""
+    return dict(spark.conf.getAll)
+
+
 def watermarks(frame: DataFrame) -> dict[str, int]:
     """Returns the `withWatermark` delay, in microseconds, of each column that has one."""
     return {

@@ -1,9 +1,10 @@
-"""The streams that Spark reads: one streaming frame of the columns that are needed, and the reader of its rows.
+"""The streams that Spark reads: one streaming frame with the columns that queries need, and the reader of its rows.
 
-Every scan becomes (stream, shared columns): a column of one type holds values of several streams, so that the union of
-many streams stays narrow. Spark computes nothing but event times without a zone; readers rename the columns and give
-them the types of the stream.
-Invariant: the first scan of a stream has all its rows. Further scans, which Spark's log of offsets may list, have none.
+A scan has the number of its stream and shared columns: streams use the same column for values of one type, so that the
+union of many streams has few columns. Spark computes only event times without a zone; readers rename the columns and
+cast them to the types of the stream.
+
+Invariant: the first scan of a stream has all its rows. Further scans, which Spark's offset log may list, have none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from anabranch.spark.expressions import quote
 STREAM = "_stream"
 EVENT_TIME = "event time, converted"
 LINKS = ""
-"""Stands for the frame of links (`spark/linked`) in the place of a stream's name."""
+"""The name of the frame of links (`spark/linked`) among the names of streams."""
 TICK, ROWS = "tick", "rows"
 """The columns of a frame of links, after the stream: a tick, or rows in Arrow's format."""
 
@@ -107,7 +108,7 @@ def spark_rows(
 def _placed(
     names: Sequence[str], frames: Mapping[str, DataFrame], wanted: Mapping[str, Mapping[str, pa.DataType]]
 ) -> tuple[tuple[ScannedStream, ...], dict[str, DataType]]:
-    """Gives each column of each stream a shared column of its type."""
+    """Assigns each column of each stream to a shared column of its type."""
     shared: dict[DataType, list[str]] = {}
     types: dict[str, DataType] = {}
     streams = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from anabranch.spark.handle import QueryHandle
+
+_LOOK_SECONDS = 0.05
+"""Between two looks at the queries."""
 
 
 class ContinuousQueries:
@@ -16,8 +18,6 @@ class ContinuousQueries:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._handles: list[QueryHandle] = []
-        self._changes = 0
-        """Changes of runs that have been taken in."""
 
     @property
     def active(self) -> list[QueryHandle]:
@@ -40,31 +40,14 @@ class ContinuousQueries:
         """Waits until a query ends and raises its error; with a timeout in seconds, returns whether one ended."""
         end = None if timeout is None else time.perf_counter() + timeout
         while True:
-            try:
-                if end is None:
-                    self._spark.streams.awaitAnyTermination()
-                    ended = None
-                else:
-                    left = max(0.001, end - time.perf_counter())
-                    ended = self._spark.streams.awaitAnyTermination(left)  # type: ignore[arg-type]
-            except StreamingQueryException as outer:
-                if self._has_changed():
-                    continue
-                for handle in self._handles:
-                    if handle.runId in str(outer):
-                        handle.raise_original(outer)
-                raise
-            if ended is False or not self._has_changed():
-                return ended
-
-    def _has_changed(self) -> bool:
-        """Whether Spark's end of a query was that of one that another has followed, and none has ended for good."""
-        changes = sum(handle.changes for handle in self._handles)
-        is_explained = changes > self._changes and all(handle.isActive for handle in self._handles)
-        self._changes = changes
-        if is_explained:
-            self._spark.streams.resetTerminated()
-        return is_explained
+            for handle in self._handles:
+                if not handle.isActive:
+                    if (error := handle.exception()) is not None:
+                        raise error
+                    return None if timeout is None else True
+            if end is not None and time.perf_counter() >= end:
+                return False
+            time.sleep(_LOOK_SECONDS)
 
     def resetTerminated(self) -> None:
         """Forgets the queries that have ended, so that `awaitAnyTermination` waits for the next one."""

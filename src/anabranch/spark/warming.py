@@ -1,4 +1,8 @@
-"""Prepares the driver's JVM and starts Python workers before the first micro-batch needs them."""
+"""Prepares the driver's JVM and starts Python workers before the first micro-batch needs them.
+
+Both run in background threads, and a failure is left to the first batch to report. Limit: it starts the workers of one
+machine; on a cluster, other machines start theirs with the first batch.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def warm_workers(spark: SparkSession) -> Thread:
 
 @contextmanager
 def environment_of_sql(spark: SparkSession) -> Iterator[None]:
-    """Makes workers that start inside the context serve SQL, too.
+    """Starts workers inside the context with the environment of SQL functions.
 
     Spark has one daemon per environment, and adds a variable to the environment of SQL functions.
     """

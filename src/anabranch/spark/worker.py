@@ -1,7 +1,10 @@
 """The functions of Spark's Python workers: readers cut the rows of a batch into packets, slots step.
 
+A function gets the number of its part and an iterator of Arrow batches. `in_task` makes one for `mapInArrow`, where a
+Spark task is a part; slots that are tasks of their own call them directly (`spark/resident`).
+
 Invariant: a reader sends its event times to every slot, so that all slots advance the clocks alike; one slot has the
-counts. Limit: the rows of a task are in its memory at once.
+counts. Limit: the rows of a part are in its memory at once.
 """
 
 from __future__ import annotations
@@ -9,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter, thread_time
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.run.floors import informed
-from anabranch.run.hot import keep_engine, open_engine
+from anabranch.run.hot import OpenEngine
 from anabranch.run.ingest import Arrived, Ingest, Reader, cells_of, in_order, part, together
 from anabranch.run.results import parts_table, results_of
-from anabranch.run.slot import Opening, advance
+from anabranch.run.slot import Opening, SlotTask, advance
 from anabranch.run.store import Store
 from anabranch.run.wire import WireLayout, wire_layout
 from anabranch.spark.exchange import HEAD, PARTS, ROWS, OpenOutlet, Outlet, head, received, sent
@@ -29,6 +32,33 @@ from anabranch.stats.intake import merged_intakes
 from anabranch.stats.report import SlotReport
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""As `mapInArrow` takes it."""
+_Taken: TypeAlias = Generator[pa.RecordBatch, None, SlotReport]
+Step: TypeAlias = Generator[pa.RecordBatch, None, list[SlotReport]]
+"""Yields what a part hands on, and returns its reports."""
+PartFunction: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""The work of a part."""
+
+
+class Engines(Protocol):
+    """Where the engine of a slot is between two steps; it is pickled on its way to Spark's workers."""
+
+    def open(self, task: SlotTask, slot: int, store: Store) -> OpenEngine:
+        """Returns the engine in the state before the task; if the step fails, the engine is not used again."""
+
+    def keep(self, opened: OpenEngine, task: SlotTask, slot: int) -> None:
+        """Keeps the engine after the task."""
+
+
+def in_task(function: PartFunction) -> ArrowFunction:
+    """Returns the function that a Spark task applies to its partition."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from function(context.partitionId(), batches)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -50,15 +80,13 @@ class Reading:
         return replace(found, intake=intake)
 
 
-def cut_function(reading: Reading) -> ArrowFunction:
-    """The function that `mapInArrow` applies in each reader task: it yields packets for the slots."""
+def cut_function(reading: Reading) -> PartFunction:
+    """The function of each reader: it yields packets for the slots."""
     task = reading.ingest.task
 
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
+    def cut(number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layout = wire_layout(task.queries, task.partitioning)
-        found = reading.arrived(context.partitionId(), batches)
+        found = reading.arrived(number, batches)
         cells, table = cells_of(task.partitioning, found.rows), task.partitioning
         intake = found.intake
         for slot, key in zip(table.working, slot_keys(len(table.working)), strict=True):
@@ -72,21 +100,21 @@ def cut_function(reading: Reading) -> ArrowFunction:
     return cut
 
 
-def step_function(outlet: Outlet, identity: str, checkpoint: str, reading: Reading | None = None) -> ArrowFunction:
-    """The function that `mapInArrow` applies in each slot: one stage, or all where there is one slot.
+def step_function(
+    outlet: Outlet, engines: Engines, checkpoint: str, reading: Reading | None = None
+) -> Callable[[int, Iterator[pa.RecordBatch]], Step]:
+    """The function of each slot: one stage, or all where there is one slot.
 
     Its input are packets. With a reading, the slot reads all rows of the batch itself, and keeps its own.
     """
     task = outlet.task
 
-    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        number = context.partitionId()
+    def step(number: int, batches: Iterator[pa.RecordBatch]) -> Step:
         slot = task.partitioning.working[number]
         started, cpu = perf_counter(), thread_time()
         layout = wire_layout(task.queries, task.partitioning)
-        with outlet.open() as out:
+        reports = []
+        with outlet.open(number) as out:
             if reading is None:
                 found = yield from _unpacked(batches, layout, out)
             else:
@@ -101,19 +129,31 @@ def step_function(outlet: Outlet, identity: str, checkpoint: str, reading: Readi
             seconds = {"transfer": perf_counter() - started}
             started = perf_counter()
             store = Store(checkpoint)
-            opened = open_engine(informed_task, slot, identity, store)
+            opened = engines.open(informed_task, slot, store)
             seconds["open"] = perf_counter() - started
             spent = thread_time() - cpu
             opening = Opening(opened.changes, opened.was_hot, intake, seconds, spent, opened.taken)
             stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
             for stage in stages:
                 at = informed_task.at(stage)
-                for query, results in advance(opened.engine, at, slot, rows, store, opening, out.results):
-                    yield from out.take(query, results)
+                found_results = advance(opened.engine, at, slot, rows, store, opening, out.results)
+                reports.append((yield from _taken(found_results, out)))
                 rows, opening = out.next_rows(), Opening(was_hot=True)
-            keep_engine(opened, informed_task.at(stages[-1]), slot, identity)
+            engines.keep(opened, informed_task.at(stages[-1]), slot)
+        return reports
 
     return step
+
+
+def _taken(found: Generator[tuple[str, pa.RecordBatch], None, SlotReport], out: OpenOutlet) -> _Taken:
+    """Hands on everything that a step finds; returns its report."""
+    while True:
+        try:
+            query, results = next(found)
+        except StopIteration as end:
+            report: SlotReport = end.value
+            return report
+        yield from out.take(query, results)
 
 
 def _unpacked(
@@ -145,7 +185,7 @@ def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFuncti
     return read
 
 
-def merge_function(outlet: Outlet, checkpoint: str) -> ArrowFunction:
+def merge_function(outlet: Outlet, checkpoint: str) -> Callable[[int, Iterator[pa.RecordBatch]], Step]:
     """The function that merges the parts of grouped answers; all parts of a group must be in one partition.
 
     It leaves a report with the number of results, as a step does.
@@ -153,12 +193,10 @@ def merge_function(outlet: Outlet, checkpoint: str) -> ArrowFunction:
     task = outlet.task
     members = {member.name: member for member in task.queries.members}
 
-    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        slot = task.partitioning.working[context.partitionId()]
+    def merge(number: int, batches: Iterator[pa.RecordBatch]) -> Step:
+        slot = task.partitioning.working[number]
         parts: dict[str, list[pa.RecordBatch]] = {}
-        with outlet.open() as out:
+        with outlet.open(number) as out:
             for packet in received(batches):
                 if packet.kind == PARTS:
                     parts.setdefault(packet.name, []).extend(
@@ -168,7 +206,9 @@ def merge_function(outlet: Outlet, checkpoint: str) -> ArrowFunction:
                     yield from out.pass_on(packet)
             for name, several in parts.items():
                 yield from out.finished(name, results_of(members[name], parts_table(members[name], several)))
-            Store(checkpoint).write_rows(task.merged_name(slot), pa.table({}), SlotReport(results=dict(out.results)))
+            report = SlotReport(results=dict(out.results))
+            Store(checkpoint).write_rows(task.merged_name(slot), pa.table({}), report)
+        return [report]
 
     return merge
 

@@ -41,7 +41,7 @@ from anabranch.planning.choosing import (
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.tables import FILES
-from anabranch.run.triggers import ALL_AND_END, Every, Trigger
+from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
 from anabranch.settings.entries import Entry, document, optional
 from anabranch.spec.model import (
     FunctionSpec,
@@ -462,8 +462,11 @@ def read_sink(entry: Entry, folder: Path) -> SinkSpec:
 
 
 def _trigger(entry: Entry) -> Trigger:
-    hint = "write available_now, or an interval such as 2 seconds; 0 seconds for batches as fast as they go"
-    return ALL_AND_END if entry.value == "available_now" else Every(entry.duration(hint))
+    hint = "write available_now, real-time, or an interval such as 2 seconds; 0 seconds for batches as fast as they go"
+    named: dict[object, Trigger] = {"available_now": ALL_AND_END, "real-time": REAL_TIME}
+    if isinstance(entry.value, str) and entry.value in named:
+        return named[entry.value]
+    return Every(entry.duration(hint))
 
 
 def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:

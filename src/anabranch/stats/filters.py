@@ -1,4 +1,7 @@
-"""Statistics of filters on single relations: selectivity, and cost of a check."""
+"""Statistics of filters on single relations: selectivity, and cost of a check.
+
+`run.filters` measures them on sampled rows, before a query starts.
+"""
 
 from __future__ import annotations
 

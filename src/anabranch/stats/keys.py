@@ -1,4 +1,7 @@
-"""The most frequent values of keys in one batch, by code; heavy keys are detected from them."""
+"""The most frequent values of keys in one batch, by code; heavy keys are detected from them.
+
+Limit: a slot reports `FREQUENT` values of each relation, so merged counts lack values that are frequent in no slot.
+"""
 
 from __future__ import annotations
 

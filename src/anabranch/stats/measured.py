@@ -1,7 +1,7 @@
 """Measures statistics of the streams from the counts of a running query.
 
-The engine keeps these counts in any case. Rates and selectivities are exact for the measured batches; the caller
-decides whether they apply to later batches.
+The engine keeps these counts in any case. Invariant: a number without counts is unknown, never zero. Limit: rates and
+selectivities are those of the measured batches; the caller decides whether they apply to later batches.
 """
 
 from __future__ import annotations

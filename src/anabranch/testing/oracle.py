@@ -69,6 +69,8 @@ def timed_results(
         for combination in _around(query, _combinations(query.graph, given), given, until):
             values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
             yield max(row[_TIME] for row in combination.values() if row is not None), values
+    elif query.grouping.gap:
+        yield from _sessions(query, query.grouping, given, until)
     elif query.sides:
         yield from _grouped_around(query, query.grouping, given, until)
     else:
@@ -81,9 +83,12 @@ def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.
     given = {}
     for relation in relations:
         if relation.is_result:
-            below = inputs[relation.stream]
-            results = timed_results(below, tables)
-            rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
+            several = [inputs[name] for name in relation.producers]
+            rows = [
+                {_TIME: time, **dict(zip(_names(below), values, strict=True))}
+                for below in several
+                for time, values in timed_results(below, tables)
+            ]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
             given[relation.name] = _passing(relation, rows)
@@ -365,7 +370,7 @@ def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
     inputs, marks = dict(query.inputs), []
     for relation in query.whole.streamed:
         if relation.is_result:
-            marks.append(_watermark(inputs[relation.stream], tables) - relation.behind)
+            marks += [_watermark(inputs[name], tables) - relation.behind for name in relation.producers]
             continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}
@@ -395,11 +400,67 @@ def _answer_of(
     """Yields the answer row of one group, unless HAVING rejects it."""
     row: Row = {"boundary": boundary}
     row |= {f"key{index}": value for index, value in enumerate(key)}
+    if grouping.ranked is not None:
+        yield from _first_rows(query, grouping.ranked, row, members)
+        return
     row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
     lookup = _lookup({GROUPED: row})
     tests = () if grouping.having is None else conjuncts(grouping.having)
     if all(interpret(test, lookup) is True for test in tests):
         yield boundary, [interpret(output.expression, lookup) for output in query.outputs]
+
+
+def _sessions(
+    query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float
+) -> Iterator[tuple[int, list[Value]]]:
+    """Yields the groups of the runs of rows with small gaps; a session ends one gap after its last row."""
+    (relation,) = query.graph.relations
+    groups: dict[tuple[Value, ...], list[Combination]] = defaultdict(list)
+    for row in sorted(rows[relation.name], key=lambda row: row[_TIME]):
+        combination: Combination = {relation.name: row}
+        key = tuple(interpret(expression, _lookup(combination)) for expression in grouping.keys)
+        groups[tuple(_group_key(value) for value in key)].append(combination)
+    for members in groups.values():
+        session = [members[0]]
+        for member in [*members[1:], None]:
+            last = session[-1][relation.name][_TIME]
+            if member is not None and member[relation.name][_TIME] - last <= grouping.gap:
+                session.append(member)
+                continue
+            if last + grouping.gap < watermark:
+                key = tuple(interpret(expression, _lookup(session[0])) for expression in grouping.keys)
+                yield from _answer_of(query, grouping, last + grouping.gap, key, session)
+            session = [] if member is None else [member]
+
+
+def _first_rows(
+    query: Query, call: AggregateCall, group: Row, members: list[Combination]
+) -> Iterator[tuple[int, list[Value]]]:
+    """Yields the first rows of a group, by the sort keys and then by the values of a row, NULL first."""
+    ranking, grouping = call.ranking, query.grouping
+    assert ranking is not None
+    assert grouping is not None
+    count = len(call.arguments) - len(ranking.is_descending)
+    directions = [*zip(ranking.is_descending, ranking.nulls_first, strict=True), *[(False, True)] * count]
+
+    def compare(left: list[Value], right: list[Value]) -> int:
+        ordered = zip([*left[count:], *left[:count]], [*right[count:], *right[:count]], directions, strict=True)
+        for one, other, (is_descending, nulls_first) in ordered:
+            if one is None or other is None:
+                found = (int(one is not None) - int(other is not None)) * (1 if nulls_first else -1)
+            else:
+                found = order(one, other) * (-1 if is_descending else 1)
+            if found:
+                return found
+        return 0
+
+    rows = [[interpret(each, _lookup(member)) for each in call.arguments] for member in members]
+    for place, values in enumerate(sorted(rows, key=cmp_to_key(compare))[: ranking.rows], start=1):
+        row = {**group, "row_number": place} | {f"ranked_value{i}": value for i, value in enumerate(values)}
+        lookup = _lookup({GROUPED: row})
+        tests = () if grouping.having is None else conjuncts(grouping.having)
+        if all(interpret(test, lookup) is True for test in tests):
+            yield group["boundary"], [interpret(output.expression, lookup) for output in query.outputs]
 
 
 def _grouped_answer(

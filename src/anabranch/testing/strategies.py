@@ -373,9 +373,38 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
     keyed = "".join(f"{key} AS g{i}, " for i, key in enumerate(keys))
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    if draw(st.integers(0, 3)) == 0:
+        return DrawnQuery(_ranked_query(draw, parts, keys), "", tuple(parts.names))
     having = draw(st.sampled_from(["", " HAVING COUNT(*) > 1"]))
     cql = f"SELECT WINDOW_END() AS at, {keyed}{', '.join(aggregates)} FROM {parts.from_cql}{where}{group}{having}"
     return DrawnQuery(cql, "", tuple(parts.names))
+
+
+def _ranked_query(draw: st.DrawFn, parts: _Parts, keys: Sequence[str]) -> str:
+    """The first rows of each group and window, in one of the ways to write them."""
+    first, last = parts.names[0], parts.names[-1]
+    drawn = draw(st.lists(st.sampled_from(_SORT_KEYS), min_size=1, max_size=3))
+    order = ", ".join(f"{key.format(first=first, last=last)}{draw(st.sampled_from(_DIRECTIONS))}" for key in drawn)
+    values = sorted(draw(st.sets(st.sampled_from(_RANKED_VALUES), min_size=1, max_size=4)))
+    shown = ", ".join(f"{value.format(first=first, last=last)} AS v{i}" for i, value in enumerate(values))
+    where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
+    partition = f"PARTITION BY {', '.join(keys)} " if keys else ""
+    rows = draw(st.integers(1, 4))
+    number = f"ROW_NUMBER() OVER ({partition}ORDER BY {order})"
+    match draw(st.sampled_from(["qualify", "around", "distinct on"])):
+        case "qualify":
+            return f"SELECT {shown}, WINDOW_END() AS at FROM {parts.from_cql}{where} QUALIFY {number} <= {rows}"
+        case "distinct on" if keys:
+            ordered = f"DISTINCT ON ({', '.join(keys)}) WINDOW_END() AS at, {shown} FROM {parts.from_cql}{where}"
+            return f"SELECT {ordered} ORDER BY {order}, {first}.p % 7"
+        case _:
+            inner = f"SELECT {shown}, {number} AS rn FROM {parts.from_cql}{where}"
+            return f"SELECT * FROM ({inner}) AS r WHERE rn < {rows + 1} AND (v0 IS NULL OR rn <> 2)"
+
+
+_SORT_KEYS = ("{first}.x", "{last}.s", "{first}.f", "{last}.d", "{last}.ts", "{first}.p % 3", "{last}.x - {first}.x")
+_DIRECTIONS = ("", " DESC", " ASC NULLS LAST", " DESC NULLS FIRST")
+_RANKED_VALUES = ("{first}.x", "{last}.s", "{first}.f", "{last}.p", "{last}.d", "{first}.ts", "{last}.x > 0")
 
 
 class _Parts:

@@ -149,7 +149,7 @@ def test_a_reader_of_outer_joins_waits_as_long_as_their_rows() -> None:
 
 
 INSIDE = {
-    "has a count window, of 'c'": "SELECT c.v AS x, c.k AS k FROM c [ROWS 3] AS c",
+    "has a count or session window, of 'c'": "SELECT c.v AS x, c.k AS k FROM c [ROWS 3] AS c",
 }
 
 
@@ -209,7 +209,7 @@ def test_keys_that_one_query_has_beside_each_other_stay_two() -> None:
 
 def test_a_query_with_a_count_window_is_refused() -> None:
     counted = PAIR.format(20).replace("[RANGE 20 SECONDS]", "[ROWS 3]", 1)
-    with pytest.raises(BundleError, match="query 'counted' has a count window, of 'a'"):
+    with pytest.raises(BundleError, match="query 'counted' has a count or session window, of 'a'"):
         together(counted=counted, pair=PAIR.format(20))
 
 

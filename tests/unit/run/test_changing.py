@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,6 +106,19 @@ def test_before_the_first_row_the_answer_is_complete(tmp_path: Path) -> None:
     LocalHost(old, plans(old), checkpoint=str(tmp_path))
     change = change_set(Store(str(tmp_path)), old, new, partitioning_of(new, 1))
     assert change.joined == {"late": None}
+
+
+def test_the_files_of_the_last_batch_are_still_known_to_have_been_read(tmp_path: Path) -> None:
+    old, new = sets(pairs=PAIRS), sets(pairs=PAIRS, late="SELECT z.v AS x FROM b [RANGE 4 SECONDS] AS z")
+    LocalHost(old, plans(old), checkpoint=str(tmp_path)).step({"a": rows("a", 1), "b": rows("b", 1)})
+    store = Store(str(tmp_path))
+    manifest = store.latest()
+    assert manifest is not None
+    store.commit(replace(manifest, pieces={"a": ("in/a/1.parquet",)}))
+    change_set(store, old, new, partitioning_of(new, 1))
+    changed = store.latest()
+    assert changed is not None
+    assert changed.pieces == {"a": ("in/a/1.parquet",)}
 
 
 def test_what_nobody_needs_any_more_is_given_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.planning.choosing import PlanOptions, decide, first_plan
-from anabranch.run.triggers import AvailableNow, Every
+from anabranch.run.triggers import REAL_TIME, AvailableNow, Every
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
@@ -86,6 +86,10 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
         "1 minute",
     )
     assert spec.seconds_between_batches == 2.0
+
+
+def test_a_trigger_may_be_real_time() -> None:
+    assert parse(f"{GOOD}\ntrigger: real-time\n", folder=FOLDER).trigger == REAL_TIME
 
 
 def test_late_filters_are_named_in_a_list_or_alone() -> None:

@@ -1,9 +1,9 @@
-"""The protocol of advisors, and what they propose.
+"""The protocol of advisors, and the suggestions that they return.
 
-An advisor is a frozen value. The controller asks what a reason calls for (`wants`), runs the search, in the background
-where that takes long, and lets the advisor judge the outcome by the history of that moment (`propose`). To add an
-advisor, write a class with these methods and list it in `controller.advisors`; `tests/contract/test_advisors.py` checks
-the contract.
+The controller passes a reason to an advisor (`wants`), runs its search, in the background if the search is long, and
+passes it the outcome with the current history (`propose`). To add an advisor, write a class with these methods and list
+it in `Controller._advisors`. Invariant: an advisor is a frozen value, and its methods change nothing;
+`tests/contract/test_advisors.py` checks this.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Wanted: TypeAlias = Literal["search", "profile", "nothing"]
-"""What an advisor needs next: a search with the statistics it has, profiles of the operators first, or nothing."""
+"""The next action for an advisor: a search with the current statistics, profiling of the operators first, or none."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A decision with its gain and price, and what the history is to remember of it."""
+    """A decision, and the values that the history stores with it."""
 
     decision: Decision
     retry: float | None = None
-    """Seconds of a phase after which a postponed change is to be considered again."""
+    """Length of the phase, in seconds, at which a postponed change is reconsidered; None if nothing was postponed."""
     promise: Promise | None = None
-    """What the proposed mesh promises."""
+    """The expected cost of the proposed mesh."""
     correction: float | None = None
-    """The cost of the running mesh over its promise, if that was broken."""
+    """The cost of the running mesh divided by its expected cost, if it exceeded that."""
     learnt: LearntMesh | None = None
-    """What a search for routes has learnt."""
+    """The mesh that a search for routes found."""
     experience: Experience | None = None
-    """The counts of the running plan, taken in; None to keep what is known."""
+    """The cost corrections with the counts of the running plan; None to keep the current ones."""
     candidates: tuple[PhysicalPlan, ...] = field(default=())
-    """Plans to remember."""
+    """Plans that later decisions consider again."""
 
 
 class Advisor(Protocol):
@@ -48,16 +48,16 @@ class Advisor(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which the history counts fruitless decisions."""
+        """The name under which the history counts decisions that kept the plan."""
 
     def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        """Returns the advisor's own reason to search after a batch, beside those of the policy."""
+        """Returns the advisor's own reason to search after a batch, in addition to those of the policy."""
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
-        """Returns what a reason calls for."""
+        """Returns the next action for a reason."""
 
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], Any], bool]:
-        """Returns the search for a better plan, and whether it may take longer than a batch can wait."""
+        """Returns the search for a better plan, and whether it may be too long to run between two batches."""
 
     def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Any) -> Suggestion:
-        """Judges the outcome of the search; the decision keeps the plan if a change does not pay."""
+        """Returns a decision on the outcome of the search; it keeps the plan if a change does not pay."""

@@ -1,13 +1,15 @@
-"""To rent or to buy: whether a change pays while the streams stay, and what it costs when they turn.
+"""Payback: whether a change saves more than it costs before the statistics of the streams change again.
 
-A change is a bet that the streams stay as they are. If they turn back, what was changed to meets the statistics that it
-was not chosen for until that is noticed, and the way back has its price. So the *total* of a bet is its cost until the
-streams are expected to change, the ways there and back, and its cost under the statistics from before for as long as a
-change goes unnoticed. Nobody knows how long a new phase lasts, so at first it counts for as long as it has lasted
-(`stability`). Then a query leaves what it has when staying has cost as much as leaving could; what it loses is at most
-about twice what the better of both would have lost, whatever the streams do next.
+A change is a bet that the statistics stay as they are. If they revert, the new plan runs under statistics that it was
+not chosen for until the reversal is detected, and changing back costs another migration. So the *total* of a bet is its
+cost until the statistics are expected to change, plus both migrations, plus its cost under the previous statistics
+while the reversal is undetected. `weighing` compares plans by these totals.
 
-Plans are weighed so (`weighing`).
+The length of a new phase is unknown, so at first a change may count on as much time as the phase has lasted
+(`stability`). This is the rent-or-buy rule: a query leaves its plan once staying has cost as much as leaving could. Its
+loss is at most about twice that of the better choice in hindsight, whatever the streams do next.
+
+Limit: the only reversal that is priced is that to the statistics of the previous phase.
 """
 
 from __future__ import annotations
@@ -19,24 +21,27 @@ from math import inf
 from anabranch.adapt.stability import Stability
 
 EVEN = 1.05
-"""Bets whose totals differ by less than this factor are even: then what is best now spares a second change."""
+"""Bets whose totals differ by less than this factor are equal; the one that is cheapest now then wins."""
 
 
 @dataclass(frozen=True)
 class Bet:
-    """What a choice takes of the scarce resource in a second, now and as the streams were before, and to get there."""
+    """The cost of one choice in the scarce resource: per second now, per second under the previous statistics, and once
+    for the migration.
+    """
 
     now: float
     before: float
     way: float = 0.0
-    """There and back."""
+    """The cost of the migration and of the one back."""
 
     def total(self, seconds: float, unnoticed: float) -> float:
-        """What it takes while the streams stay for so long and then turn back, which goes unnoticed for some time."""
+        """Returns the total cost if the statistics last for `seconds` and their reversal is undetected for `unnoticed`.
+        """
         return self.now * seconds + self.way + self.before * unnoticed
 
     def pays_after(self, staying: Bet, unnoticed: float) -> float:
-        """Seconds that the streams must stay for the bet to be no loss against staying.
+        """Returns the seconds for which the statistics must last so that the bet costs no more than staying.
 
         >>> Bet(1.0, 3.0, 2.0).pays_after(Bet(3.0, 1.0), 4.0)
         5.0
@@ -48,17 +53,17 @@ class Bet:
 
 @dataclass(frozen=True)
 class Weighed:
-    """The best of some bets, and whether staying is better than all of them."""
+    """The best of several bets, and whether staying is better than all of them."""
 
     place: int
     is_loss: bool
     retry: float | None
-    """Seconds of a phase after which another bet would pay."""
+    """Length of the phase, in seconds, at which another bet would pay; None if there is no such bet."""
     wait: float
-    """Seconds that the streams must have stayed for the best bet to pay."""
+    """Seconds for which the statistics must have lasted for the best bet to pay."""
 
     def reason(self, stability: Stability, otherwise: str) -> str:
-        """Why to stay although the bet passed the gate."""
+        """Returns the reason to stay although the bet passed the gate."""
         return (
             f"would be a loss if the streams changed again soon: they have stayed for {stability.lasted:.3g} s, "
             f"after {self.wait:.3g} s it pays; otherwise: {otherwise}"
@@ -66,7 +71,7 @@ class Weighed:
 
 
 def weighed(staying: Bet, bets: Sequence[Bet], stability: Stability, most: float, unnoticed: float) -> Weighed:
-    """Weighs bets against staying; the streams may be expected to stay for `most` seconds, and not longer."""
+    """Compares bets with staying; the statistics are expected to last for at most `most` seconds."""
     horizon = stability.horizon(most)
     totals = [bet.total(horizon, unnoticed) for bet in bets]
     least, stay = min(totals), staying.total(horizon, unnoticed)
@@ -76,7 +81,7 @@ def weighed(staying: Bet, bets: Sequence[Bet], stability: Stability, most: float
     is_loss = stay <= least
     kept = staying if is_loss else bets[place]
     later = [each.pays_after(kept, unnoticed) for each in bets if each.now < kept.now]
-    # Once phases are known, one that is no longer than others is about to end.
+    # Once the usual length of a phase is known, a bet is not reconsidered before twice that length.
     due = max(min(later, default=inf), 2 * stability.usual)
     lasted = stability.lasted
     retry = None if due == inf else EVEN * due if due > lasted else 2 * lasted

@@ -1,9 +1,9 @@
 """Proposes join trees, mixtures and mjoins for a running query.
 
-The optimizer proposes; plans that ran before and those that the optimizer listed are candidates too, priced by the
-statistics of now (query logging, Zhu 2006, 26.1.4). The running plan costs what was counted of it (`experience`), and
-the candidates are weighed by how long the streams may stay as they are (`weighing`). Limit: a plan that shares a join
-or routes rows is decided on by the other advisors.
+The optimizer proposes a plan. Plans that ran earlier and those that the optimizer listed are candidates too, priced
+with the current statistics (query logging, Zhu 2006, 26.1.4). The cost of the running plan is corrected by its counts
+(`experience`), and the candidates are selected by their payback (`weighing`). Limit: the other advisors decide on plans
+that share a join or route rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
 
 DECIDING = 0.002
-"""Seconds of a core that a decision takes for each relation."""
+"""The assumed cost of a decision, in seconds of one core per relation."""
 MOST_RIVALS = 6
-"""The number of plans that a decision lists beside the one proposed."""
+"""The number of plans that a decision lists besides the proposed one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Found:
 
     plan: PhysicalPlan
     others: tuple[Rival, ...] = ()
-    """The plans that lost, the best first."""
+    """The other plans, the best first."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PlanAdvisor:
     name: ClassVar[str] = "plan"
 
     def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        """Returns the reason that no policy knows: a postponed change pays, or rows have become more expensive."""
+        """Returns a reason besides those of the policies: a postponed change pays now, or rows cost more."""
         lasted = history.phases.lasted
         if history.retry is not None:
             is_due = lasted >= history.retry
@@ -118,7 +118,7 @@ class PlanAdvisor:
 
 
 def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:
-    """Returns the plan that the optimizer chooses now; the nearest one where no plan keeps the limits."""
+    """Returns the plan that the optimizer chooses now; if no plan keeps the limits, the one closest to them."""
     answer = choose(
         query.graph,
         view,

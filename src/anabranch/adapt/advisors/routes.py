@@ -1,14 +1,14 @@
-"""Proposes meshes, and the way back to plans without routes.
+"""Proposes meshes, and changes from a mesh back to a plan without routes.
 
-Slots profile their operators on their youngest rows after one step; the profiles are searched for a mesh
-(`mesh.profiled`). The running plan costs what was counted of it (`cost.counted`). The costs of routes are measured on
-the sample; its lookups and matches convert them into the units of the cost model, and a mesh counts by its saving on
-rows that it was not learnt from, less the standard error. The sample also gives the selectivities of the joins, so
-where a mesh runs, the optimizer is asked for the best plan without routes, too.
+Slots profile their operators on their youngest rows after a step, and `mesh.profiled` searches the best mesh for the
+profiles. The running plan is priced by its counts (`cost.counted`). The costs of routes are measured on the sample, and
+its lookups and matches convert them to units of the cost model. The gain of a mesh is that on held-out rows, less its
+standard error. The sample also provides selectivities of the joins, so while a mesh runs, the optimizer can propose a
+plan without routes.
 
-A mesh is held against its promise once, after its cool-down: if its rows cost more than under the plan that it
-replaced, that plan comes back. Limit: a plan that merges inputs is not replaced by a mesh, because merging has no
-counts.
+A mesh is compared with its expected cost once, after its cool-down: if its rows cost more than under the plan that it
+replaced, the query goes back to that plan. Limit: a plan that merges inputs is not replaced by a mesh, because the work
+of merging is not counted.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import Layered
 
 PROFILING = 0.05
-"""The share of its time that a query may spend on profiling while its streams stay as they are."""
+"""The fraction of its time that a query may spend on profiling while its statistics do not change."""
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
-"""The price of changing to a mesh, or of beginning with one: it keeps no state but the base rows."""
+"""The price of changing to a mesh or starting with one: it keeps no intermediate state."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Stands for the outcome of a search where a mesh is left because it costs more than the plan before it."""
+    """Takes the place of a search result when a mesh costs more than expected."""
 
     promise: Promise
     each: float
@@ -62,7 +62,10 @@ class Broken:
 
 @dataclass(frozen=True)
 class RouteAdvisor:
-    """Proposes meshes; where the plan is free, also to leave one, and then a search must be able to pay."""
+    """Proposes meshes.
+
+    If any plan is allowed (`is_free`), it also proposes plans without routes, and searches only if that can pay.
+    """
 
     query: Query
     settings: Settings
@@ -75,7 +78,7 @@ class RouteAdvisor:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        """Returns a reason of its own: the schedule, drift of the routes, or a mesh that breaks its promise."""
+        """Returns a reason of its own: the schedule, drift of the routes, or a mesh that costs more than expected."""
         if isinstance(plan, Mesh):
             if self._broken(history, plan) is not None:
                 return Reason("routes", "the mesh costs more than it promised")
@@ -87,7 +90,7 @@ class RouteAdvisor:
         return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
-        """Asks for profiles where they can lead to anything: where some mesh could pay for its search."""
+        """Requests profiles if some mesh could repay its search; a search if a mesh is to be replaced without one."""
         if not (reason.is_change or reason.cause == "schedule"):
             return "nothing"
         if isinstance(plan, Mesh) and self._leaves(history, plan):
@@ -135,7 +138,7 @@ class RouteAdvisor:
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def _broken(self, history: History, plan: Plan) -> Broken | None:
-        """Returns how far the running mesh is from its promise; None where it keeps it, or it is too early to tell."""
+        """Returns the counted cost of the running mesh if it exceeds the expected cost; else, or too early, None."""
         promise, flow = history.promise, history.flow
         if promise is None or flow is None or not history.tests_promise:
             return None
@@ -144,12 +147,12 @@ class RouteAdvisor:
         return Broken(promise, each) if each > USUAL * promise.each else None
 
     def _leaves(self, history: History, plan: Plan) -> bool:
-        """Whether the mesh costs more than the plan that it replaced."""
+        """Returns True if the mesh costs more than the plan that it replaced."""
         broken = self._broken(history, plan)
         return broken is not None and broken.promise.left is not None and broken.each > broken.promise.before
 
     def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
-        """Decides to go back to the plan before a mesh that cost more than it."""
+        """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
         rows, promise = sum(flow.rates.values()), found.promise
         left = promise.left
         assert left is not None
@@ -177,7 +180,7 @@ class RouteAdvisor:
     def _mesh(
         self, history: History, flow: Flow, batch: int, plan: Plan, reason: Reason, learnt: LearntMesh
     ) -> Decision:
-        """Decides whether the slots change to a mesh; a mesh of single routes is the mjoin that it amounts to."""
+        """Decides whether the slots change to a mesh; a mesh of single routes is converted to the equivalent mjoin."""
         units, _ = unit_costs(self.criteria.given)
         beside = _beside(flow, units)
         now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
@@ -205,12 +208,12 @@ class RouteAdvisor:
         return self._judged(decision, history, AT_ONCE, replace(self.criteria.budget, slots=self.slots))
 
     def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
-        """Decides whether slots that run a mesh go back to a plan without routes: the better of both decisions."""
+        """Returns the decision to go back to a plan without routes if that is better than the given decision."""
         criteria, graph = self.criteria, self.query.graph
         if learnt.profiled is None or criteria.partitioning is not None:
             return decision
         pairs = _selectivities(learnt.profiled.fan_outs, flow)
-        # Profiled matches have passed the predicates of their pair, which must not count again.
+        # Profiled matches have passed the predicates of their pair, so these must not count twice.
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
         known = _known(self.query, flow, pairs | passed)
         view = Layered((known.view, criteria.given))
@@ -255,16 +258,19 @@ class RouteAdvisor:
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
     def _has_price(self, flow: Flow | None, plan: Plan) -> bool:
-        """Whether the counts of a plan and of sampled rows compare: a tree with separate predicate checks does not."""
+        """Returns True if counts of the plan are comparable with those of sampled rows.
+
+        They are not for a tree whose predicate checks are counted separately.
+        """
         return flow is None or not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
 
     def _price(self, history: History) -> Price:
-        """The price of a search; each search in a row that led to no change makes the next one more expensive."""
+        """Returns the price of a search, which grows with each consecutive search that led to no change."""
         cpu = self.staging.search * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
         return replace(AT_ONCE, cpu=cpu)
 
     def _pays(self, history: History, flow: Flow, running: float, least: float) -> bool:
-        """Whether a mesh of the least cost repays its search within as much time as the query has run so far."""
+        """Returns True if a mesh of cost `least` would repay its search within the time the query has run so far."""
         gate = self._gate(history)
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
@@ -272,7 +278,7 @@ class RouteAdvisor:
         return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
 
     def _could_pay(self, history: History, flow: Flow, plan: Plan) -> bool:
-        """Whether any mesh could pay: even if every row met nothing at its first lookup."""
+        """Returns True if some mesh could pay, assuming that every row found no match at its first lookup."""
         running = running_cpu(plan, flow, self.query, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
@@ -282,7 +288,7 @@ class RouteAdvisor:
         return self._pays(history, flow, running, least)
 
     def _is_worth(self, history: History, plan: Plan, ideal: LearntMesh) -> bool:
-        """Whether a mesh that takes the least that any could take would pay, by the profiles."""
+        """Returns True if a mesh with the lower bound of the cost, by the profiles, would pay."""
         flow = history.flow
         assert flow is not None
         running = running_cpu(plan, flow, self.query, self.criteria)
@@ -295,7 +301,7 @@ class RouteAdvisor:
 
 
 def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:
-    """Returns the cores that the running plan takes by its counts; None where these say too little."""
+    """Returns the cores that the running plan uses, by its counts; None if the counts do not determine them."""
     if not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
         return None
     model = _model(query, flow, criteria)
@@ -304,19 +310,19 @@ def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> flo
 
 
 def as_mjoin(mesh: Mesh) -> JoinNode:
-    """The mjoin in which rows take the first route of their relation."""
+    """Returns the mjoin in which rows take the first route of their relation."""
     names = mesh.relations
     orders = [tuple(names.index(other) for other in mesh.of(name).routes[0].operators) for name in names]
     return JoinNode(tuple(Leaf(name) for name in names), tuple(orders) if len(names) > 2 else ())
 
 
 def _beside(flow: Flow, units: UnitCosts) -> float:
-    """Cores for what every plan does: base states and results."""
+    """Returns the cores for the work of every plan: base states and results."""
     return sum(flow.rates.values()) * (units.insert + units.delete) + flow.results * units.emit
 
 
 def _routing(learnt: LearntMesh, flow: Flow, units: UnitCosts) -> float:
-    """Cores for the routes of a mesh, in the units of the cost model."""
+    """Returns the cores for the routes of a mesh, in units of the cost model."""
     profiled, relations = learnt.profiled, len(learnt.mesh.ways)
     assert profiled is not None
     match = units.compare + units.match + units.match_relation * (relations + 2) / 2
@@ -331,10 +337,11 @@ def _routing(learnt: LearntMesh, flow: Flow, units: UnitCosts) -> float:
 
 
 def _unseen(learnt: LearntMesh, flow: Flow, model: ResourceModel, graph: JoinGraph) -> float:
-    """How many times the model's price plans without routes take, by what sampled rows paid on the best single routes.
+    """Returns the factor by which the model underestimates the joins of plans without routes, at least 1.
 
-    Where rows of one class meet little here and those of another little there, the model multiplies averages that hide
-    both. It does so for every plan without routes, so what it does not see of the mjoin is charged to all of them.
+    The model multiplies average selectivities. If different classes of rows match in different relations, the product
+    is too small. The factor is measured on the mjoin: the cost of the sampled rows on the best single routes over the
+    model's price. It is applied to every plan without routes, because the model makes the same error for all of them.
     """
     if len(graph.names) > IN_LINE:
         return 1.0
@@ -349,7 +356,7 @@ def _unseen(learnt: LearntMesh, flow: Flow, model: ResourceModel, graph: JoinGra
 
 
 def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float]:
-    """The selectivity of each pair, from the matches of rows of either side in the state of the other."""
+    """Returns the selectivity of each pair, from the matches of the rows of each side in the state of the other."""
     found: dict[str, list[float]] = {}
     for pair, matches in fan_outs.items():
         origin, target = pair.split(" ")
@@ -359,7 +366,7 @@ def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float
 
 
 def _known(query: Query, flow: Flow, selectivities: Mapping[str, float]) -> Knowledge:
-    """What a flow tells: rates and rows of tables, both behind the filters."""
+    """Returns the statistics of a flow: rates and rows of tables, both after the filters."""
     relations = query.graph.relations
     tables = {each.name: flow.held(each.name) for each in relations if each.is_table}
     filters = {each.name: 1.0 for each in relations if each.filter is not None}

@@ -1,11 +1,11 @@
-"""Decides, while queries of a set run, which joins they share.
+"""Decides which joins the running queries of a set share.
 
-Each adapting query has a controller that decides on its plan; whether a join is shared concerns several queries, so it
-is decided here for those that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
-made again with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
-shares a join, its history goes on and its controller decides nothing.
+Each adapting query has a controller that decides on its plan. A shared join concerns several queries, so it is decided
+here, for the queries that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
+repeated with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
+shares a join, its history is updated, but its controller decides nothing.
 
-Limit: the plans of a query are searched only if it has few relations; otherwise its plan in force is the only one.
+Limit: plans are searched only for queries with few relations; any other query keeps its running plan.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from anabranch.plan.sharing import SHARING, common_join, shared_join
 from anabranch.stats.report import QueryReport
 
 CANDIDATES = 6
-"""Plans of a query that the joint choice looks at while it runs, the cheapest first."""
+"""The maximum number of plans of a query, the cheapest first, that the joint choice considers at run time."""
 
 
 @dataclass(frozen=True)
 class SharingRules:
-    """Whether running queries may share joins by themselves, and their joint limits."""
+    """Whether running queries may share joins without a request of the user, and their joint limits."""
 
     is_automatic: bool = False
     budget: Budget = UNLIMITED
@@ -53,7 +53,7 @@ BY_HAND_ONLY = SharingRules()
 
 @dataclass
 class _Counted:
-    """Since the last decision: batches, their event time, and rows tested for filters of single queries."""
+    """Counts since the last decision: batches, their event time, and rows tested by filters of single queries."""
 
     batches: int = 0
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class _Counted:
 
 
 class SharingLoop:
-    """The decisions about shared joins of one set of queries."""
+    """Makes the decisions about shared joins of one set of queries."""
 
     def __init__(self, queries: QuerySet, rules: Mapping[str, ChangeRules], sharing: SharingRules) -> None:
         self._set = queries
@@ -78,11 +78,11 @@ class SharingLoop:
         return self._sharing.is_automatic and len(self._adapting) > 1
 
     def _gates(self, names: Iterable[str]) -> list[Gate]:
-        """The gates of some adapting queries; a joint change has to pass each of them."""
+        """Returns the gates of some adapting queries; a joint change must pass each of them."""
         return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
 
     def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
-        """Takes in a batch of all slots in which no query changed its plan."""
+        """Adds a batch of all slots in which no query changed its plan."""
         since = self._since
         since.batches += 1
         since.seconds += seconds or 0.0
@@ -93,13 +93,13 @@ class SharingLoop:
                     since.tested[query, relation] = before[0] + rows, before[1] + passed
 
     def restart(self) -> None:
-        """Begins to count anew: plans are changing."""
+        """Resets the counts, because plans are changing."""
         self._since = _Counted()
 
     def decide(
         self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
     ) -> SharingDecided | None:
-        """The decision that is due after a batch; `adapting` are those of the adapting queries."""
+        """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries."""
         since = self._since
         if not all(gate.cool_down.has_passed(since.batches, since.seconds) for gate in self._gates(self._adapting)):
             return None
@@ -107,7 +107,7 @@ class SharingLoop:
             return None
         for (query, relation), (rows, passed) in self._since.tested.items():
             if rows:
-                # A filter that let nothing pass may let something pass tomorrow.
+                # Half a row instead of none: a filter that has passed no row may pass one later.
                 self._passing[query, relation] = max(passed, 0.5) / rows
         self.restart()
         return self._decided(batch, plans, adapting)
@@ -124,7 +124,7 @@ class SharingLoop:
         joint = choose_together(several, core_model, self._sharing.budget)
         try:
             cost, _ = price_together([*partakers.values()], now, core_model)
-        except BundleError:  # the plans in force were written for other users
+        except BundleError:  # the running plans share joins that were formed for other queries
             return None
         kept_apart = {part for plan in now.values() for part in shared_parts(plan)}
         wanted = {each.shared for each in joint.shared}
@@ -190,7 +190,7 @@ class SharingLoop:
                 grouping=partaker.member.query.grouping,
             ).answer
             found = [each.plan for each in answer.considered if each.standing != "refused"][:CANDIDATES]
-            # A query that shares goes back to its best plan; one that does not keeps the plan that its loop decided on.
+            # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             own = [*found, *own] if shared_parts(plan) else [*own, *found]
         ordered = (with_default_orders(each, graph) for each in own)
         is_free = criteria.hints.plan is None
@@ -199,7 +199,7 @@ class SharingLoop:
     def _price(
         self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
     ) -> Price:
-        """The cost of the states that are computed: those of new shared joins, and of queries that share no longer."""
+        """Returns the price of computing all states of shared joins, and those of the queries whose plan changes."""
         rows, size, seconds = 0.0, 0.0, 0.0
         after = {**now, **changed}
         new: dict[Shared, list[str]] = {}
@@ -226,16 +226,17 @@ class SharingLoop:
 
 
 def mjoin_of(graph: JoinGraph) -> PhysicalPlan:
-    """The plan that stands for a mesh where plans are priced: one join of all relations."""
+    """Returns the plan that represents a mesh when plans are priced: one join of all relations."""
     return with_default_orders(mjoin(graph.names), graph)
 
 
 def plans_to_share(
     join: str, queries: Iterable[str] | None, plans: Mapping[str, Plan], graphs: Mapping[str, JoinGraph]
 ) -> dict[str, PhysicalPlan]:
-    """The plans of queries, those that are named or all that can, in which they share a join.
+    """Returns plans in which the named queries, or all that can, share a join.
 
-    A plan that has a join of these relations keeps its shape; else the shared join meets all other relations at once.
+    A plan that has a join of these relations keeps its shape. Otherwise the shared join is an input of one join with
+    all other relations.
     """
     shared = shared_join(join)
     inside = set(shared.relations)

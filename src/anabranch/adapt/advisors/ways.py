@@ -1,11 +1,11 @@
-"""The way from one plan to another that a decision takes: the cheapest that has memory enough while it lasts.
+"""Chooses how to migrate between two plans: the cheapest migration that has enough memory.
 
-A migration holds the new states beside the old ones, so it needs more memory than either plan. Where the cheapest
-strategy would break the limit, another one is taken, or the boxes in which the plans differ change one after another:
-then only the states of one box are held twice. Where nothing fits, the cheapest is returned, and the gate refuses it.
-
-A way that would stop the slots for longer than a batch is taken only if no other serves. Spread then goes box by box:
-new states have to be kept up while they are filled, and with one box at a time fewer are.
+A migration holds new states in addition to the old ones, so it needs more memory than either plan. If the cheapest
+strategy would exceed the limit, another strategy is chosen, or the boxes in which the plans differ change one after
+another, so that only the states of one box are held twice. If no migration fits, the cheapest is returned, and the gate
+refuses it. A migration that would stop the slots for longer than a batch is chosen only if no other is possible. Spread
+proceeds box by box if that costs less CPU, because new states must be maintained while they are filled. Limit: box by
+box, all steps use one strategy, or none where a step moves no state.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def way(
     cost: Resources,
     budget: Budget,
 ) -> Price | None:
-    """The price of the way to take, by the strategy that is wished or by any; None where that cannot serve.
+    """Returns the price of the chosen migration; None if the wished strategy does not support the change.
 
-    `cost` is that of the old plan.
+    `wished` is a strategy, or `auto` for any; `cost` is that of the old plan.
     """
     ways = [
         each for each in pricing(graph, old, new, model) if wished in ("auto", each.strategy) or each.strategy == "none"
@@ -55,7 +55,7 @@ def way(
 def by_boxes(
     graph: JoinGraph, plans: Sequence[PhysicalPlan], model: ResourceModel, pricing: Pricing, strategy: str
 ) -> Price | None:
-    """The price of going through some plans one after another by one strategy; None where a step cannot be served."""
+    """Returns the price of migrating through the plans in turn by one strategy; None if it does not support a step."""
     cpu = seconds = most = pause = 0.0
     sizes = [model.price(with_default_orders(plan, graph)).memory for plan in plans]
     for size, before, after in zip(sizes, plans, plans[1:], strict=False):

@@ -1,10 +1,11 @@
-"""Weighs the plans that a decision lists: which change pays while the streams stay, and what it costs when they turn.
+"""Selects one of the plans that a decision lists, by its payback (`bets`).
 
-A change of plan is a bet that the streams stay as they are (`bets`).
+Of the plans that pass the gate, the one with the least total is chosen; the running plan takes part in the comparison.
+A change that would pay later is reconsidered when the phase has lasted long enough (`Choice.retry`). If the phases are
+too short for any change to pay, the plan that was best on average over the phases is chosen.
 
-Of the plans that pass the gate, the one with the least total is taken; staying is one of them. What would pay later is
-considered again when the streams have stayed for long enough (`Choice.retry`). Where the streams change too often
-to be followed, the plan is chosen that was best on average over the phases.
+Invariant: no plan is chosen that does not pass the gate. Limit: the migration to an alternative is priced only if
+its cost can pass the gate, or if a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from anabranch.plan.query import Query
 from anabranch.stats.view import Layered
 
 IN_LINE = 6
-"""Relations up to which searches take a few milliseconds and compile nothing."""
+"""Up to this number of relations, searches take a few milliseconds and compile no kernels."""
 MOST_REORDERED = 8
-"""Plans that are considered with other probe orders, too."""
+"""The maximum number of plans that are also considered with other probe orders."""
 FREE = 0.25
-"""The part of the gate's margin that is asked of a change that moves no state: only the model may be wrong."""
+"""The part of the gate's margin that is required of a change without state to move: its only risk is a model error."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome of weighing."""
+    """The selected decision."""
 
     decision: Decision
     retry: float | None = None
-    """Seconds of a phase after which a plan would pay that does not pay yet."""
+    """Length of the phase, in seconds, at which a plan would pay that does not pay yet; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Weighing:
-    """Everything that plans are weighed by while one of them runs."""
+    """The input of a plan selection while one of the plans runs."""
 
     query: Query
     settings: Settings
@@ -59,14 +60,14 @@ class Weighing:
     stability: Stability
     experience: Experience
     model: ResourceModel
-    """By the statistics of now."""
+    """The cost model under the current statistics."""
     current: PhysicalPlan
-    """The plan in force, with its orders."""
+    """The running plan, with its probe orders."""
     trigger: float | None = None
-    """Seconds of a whole trigger; None where it is not known."""
+    """Seconds of a whole trigger; None if unknown."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
-        """What a plan costs now, by the model and by what was counted."""
+        """Returns the cost of a plan now: the model's price, corrected by counts of plans that ran."""
         found = self._prices.get(plan)
         if found is None:
             found = self._prices[plan] = self.experience.price(plan, self.model, self.current)
@@ -74,7 +75,7 @@ class Weighing:
 
     @cached_property
     def _gate(self) -> Gate:
-        """The gate, with what a change must save of a whole trigger."""
+        """The gate, with the CPU that a change must save in relation to a whole trigger."""
         return self.settings.gate.within(self.trigger, self.model.batch, self.criteria.budget.slots)
 
     @cached_property
@@ -82,7 +83,7 @@ class Weighing:
         return {}
 
     def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Choice:
-        """Decides about the plans, the one that is proposed first; others count as far as the hints allow them."""
+        """Selects one of the plans; the first is the optimizer's proposal, the others must satisfy the hints."""
         if not self.settings.foresight:
             return Choice(self._judged(decision, plans[0], is_first=True))
         allowed = [plan for plan in self._reordered(plans) if not self.criteria.hints.objection(plan)]
@@ -95,9 +96,10 @@ class Weighing:
         return choice
 
     def _reordered(self, plans: Sequence[PhysicalPlan]) -> list[PhysicalPlan]:
-        """The plans, and the best of them with the probe orders that suited the streams before, or that turns ask for.
+        """Returns the plans, and the cheapest of them with probe orders for two other cases.
 
-        Searches do not know of turns, so where those matter, the orders of the streams as they are may be others too.
+        The orders are those for the statistics of the previous phase and, if the intra-batch order affects costs, those
+        that take it into account; searches ignore it.
         """
         found = {str(plan): plan for plan in plans}
         models = [self.model] if takes_turns(self.model) else []
@@ -113,7 +115,10 @@ class Weighing:
     # --- one plan -----------------------------------------------------------------------------------------------------
 
     def _judged(self, decision: Decision, plan: PhysicalPlan, *, is_first: bool) -> Decision:
-        """The decision on one plan, if the streams stayed as they are; unlikely ones are not priced unless asked."""
+        """Returns the decision on one plan by the gate, assuming that the statistics do not change.
+
+        Prices no migration to a plan that could not pass, unless it is the optimizer's proposal or limits are exceeded.
+        """
         if str(plan) == str(self.current):
             return decision
         cost = self.price(plan)
@@ -130,7 +135,7 @@ class Weighing:
         return replace(gate, ratio=1 + FREE * (gate.ratio - 1))
 
     def _at_the_gate(self, decision: Decision) -> Decision:
-        """The decision on the plan it proposes, whose cost is known."""
+        """Returns the gate's decision on the proposed plan, whose cost is known."""
         wished, criteria, plan = self.settings.strategy, self.criteria, self._proposed(decision)
         price = way(
             self.query.graph, self.current, plan, self.model, criteria.pricing, wished, decision.cost, criteria.budget
@@ -144,7 +149,7 @@ class Weighing:
     # --- several ------------------------------------------------------------------------------------------------------
 
     def _lasting(self, decision: Decision, judged: Sequence[Decision]) -> Choice:
-        """The best of the changes that passed the gate, or to stay where staying has cost less than they could."""
+        """Returns the best of the changes that passed the gate, or the decision to stay if none pays."""
         passed = [each for each in judged if each.action == "migrate"]
         if not passed:
             return Choice(judged[0])
@@ -165,12 +170,12 @@ class Weighing:
 
     @property
     def _unnoticed(self) -> float:
-        """Seconds for which a turn back may go unnoticed, the batches that are measured together, times its odds."""
+        """The seconds until a reversal of the statistics is detected, times the probability of a reversal."""
         before = self.stability.before
         return 0.0 if before is None else self.stability.odds * self.settings.remember * before.batch
 
     def _bet(self, decision: Decision) -> Bet:
-        """The bet on a decision's plan; to stay, where it has no price."""
+        """Returns the bet on a decision's plan; on staying, if the decision has no migration price."""
         resource, price, before = self._scarce(decision), decision.price, self._model_before
         plan = self.current if price is None else self._proposed(decision)
         cost = decision.cost if price is None else decision.proposed_cost
@@ -184,9 +189,9 @@ class Weighing:
         return Bet(getattr(cost, resource), getattr(then, resource), way)
 
     def _steadier(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Decision | None:
-        """The change to the plan that would have been best over all phases so far; None where it does not pay.
+        """Returns the change to the plan with the lowest mean cost over all phases so far; None if it does not pay.
 
-        Asked only where the streams change too often to follow them, and some plan would pay if they did not.
+        Called only if a change would pay under constant statistics; returns None unless phases are known to be short.
         """
         if not self.stability.is_restless(self.settings.gate.horizon):
             return None
@@ -212,7 +217,7 @@ class Weighing:
 
     @cached_property
     def _model_before(self) -> ResourceModel | None:
-        """By the statistics of the phase before."""
+        """The cost model under the statistics of the previous phase."""
         before = self.stability.before
         return None if before is None else self._model_of(before)
 

@@ -317,7 +317,8 @@ def _grouping_piece(grouping: Grouping) -> _Piece:
         spelled = re.sub(r"\baggregate(\d+)\b", lambda found: aggregates[int(found[1])], str(grouping.having))
         spelled = re.sub(r"\bkey(\d+)\b", lambda found: str(grouping.keys[int(found[1])]), spelled)
         lines += [(words, _CODE) for words in _CODE.wrap(f"HAVING {spelled}", 420, 2)]
-    lines.append((f"every {duration_text(grouping.slide)}", _QUIET))
+    pace = f"sessions of {duration_text(grouping.gap)}" if grouping.gap else f"every {duration_text(grouping.slide)}"
+    lines.append((pace, _QUIET))
     return _Piece(tuple(lines), _GROUP, _fitting(lines), title)
 
 

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.engine.kernels import Int64Array
-from anabranch.lang.expr import AggregateCall, Literal
+from anabranch.lang.expr import AggregateCall, Literal, Ranking
 from anabranch.lang.schema import is_float
 from anabranch.plan.pregrouping import Part
 
 _MAGNITUDE = np.int64(2**63 - 1)
-_ITEMS = frozenset({"distinct", "least_by", "greatest_by", "first_n", "histogram"})
+_ITEMS = frozenset({"distinct", "least_by", "greatest_by", "first_n", "histogram", "ranked"})
 
 
 def is_special(part: Part) -> bool:
@@ -73,6 +73,12 @@ def raw(part: Part, arguments: Sequence[pa.Array], weights: Int64Array | None) -
             counts = np.ones(length, np.int64) if weights is None else weights
             items = _struct(part, value=plain(value), count=pa.array(counts))
             return _lists(value.is_valid(), items, part.type)
+        case "ranked":
+            fields = list(part.type.value_type)
+            columns = [each.cast(field.type) for field, each in zip(fields, arguments, strict=True)]
+            items = pa.StructArray.from_arrays(columns, fields=fields)
+            lists = pa.ListArray.from_arrays(pa.array(np.arange(length + 1, dtype=np.int32)), items)
+            return lists if weights is None else _repeated(lists, np.minimum(weights, part.ranking.rows))
         case "first_n":
             items = _struct(part, by=_comparable(arguments[1]), value=value)
             lists = _lists(value.is_valid(), items, part.type)
@@ -132,6 +138,9 @@ def merged(
     for part in parts:
         if part.function == "mean":
             found |= _merged_moments(part, read, rows, groups, len(lengths))
+        elif part.ranking is not None:
+            lists = read(part.name).cast(part.type).take(pa.array(rows))
+            found[part.name] = _first_rows(part.type, part.ranking, lists, groups, len(lengths))
         elif part.function in _ITEMS:
             lists = read(part.name).cast(part.type).take(pa.array(rows))
             found[part.name] = _shrunk(part, lists, groups, len(lengths), limits.get(part.name, 1))
@@ -179,11 +188,58 @@ def _shrunk(part: Part, lists: pa.Array, groups: Int64Array, count: int, limit: 
         keys = [("group", "ascending"), ("by", direction), ("tie", "ascending")]
         table = table.take(pc.sort_indices(sorted_by, sort_keys=keys))
     owners = table.column("group").to_numpy()
-    place = np.arange(len(owners)) - np.searchsorted(owners, owners)
-    kept = table.filter(pa.array(place < limit))
+    kept = table.filter(pa.array(_places(owners) < limit))
     fields = list(part.type.value_type)
     struct = pa.StructArray.from_arrays([_one(kept.column(f.name)).cast(f.type) for f in fields], fields=fields)
     return _regrouped(kept.column("group").to_numpy(), struct, count, part.type)
+
+
+def _first_rows(kind: pa.DataType, ranking: Ranking, lists: pa.Array, groups: Int64Array, count: int) -> pa.Array:
+    """Returns the first rows of each group, in order; rows that no sort key tells apart are ordered by their values."""
+    owners = np.repeat(groups, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    items = lists.flatten()
+    columns = items.flatten()
+    values, keys = columns[: -len(ranking.is_descending)], columns[-len(ranking.is_descending) :]
+    directions = zip(keys, ranking.is_descending, ranking.nulls_first, strict=True)
+    codes = [owners, *(code for each in directions for code in sort_codes(*each))]
+    order = np.lexsort(codes[::-1])
+    place = _places(owners[order])
+    # Ties matter only if they begin among the first rows.
+    begins = np.append(True, np.logical_or.reduce([code[order][1:] != code[order][:-1] for code in codes]))[
+        : len(order)
+    ]
+    start = place[begins][np.cumsum(begins) - 1]
+    tied = (start < ranking.rows) & ~(begins & np.append(begins[1:], True)[: len(order)])
+    if tied.any():
+        rows, runs = order[tied], (np.cumsum(begins) - 1)[tied]
+        ties = [code for each in values for code in sort_codes(each.take(pa.array(rows)), False, True)]
+        order[tied] = rows[np.lexsort([*ties[::-1], runs])]
+    kept = order[place < ranking.rows]
+    return _regrouped(owners[kept], items.take(pa.array(kept)), count, kind)
+
+
+def sort_codes(values: pa.Array, is_descending: bool, nulls_first: bool) -> list[Int64Array]:
+    """Returns integers that compare as SQL compares the values, after a flag that puts NULLs in their place."""
+    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    if is_float(values.type):
+        values = order_of(values)
+    if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
+        found = values.cast(pa.int64())
+    elif pa.types.is_boolean(values.type):
+        found = values.cast(pa.int8()).cast(pa.int64())
+    else:
+        found = pc.rank(values, tiebreaker="dense").cast(pa.int64())
+    numbers = found.fill_null(0).to_numpy(zero_copy_only=False)
+    numbers = ~numbers if is_descending else numbers
+    if missing is None:
+        return [numbers]
+    return [(~missing if nulls_first else missing).astype(np.int64), np.where(missing, 0, numbers)]
+
+
+def _places(owners: NDArray[Any]) -> Int64Array:
+    """Returns the place of each item among those of its group, from 0; the items of a group are side by side."""
+    places: Int64Array = np.arange(len(owners)) - np.searchsorted(owners, owners)
+    return places
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -38,7 +38,7 @@ from anabranch.errors import ExpressionError
 from anabranch.lang.expr import AggregateCall, Column, Literal
 from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float
 from anabranch.lang.window import FOREVER
-from anabranch.plan.logical import BOUNDARY
+from anabranch.plan.logical import BOUNDARY, ROW_NUMBER
 from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Grouping, Query
 
@@ -169,6 +169,10 @@ class GroupState:
 
     def _keep(self, parts: pa.Table) -> None:
         parts = parts.select(parts_schema(self.grouping).names)
+        if self.grouping.gap:
+            # Sessions arrive when the watermark has passed them, each with a boundary of its own.
+            self.pending.setdefault(int(pc.min(parts.column("boundary")).as_py()), []).append(parts)
+            return
         order = pc.sort_indices(parts.column("boundary"))
         parts = parts.take(order)
         numbers, starts = np.unique(parts.column("boundary").to_numpy(), return_index=True)
@@ -222,12 +226,15 @@ def finish(query: Query, parts: pa.Table) -> tuple[pa.Table, Int64Array]:
     columns |= {f"key{i}": _flat(merged, f"key{i}") for i in range(len(grouping.keys))}
     for i, aggregate in enumerate(grouping.aggregates):
         own = {part.name.partition(".")[2]: _flat(merged, part.name) for part in parts_of(i, aggregate)}
-        columns[f"aggregate{i}"] = _value(aggregate, own)
+        if aggregate.ranking is not None:
+            columns = _ranked(columns, own["items"])
+        else:
+            columns[f"aggregate{i}"] = _value(aggregate, own)
 
     def read(column: Column) -> pa.Array:
         return columns[column.name]
 
-    length = merged.num_rows
+    length = len(columns[BOUNDARY.name])
     if grouping.having is not None:
         # Before the outputs, which may fail on groups that HAVING rejects.
         passes = pa.array(evaluate_mask(grouping.having, read, length))
@@ -236,6 +243,18 @@ def finish(query: Query, parts: pa.Table) -> tuple[pa.Table, Int64Array]:
     answers = [evaluate(output.expression, read, length) for output in query.outputs]
     times: Int64Array = columns[BOUNDARY.name].cast(pa.int64()).to_numpy(zero_copy_only=False)
     return pa.table(answers, names=list(query.schema.names)), times
+
+
+def _ranked(columns: Mapping[str, pa.Array], lists: pa.Array) -> dict[str, pa.Array]:
+    """Returns one row per ranked row instead of one per group: the columns of its group, its place and its values."""
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    groups = pa.array(np.repeat(np.arange(len(lengths)), lengths))
+    found = {name: column.take(groups) for name, column in columns.items()}
+    places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found[ROW_NUMBER.name] = pa.array(places + 1)
+    items = lists.flatten()
+    values = zip(items.type, items.flatten(), strict=True)
+    return found | {f"ranked_{field.name}": value for field, value in values}
 
 
 def _parts(grouping: Grouping) -> list[Part]:

@@ -28,6 +28,7 @@ from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextColumn, TextStore
 from anabranch.lang.schema import Schema, is_fixed_width, is_text
+from anabranch.lang.window import CountWindow
 from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.join_graph import Band, JoinGraph
 
@@ -77,7 +78,7 @@ class BaseState(Indexed):
         """The columns that numpy can hold, texts as bytes."""
         self._with_null: set[str] = set()
         """Columns that have had a NULL; for the others, no validity is kept."""
-        self._counts = Counts(declared) if declared.window.is_counted else None
+        self._counts = Counts(declared) if isinstance(declared.window, CountWindow) else None
         self._counted: Counted | None = None
         """The counts of the rows to be appended next."""
         self.kept_rows = 0

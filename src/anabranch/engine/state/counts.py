@@ -19,14 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.counting import Parts, count_deadlines, parts_of
-from anabranch.engine.evaluate.codes import combine_codes, equal_values
+from anabranch.engine.counting import Parts, count_deadlines, parts_of, refuse_equal_codes
+from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
-from anabranch.engine.state.columns import validity
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
-from anabranch.errors import HostError
 from anabranch.lang.window import BEFORE_ALL, CountWindow
 from anabranch.plan.join_graph import Relation
 
@@ -111,13 +109,8 @@ class Counts:
 
     def _refuse_equal_codes(self, batch: RelationBatch, rows: Int64Array, others: Callable[[str], pa.Array]) -> None:
         """Raises an error for rows with the same code but different values."""
-        if not len(rows):
-            return
-        for name in self.window.partition:
-            one, other = batch.payload.column(name).take(pa.array(rows)), others(name)
-            if not (equal_values(one, other) | (validity(one) + validity(other) == 0)).all():
-                raise HostError(
-                    f"two values of '{', '.join(self.window.partition)}' of '{self.relation.name}' have one code",
-                    detail="rows of different parts of a count window would be counted together",
-                    hint="partition by a bigint, or by other columns",
-                )
+        if len(rows):
+            taken = pa.array(rows)
+            refuse_equal_codes(
+                self.relation, self.window.partition, lambda name: batch.payload.column(name).take(taken), others
+            )

@@ -29,7 +29,7 @@ class InParallel:
         if graph.counted:
             raise MigrationError(
                 f"strategy 'parallel-track' might never end for plan '{new}'",
-                detail=f"a row of '{graph.counted[0]}' stays in its count window until others have come",
+                detail=f"a row of '{graph.counted[0]}' stays in its count window until enough others have arrived",
                 hint="use 'moving-state'",
             )
         for box in boxes(old, new, graph.thetas):

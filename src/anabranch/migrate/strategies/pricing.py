@@ -1,4 +1,4 @@
-"""Quantities that migration strategies price with: the work between two plans, in the engine's unit costs.
+"""Prices the work of a migration between two plans, in the engine's unit costs.
 
 *Moving state* computes the states that only the new plan has: all live rows of the smallest input probe the others
 once, and the matches enter the state. Rows of a merged input are grouped, a state that differs only in its checks is
@@ -74,7 +74,7 @@ class Difference:
 
     @property
     def longest_window(self) -> float:
-        """Seconds of event time."""
+        """The longest window in seconds of event time."""
         return self._model.estimates.longest_window
 
     @cached_property
@@ -84,7 +84,7 @@ class Difference:
 
 
 def _computing(state: JoinNode | InputOperator, model: ResourceModel) -> float:
-    """Seconds of one core to fill the state of a join, or of a merged input, from existing states."""
+    """Returns the seconds of one core to fill the state of a join, or of a merged input, from existing states."""
     units, mask = model.units, model.estimates.mask(state.relations)
     entering = model.held(mask) * model.share(mask) * (units.insert + units.insert_joined + units.link)
     if isinstance(state, JoinNode):
@@ -96,7 +96,7 @@ def _computing(state: JoinNode | InputOperator, model: ResourceModel) -> float:
 
 
 def _joining(node: JoinNode, model: ResourceModel) -> float:
-    """Seconds of one core to find all combinations of the inputs of a join."""
+    """Returns the seconds of one core to find all combinations of the inputs of a join."""
     blocks = sorted((model.estimates.mask(child.relations) for child in node.inputs), key=model.held)
     bound, total = blocks[0], 0.0
     rest = blocks[1:]
@@ -111,21 +111,21 @@ def _joining(node: JoinNode, model: ResourceModel) -> float:
 def _filtering(
     state: JoinNode | InputOperator, source: FilteredState, before: ResourceModel, model: ResourceModel
 ) -> float:
-    """Seconds of one core to check a state of the old plan and to keep what passes for the new one."""
+    """Returns the seconds of one core to copy a state of the old plan through the checks of the new one."""
     mask, units = model.estimates.mask(state.relations), model.units
     checking = before.held(mask) * units.check * len(source.predicates)
     return checking + model.held(mask) * (units.insert + units.insert_joined + units.link)
 
 
 def _indexing(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> float:
-    """Seconds of one core to build the indexes that only the new plan uses, over states that both have."""
+    """Returns the seconds of one core to build the indexes that only the new plan uses, over states that both have."""
     before, after = _indexes(graph, old, model), _indexes(graph, new, model)
     there = {mask for mask, _ in before} | {1 << position for position in range(len(graph.names))}
     return sum(model.held(mask) * model.units.link for mask, index in after - before if mask in there)
 
 
 def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[tuple[int, int]]:
-    """Returns the indexes of a plan, each as its set of relations and the number of its lookup key."""
+    """Returns the indexes of a plan, each as the set of its state's relations and the number of its lookup key."""
     found = set()
     for node in nodes(with_default_orders(plan, graph)):
         blocks = [model.estimates.mask(child.relations) for child in node.inputs]

@@ -1,4 +1,4 @@
-"""All migration strategies, by name. Workers load this module, so it must not import the cost packages.
+"""The registry of migration strategies, by name. Workers load this module, so it must not import the cost packages.
 
 Invariant: an unknown name is refused wherever a user can enter it, with the same message.
 """
@@ -32,17 +32,17 @@ def forget(name: str) -> None:
 
 
 def strategy_names() -> tuple[str, ...]:
-    """The names of all strategies."""
+    """Returns the names of all strategies."""
     return tuple(_STRATEGIES)
 
 
 def strategies() -> tuple[Strategy, ...]:
-    """All strategies."""
+    """Returns all strategies."""
     return tuple(_STRATEGIES.values())
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy of that name."""
+    """Returns the strategy with this name; raises a MigrationError if there is none."""
     if name not in _STRATEGIES:
         raise MigrationError(f"no migration strategy '{name}'", hint=f"use one of auto, {', '.join(_STRATEGIES)}")
     return _STRATEGIES[name]

@@ -27,7 +27,7 @@ class Spread:
             if any(input_operators(plan)):
                 raise MigrationError(
                     f"strategy 'spread' does not serve plan '{plan}'",
-                    detail="an input is worked on before it joins, as where rows are merged",
+                    detail="an operator works on an input before it joins, such as one that merges rows",
                     hint="use 'moving-state'",
                 )
 
@@ -36,8 +36,8 @@ class Spread:
             any(input_operators(plan)) for plan in (difference.old, difference.new)
         ):
             return None
-        # A step backfills about as much as arrives, so the change lasts about as long as the old plan takes for that
-        # work.
+        # A step backfills about as much work as new rows cause, so the change lasts as long as the old plan needs for
+        # that amount of work.
         computing = difference.indexing + difference.computing
         seconds = computing / max(difference.running, 1e-9)
         return Price(self.name, computing + seconds * difference.joining, difference.memory, seconds)

@@ -1,1 +1,1 @@
-"""Forms of files that slots read without Spark: each in a module of its own, behind one protocol (`form`)."""
+"""Readers of file formats that slots read without Spark: one module for each format, with one protocol (`form`)."""

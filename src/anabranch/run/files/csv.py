@@ -1,9 +1,9 @@
-"""CSV files, as far as Arrow and Spark cannot read them differently.
+"""Reads CSV files that Arrow and Spark interpret in the same way.
 
-What a CSV file means is what Spark's options say it means, and Spark makes NULL of what it cannot read. So slots read
-only files in which there is nothing to interpret: no quotes, escapes or control characters, no spaces around values,
-every row with all columns, every value plainly of its type. Anything else, and Spark reads the batch. A file says
-nothing of itself, so the driver reads it once to see.
+The meaning of a CSV file depends on Spark's options, and Spark reads malformed values as NULL. So slots read only files
+without any ambiguity: no quotes, escapes or control characters, no spaces around values, all columns in every row, and
+every value in the plain form of its type. Spark reads all other batches. A CSV file has no metadata, so the driver
+reads it once to check this.
 
 Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the session's zone is UTC.
 """

@@ -1,9 +1,10 @@
-"""What a form of files is to those who read them, and how rows of a stream are made from files.
+"""The protocol of file formats, and the conversion of file contents to rows of a stream.
 
-A stream is a scan of files, or a frame over one that selects, computes and filters (`spark/scans`). `Reading` says
-both: which columns of the files are read, and what becomes of them.
+A stream is a scan of files, or a frame with projections and filters over a scan (`spark/scans`). `Reading` has both:
+the columns that are read from the files, and the expressions over them.
 
-Invariant: rows are those that Spark would read. What a form cannot be sure of, it leaves to Spark (`look_into`).
+Invariant: the rows are those that Spark would read. Limit: a file that a format cannot read exactly like Spark is left
+to Spark (`look_into`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parquet files: their footers say what is in them.
+"""Reads Parquet files, whose columns and row counts are known from their footers.
 
-A file in which a column is missing, or has another type than the stream, or was written by the old rules for dates, is
-left to Spark, which widens numbers, fills in NULL and knows old calendars.
+Limit: Spark reads files that lack a column, that have another type than the stream, or whose dates use an old calendar,
+because it widens numbers, fills in NULL and converts old calendars.
 """
 
 from __future__ import annotations

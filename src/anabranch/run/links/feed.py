@@ -1,11 +1,11 @@
-"""The reader's side of its links: which batches of its producers make up its next batch.
+"""The reader's side of its links: determines which batches of its producers form its next batch.
 
-An *inlet* is one derived stream of an operator. Usually it is one link. After a hand-over it is several *segments*: the
-rows of the old producer, which were cut at an event time, then those of the new one that are at least as new. The tick
-of an inlet is that of the first segment that is not through: its tick has not reached the beginning of the next.
+An *inlet* is one derived stream of an operator. Usually it is one link. After a hand-over it has several *segments*:
+the rows of the old producer up to the cut, then those of the new producer from the cut on. The tick of an inlet is that
+of its first unfinished segment; a segment is finished when its tick has reached the start of the next one.
 
-An offset names, for each link, the last batch that was taken and where its segment begins. Offsets are logged before a
-batch runs, so a replay reads the same rows, whatever the inlets are by then.
+An offset has, for each link, the last batch that was read and the start of its segment. Invariant: offsets are logged
+before a batch runs, so a replay reads the same rows, even if the inlets have changed since.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ BEFORE_ALL = -FOREVER
 NEWEST = "newest"
 """The column with the event time of a derived row: the newest of its parts."""
 MOST_BATCHES = 64
-"""The most batches of a producer that one batch of its reader takes."""
+"""The maximum number of batches of a producer in one batch of its reader."""
 
 Offset: TypeAlias = dict[str, dict[str, dict[str, int]]]
-"""By stream, then by link: `at`, the last batch taken, and `start`, where the segment begins."""
+"""By stream, then by link: `at`, the last batch that was read, and `start`, the event time at which the segment starts.
+"""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a derived stream, from one producer: rows that are not older than `start`."""
+    """The part of a derived stream from one producer: rows with an event time of at least `start`."""
 
     link: str
     start: int = BEFORE_ALL
     place: str = ""
-    """Where the link is; empty for the place of the feed."""
+    """The place of the link; empty for the place of the feed."""
 
 
 @dataclass(frozen=True)
 class Inlet:
-    """One derived stream of an operator; `since` drops combinations with any older row, for a query that joins late."""
+    """One derived stream of an operator; for a query that was added later, `since` excludes combinations with an older
+    row.
+    """
 
     stream: str
     schema: pa.Schema
@@ -67,7 +70,7 @@ class Piece:
 
 
 def _reached(offset: Offset) -> dict[tuple[str, str], int]:
-    """The batches that have been taken."""
+    """Returns the last batch of each link that was read."""
     return {
         (stream, name): where["at"]
         for stream, links in offset.items()
@@ -89,7 +92,10 @@ class Feed:
         return open_link(place or self.place, name, self.limit)
 
     def latest(self, start: Offset, most: int = MOST_BATCHES) -> Offset:
-        """The offset of what the links hold now, at most some batches after the start; the start if there is none."""
+        """Returns the offset of the latest entries, at most `most` batches per link after the start.
+
+        Returns the start if there are no new entries.
+        """
         end: Offset = {}
         for inlet in self.inlets.values():
             before = start.get(inlet.stream, {})
@@ -98,13 +104,13 @@ class Feed:
                 link = self.link(segment.link, segment.place)
                 last = link.last()
                 at = before.get(segment.link, {}).get("at", NO_BATCH)
-                # A link that was opened late begins with the batch of its opening.
+                # A link that was opened later begins with the producer's batch at that time.
                 reach = max(at, link.status().first - 1) + most if at == NO_BATCH else at + most
                 end[inlet.stream][segment.link] = {"at": max(at, min(last, reach)), "start": segment.start}
         return end if _reached(end) != _reached(start) else start
 
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
-        """The entries between two offsets."""
+        """Returns the entries between two offsets."""
         found = []
         for stream, links in end.items():
             places = {segment.link: segment.place for segment in self.inlets[stream].segments}
@@ -116,7 +122,7 @@ class Feed:
         return found
 
     def ticks(self, end: Offset) -> dict[str, int]:
-        """The tick of each stream that has one at an offset."""
+        """Returns the tick at an offset of each stream that has one."""
         found = {}
         for stream, links in end.items():
             places = {segment.link: segment.place for segment in self.inlets[stream].segments}
@@ -134,7 +140,7 @@ class Feed:
         return found
 
     def read(self, piece: Piece) -> Iterator[pa.Table]:
-        """The rows of a piece with their newest time: those that belong to its segment and its inlet."""
+        """Yields the rows of a piece that belong to its segment and inlet, with their newest time."""
         inlet = self.inlets[piece.stream]
         for rows in self.link(piece.link, piece.place).read(piece.entry):
             newest, valid = times(rows, inlet.parts)
@@ -145,7 +151,7 @@ class Feed:
             yield taken if bool(np.all(valid)) else taken.filter(pa.array(valid))
 
     def tables(self, start: Offset, end: Offset) -> dict[str, pa.Table]:
-        """The rows between two offsets, by stream."""
+        """Returns the rows between two offsets, by stream."""
         found: dict[str, list[pa.Table]] = {stream: [] for stream in end}
         for piece in self.pieces(start, end):
             found[piece.stream] += self.read(piece)
@@ -157,7 +163,7 @@ class Feed:
         return pa.schema([*self.inlets[stream].schema, pa.field(NEWEST, TIMESTAMP)]).empty_table()
 
     def commit(self, end: Offset) -> None:
-        """Acknowledges everything up to an offset, and lets the links go of it."""
+        """Acknowledges all rows up to an offset, so that the links can remove them."""
         for stream, links in end.items():
             places: Mapping[str, str] = {segment.link: segment.place for segment in self.inlets[stream].segments}
             for name, where in links.items():

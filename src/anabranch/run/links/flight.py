@@ -1,10 +1,9 @@
 """Links over TCP: a site keeps the links of its operators in a folder of its own and serves them by Arrow Flight.
 
-`LinkServer` serves the folder; `FlightLink` is a link of such a server. Both speak the contract of `link`, one call of
-the server for each operation, so the contract's guarantees are those of the folder: rows stay until every reader has
-acknowledged them, and survive the death of the producer. A reader asks for the entries that it wants, so it is never
-sent more than it takes, and continues after a lost connection with the call that failed. Rows travel as compressed
-Arrow IPC.
+`LinkServer` serves the folder; `FlightLink` is its client. Each operation of the protocol in `link` is one call of the
+server, so the guarantees are those of the folder: rows are kept until every reader has acknowledged them, also after
+the producer has ended. A reader requests the entries that it needs, so it never receives more. If a call fails, its
+batch is repeated, and the next call opens a new connection. Rows are sent as compressed Arrow IPC.
 
 Calls carry a shared secret, the environment variable `ANABRANCH_LINKS_SECRET`. With `ANABRANCH_LINKS_CERTIFICATE` and
 `ANABRANCH_LINKS_KEY` (files in PEM) a server uses TLS; clients verify it by `ANABRANCH_LINKS_AUTHORITY`.
@@ -37,7 +36,7 @@ SECRET, CERTIFICATE = "ANABRANCH_LINKS_SECRET", "ANABRANCH_LINKS_CERTIFICATE"
 KEY, AUTHORITY = "ANABRANCH_LINKS_KEY", "ANABRANCH_LINKS_AUTHORITY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_WITHIN, ROWS_WITHIN = 5.0, 60.0
-"""Seconds after which a call without an answer has failed, and one that carries rows."""
+"""The timeouts in seconds of a call without rows, and of one with rows."""
 _HEADER = "authorization"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _OPERATIONS = ("staged", "append", "last", "entries", "check", "ack", "trim", "cut", "until", "status", "remove")
@@ -143,7 +142,7 @@ class FlightLink:
 
 @lru_cache(maxsize=64)
 def _client(location: str, process: int) -> Any:
-    """The connection of this process to a server; a forked process must not use its parent's."""
+    """Returns the connection of this process to a server; a forked process must not use that of its parent."""
     options = {"tls_root_certs": _file(AUTHORITY)} if location.startswith("grpc+tls") else {}
     return flight.connect(location, **options)
 
@@ -233,14 +232,14 @@ class LinkServer(flight.FlightServerBase):
 
 
 def _checked(name: str) -> str:
-    """Refuses a name that is not one of a link or a part: it becomes the name of a file."""
+    """Refuses a name that is not valid for a link or part, because it is used as a file name."""
     if not _NAME.fullmatch(name):
         raise LinkError(f"'{name}' is not the name of a link")
     return name
 
 
 def _performed(link: FolderLink, operation: str, request: dict[str, Any]) -> Any:
-    """Performs an operation; the value can be written as JSON."""
+    """Performs an operation; returns a value that can be written as JSON."""
     match operation:
         case "staged":
             return [part.name for part in link.staged(request["batch"], _checked(request["attempt"]))]

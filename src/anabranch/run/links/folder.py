@@ -1,8 +1,8 @@
 """A link as a folder, on any file system that a checkpoint may be on.
 
     <link>/parts/<batch>.<attempt>.<number>.…         rows, in Arrow's file format
-    <link>/entries/<batch>.json                       one per batch; renamed into place: the batch is visible
-    <link>/acks/<reader>.json                         how far a reader is
+    <link>/entries/<batch>.json                       one per batch; once renamed into place, the batch is visible
+    <link>/acks/<reader>.json                         the last batch that a reader has acknowledged
     <link>/cut.json, <link>/closed.json               see `link`
 
 Limit: rename must be atomic, as for a checkpoint.
@@ -209,7 +209,7 @@ class FolderLink:
 
 
 class _Named:
-    """Names the link in an error of the file system."""
+    """Converts file system errors to a LinkError that names the link."""
 
     def __init__(self, name: str) -> None:
         self._name = name

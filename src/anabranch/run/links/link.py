@@ -1,21 +1,22 @@
 """A link: the log of one derived stream, from one producer to its readers.
 
-Each batch of the producer is one entry: files of rows (*parts*) and a *tick*. Workers write parts under names that no
-other attempt has; one atomic append makes them visible. The tick of batch b is the producer's watermark before b. Every
-result of b or later contains a row that was admitted from b on, so its newest time is not below the tick, and no row of
-the stream is ever late at a reader.
+Each batch of the producer is one entry: files of rows (*parts*) and a *tick*. Workers write parts under names that are
+unique to their attempt; one atomic append makes them visible. The tick of batch b is the producer's watermark before b.
+Every result of b or later contains a row that was admitted in b or later, so its newest time is not below the tick, and
+no row of the stream is late at a reader.
 
-Law:
-- An entry is appended whole, once: a second append of the same batch changes nothing. Two attempts at a batch have the
-  same rows and the same tick, so it does not matter which of them is kept.
-- Batches follow each other without a gap. Every batch has an entry, also without rows.
-- What a reader has acknowledged it never asks for again. Rows up to the least acknowledgement may be removed at any
-  time; the entry of that batch stays, because its tick is still the reader's floor.
-- A reader that falls behind by more than the limit ends the link, not the producer: rows are removed, `closed` says
-  why, later appends do nothing, and the reader gets a LinkClosed.
+Invariants:
 
-`cut` ends the rows of a link at an event time, for a hand-over to another producer: rows that are newer are not written
-from then on. It refuses if such rows were appended before.
+- An entry is appended completely and once: a second append of the same batch has no effect. Two attempts at a batch
+  have the same rows and the same tick, so either may be kept.
+- Batches have no gaps. Every batch has an entry, even without rows.
+- A reader never requests rows again that it has acknowledged. Rows up to the smallest acknowledgement may be removed at
+  any time; the entry of that batch is kept, because its tick is still the reader's floor.
+- If a reader falls behind by more than the limit, the link is closed, and the producer continues: rows are removed,
+  `closed` has the reason, later appends have no effect, and the reader gets a LinkClosed.
+
+`cut` ends the rows of a link at an event time, for a hand-over to another producer: newer rows are no longer written.
+It is refused if such rows were appended before.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that a worker wrote; nobody sees them before an entry names them."""
+    """Rows that a worker wrote; they are invisible until an entry lists them."""
 
     name: str
     rows: int
     bytes: int
-    """Of the values, not of the file: what the estimate of a flow counts."""
+    """Bytes of the values, not of the file, as estimates of network traffic use them."""
     newest: int | None
     """The largest newest time of the rows."""
 
     @classmethod
     def named(cls, batch: int, attempt: str, number: int, rows: pa.Table, newest: int | None) -> Part:
-        """The part of those rows; its name says all of it, so that it can be found by attempt without being opened."""
+        """Returns the part for these rows; its name has all fields, so parts are found without opening files."""
         size = values_bytes(rows)
         top = "none" if newest is None else str(newest)
         return cls(f"{batch:09d}.{attempt}.{number:06d}.{rows.num_rows}.{size}.{top}", rows.num_rows, size, newest)
@@ -59,13 +60,13 @@ class Part:
 
 
 def batch_of(name: str) -> int:
-    """The batch of a part, by its name."""
+    """Returns the batch of a part, by its name."""
     return int(name.partition(".")[0])
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One batch of the producer; `total_*` and `top` count from the first entry on."""
+    """One batch of the producer; `total_*` and `top` cover all entries up to this one."""
 
     batch: int
     tick: int
@@ -73,7 +74,7 @@ class Entry:
     total_rows: int = 0
     total_bytes: int = 0
     top: int | None = None
-    """The largest newest time of this batch and all before."""
+    """The largest newest time of this and all earlier batches."""
 
     @property
     def rows(self) -> int:
@@ -93,23 +94,23 @@ class Entry:
 
 @dataclass(frozen=True)
 class LinkStatus:
-    """How much a link holds, how far its readers are, and whether it still is one."""
+    """The size of a link, the progress of its readers, and whether it is closed."""
 
     first: int
     last: int
     acknowledged: int
-    """The least of the readers' acknowledgements; -1 while there is none."""
+    """The smallest acknowledgement of the readers; -1 if there is none."""
     rows: int
     """Since the link was opened."""
     bytes: int
     retained: int
-    """Bytes that a reader has not acknowledged."""
+    """Bytes that some reader has not acknowledged."""
     tick: int | None
     closed: str | None = None
 
     @property
     def lag(self) -> int:
-        """The batches that the slowest reader has before it."""
+        """The number of batches that the slowest reader has not acknowledged."""
         return self.last - max(self.acknowledged, self.first - 1) if self.last >= self.first >= 0 else 0
 
     def to_json(self) -> dict[str, Any]:
@@ -117,60 +118,64 @@ class LinkStatus:
 
 
 class Link(Protocol):
-    """The log of one derived stream; see the law of this module."""
+    """The log of one derived stream; the module lists its invariants."""
 
     @property
     def name(self) -> str: ...
 
     def write(self, batch: int, attempt: str, number: int, rows: pa.Table, newest: int | None) -> Part:
-        """Writes rows of an attempt at a batch, invisible as yet; workers call it."""
+        """Writes rows of an attempt at a batch, which remain invisible until `append`; called by workers."""
         ...
 
     def staged(self, batch: int, attempt: str) -> list[Part]:
-        """The parts that workers have written for an attempt at a batch."""
+        """Returns the parts that workers have written for an attempt at a batch."""
         ...
 
     def append(self, batch: int, parts: Sequence[Part], tick: int) -> None:
-        """Makes a batch visible, unless it already is or the link is closed."""
+        """Makes a batch visible; has no effect if it is already visible or the link is closed."""
         ...
 
     def last(self) -> int:
-        """The last batch that was appended; -1 before the first."""
+        """Returns the last batch that was appended; -1 before the first."""
         ...
 
     def entries(self, after: int, to: int) -> list[Entry]:
-        """The entries of the batches after one up to another, in order; LinkClosed if they are gone."""
+        """Returns the entries of the batches from `after` (exclusive) to `to`.
+
+        Raises LinkClosed if the link is closed, and LinkError if an entry is missing.
+        """
         ...
 
     def read(self, entry: Entry) -> list[pa.Table]:
-        """The rows of an entry, part by part."""
+        """Returns the rows of an entry, one table for each part."""
         ...
 
     def ack(self, reader: str, batch: int) -> None:
-        """Notes that a reader needs no rows up to a batch any more."""
+        """Records that a reader no longer needs rows up to a batch."""
         ...
 
     def trim(self) -> None:
-        """Removes what no reader needs any more, and what unfinished attempts left."""
+        """Removes rows that no reader needs any more, and the parts of unfinished attempts."""
         ...
 
     def cut(self, until: int) -> bool:
-        """Ends the rows of the link before an event time; False, without effect, if later rows were appended."""
+        """Ends the rows of the link before an event time; returns False, without effect, if later rows were appended.
+        """
         ...
 
     def until(self) -> int | None:
-        """The event time at which the link was cut; None if it was not."""
+        """Returns the event time at which the link was cut; None if it was not."""
         ...
 
     def status(self) -> LinkStatus: ...
 
     def remove(self) -> bool:
-        """Removes the link and all its rows; False if something is left, because a producer has just written to it."""
+        """Removes the link and its rows; returns False if files are left because a producer has just written to it."""
         ...
 
 
 def following(name: str, before: Entry | None, batch: int, parts: Sequence[Part], tick: int) -> Entry:
-    """The entry of a batch after the entry before; LinkError if a batch between the two is missing."""
+    """Returns the entry of a batch, given the previous entry; raises LinkError if a batch is missing between them."""
     if before is not None and batch != before.batch + 1:
         raise LinkError(
             f"link '{name}' ends with batch {before.batch}, and its producer goes on with batch {batch}",
@@ -190,7 +195,7 @@ def following(name: str, before: Entry | None, batch: int, parts: Sequence[Part]
 
 
 def refuse_gap(name: str, after: int, to: int, first: int) -> None:
-    """Refuses to continue after a batch if batches between it and the first that is left are gone."""
+    """Raises LinkError if batches between the last one that was read and the first available one are missing."""
     if NO_BATCH < after < min(first - 1, to):
         raise LinkError(
             f"link '{name}' begins with batch {first}, and its reader continues after batch {after}",
@@ -208,12 +213,12 @@ def closed_error(name: str, reason: str) -> LinkClosed:
 
 
 def overrun(name: str, retained: int, limit: int) -> str:
-    """The reason of a link that is closed because its reader fell behind."""
+    """Returns the reason for closing a link whose reader fell behind."""
     return f"its reader left {retained:,} bytes unread, more than the limit of {limit:,}"
 
 
 def values_bytes(rows: pa.Table) -> int:
-    """Bytes of the values: fixed widths, and texts by their length."""
+    """Returns the bytes of the values: fixed widths, and the lengths of texts."""
     total = 0
     for column in rows.columns:
         kind = column.type
@@ -226,7 +231,7 @@ def values_bytes(rows: pa.Table) -> int:
 
 def _variable_bytes(values: pa.Array) -> int:
     if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-        # Without a copy: the last offset less the first.
+        # The last offset minus the first, without a copy.
         if not len(values):
             return 0
         offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1, offset=4 * values.offset)

@@ -1,9 +1,9 @@
-"""The producer's side of its links: which readers it has, what each takes, and the entries of a batch.
+"""The producer's side of its links: its readers, and the entries of a batch.
 
-The list of readers is asked for anew with every batch, so a reader can come or go without any change to the operator:
-neither its fingerprint nor its checkpoint knows its readers. The order within a batch: `stage` (driver), `write`
-(workers), `append` (driver), then the manifest of the batch. A crash anywhere repeats the batch, and what was appended
-stays.
+The list of readers is requested for every batch, so readers can be added and removed without a change of the operator:
+neither its fingerprint nor its checkpoint contains them. The order within a batch is `stage` (driver), `write`
+(workers), `append` (driver), then the manifest of the batch. Invariant: after a crash at any point the batch is
+repeated, and entries that were appended before are kept.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ NEVER = 2 * FOREVER - 1
 
 @dataclass(frozen=True)
 class Reader:
-    """One reader of an operator: its link, what it takes, and where its rows are to end, if they are."""
+    """One reader of an operator: its link, its shape and, if a cut is requested, the event time of the cut."""
 
     link: str
     shape: Shape
     until: int | None = None
     place: str = ""
-    """Where the link is; empty for the place of the operator's other links."""
+    """The place of the link; empty for the place of the operator's other links."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """The readers of one attempt at a batch, as workers need them."""
+    """The readers of one attempt at a batch; it is sent to the workers."""
 
     place: str
     batch: int
@@ -46,7 +46,7 @@ class Staged:
         return open_link(reader.place or self.place, reader.link, self.limit)
 
     def write(self, number: int, rows: Sequence[pa.RecordBatch]) -> None:
-        """Writes results for every reader; a number must not be used twice."""
+        """Writes results for every reader; a number must not be used twice in an attempt."""
         if not any(batch.num_rows for batch in rows):
             return
         table = pa.Table.from_batches(rows)
@@ -70,10 +70,10 @@ class Outlet:
         self.limit = limit
         self._readers = readers
         self.refused: frozenset[str] = frozenset()
-        """The links that could not be cut where they were asked to be: newer rows had been written."""
+        """The links that could not be cut at the requested time, because newer rows had been written."""
 
     def stage(self, batch: int, attempt: str) -> Staged:
-        """The readers of a batch; a link is cut from the first batch on that finds the wish, or refuses it."""
+        """Returns the readers of a batch; cuts links for which a cut is newly requested, or records a refusal."""
         staged = Staged(self.place, batch, attempt, (), self.limit)
         readers, refused = [], set()
         for reader in self._readers():

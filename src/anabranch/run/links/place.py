@@ -9,7 +9,7 @@ from anabranch.run.links.redis import SCHEMES, RedisLink
 
 
 def open_link(place: str, name: str, limit: int = LIMIT) -> Link:
-    """The link of that name at a place; nothing is made before the first batch."""
+    """Returns the link of that name at a place; nothing is created before the first batch."""
     if place.startswith(directory.SCHEME):
         place = directory.found(place, name)
     if place.startswith(SCHEMES):

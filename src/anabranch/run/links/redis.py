@@ -1,9 +1,9 @@
 """A link in Redis: entries in a stream, parts as keys beside it.
 
-The identifier of an entry is its batch, and Redis refuses one that is not above the last; so an append is atomic and
-idempotent without any lock. `XTRIM` removes entries, and the stream remembers its last identifier.
+The identifier of an entry is its batch, and Redis refuses an identifier that is not above the last one. So an append is
+atomic and idempotent without a lock. `XTRIM` removes entries, and the stream keeps its last identifier.
 
-Limit: what Redis acknowledges must survive it: run it with its append-only file on (`appendonly yes`).
+Limit: acknowledged writes must survive a crash of Redis, so it must run with its append-only file (`appendonly yes`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PREFIX = "anabranch"
 
 @lru_cache(maxsize=32)
 def client(location: str) -> Any:
-    """The connections of this process to a server; `${NAME}` in its location is a variable of the environment."""
+    """Returns the connections of this process to a server; `${NAME}` in its location is an environment variable."""
     try:
         import redis
     except ModuleNotFoundError as error:
@@ -62,7 +62,7 @@ class RedisLink:
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows)
         with self._named():
-            # Noted first: whatever is written can be found again and removed.
+            # Registered first, so that every part that was written can be found and removed.
             self._redis.sadd(f"{self._key}:parts", part.name)
             self._redis.set(f"{self._key}:part:{part.name}", sink.getvalue().to_pybytes())
         return part
@@ -92,7 +92,7 @@ class RedisLink:
         try:
             self._redis.xadd(f"{self._key}:log", {"entry": json.dumps(entry.to_json())}, id=_identifier(entry.batch))
         except redis.ResponseError as error:
-            # Another attempt was first; any other refusal is one.
+            # Redis refuses a smaller identifier if another attempt has appended the batch; other errors are raised.
             if "smaller" not in str(error):
                 raise
 
@@ -223,5 +223,5 @@ class RedisLink:
 
 
 def _identifier(batch: int) -> str:
-    """Redis has no identifier 0-0."""
+    """Returns the identifier of a batch; it is one higher, because Redis does not allow 0-0."""
     return f"{batch + 1}-0"

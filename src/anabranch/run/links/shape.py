@@ -1,7 +1,7 @@
-"""What a reader takes of its producer's rows: columns, a filter, and the ranges within which combinations count.
+"""The shape of a derived stream for one reader: its columns, a filter, and the ranges within which combinations count.
 
-The producer applies it before it writes, so that only what the reader needs travels. Every derived row has the event
-times of the rows inside as columns; a shape names them with its ranges.
+The producer applies the shape before it writes, so that only rows and columns that the reader needs are sent. Every
+derived row has the event times of its parts as columns; a shape has a range for each of these columns.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from anabranch.plan.join_graph import Part
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns that a reader takes, event times included, and the rows: by filter and by range."""
+    """The columns for a reader, including event times, and the filter and ranges that select its rows."""
 
     columns: tuple[str, ...]
     parts: tuple[Part, ...]
     filter: Expr | None = None
-    """Over columns of the producer's rows; their relation does not matter."""
+    """A condition on columns of the producer's rows; the relations of its columns are ignored."""
 
     def of(self, rows: pa.Table, until: int = 2 * FOREVER - 1) -> tuple[pa.Table, int | None]:
-        """The rows that the reader takes and their largest newest time; none that is as new as `until`."""
+        """Returns the reader's rows with a newest time below `until`, and the largest of their newest times."""
         newest, valid = times(rows, self.parts)
         valid &= newest < until
         if self.filter is not None:
@@ -46,7 +46,7 @@ class Shape:
 
 
 def times(rows: pa.Table, parts: tuple[Part, ...]) -> tuple[Int64Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """The newest time of each combination, and whether it lies within all ranges."""
+    """Returns the newest time of each combination, and whether it lies within all ranges."""
     inside = [to_numpy(_flat(rows.column(part.time))) for part in parts]
     newest: Int64Array = np.maximum.reduce(inside)
     deadline = np.minimum.reduce([time + part.range for time, part in zip(inside, parts, strict=True)])
@@ -54,7 +54,7 @@ def times(rows: pa.Table, parts: tuple[Part, ...]) -> tuple[Int64Array, np.ndarr
 
 
 def oldest(rows: pa.Table, parts: tuple[Part, ...]) -> Int64Array:
-    """The oldest time in each combination."""
+    """Returns the oldest time in each combination."""
     found: Int64Array = np.minimum.reduce([to_numpy(_flat(rows.column(part.time))) for part in parts])
     return found
 

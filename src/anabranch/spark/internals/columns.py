@@ -76,7 +76,7 @@ def _call(node: Any) -> str:
 
 
 def _is_compound(node: Any) -> bool:
-    """True if a text needs parentheses beside an operator."""
+    """Returns True if a text needs parentheses as an operand."""
     kind = node.getClass().getSimpleName()
     return kind == "SqlExpression" or (
         kind == "UnresolvedFunction" and node.functionName() in {*_INFIX, *_BEFORE, "in"}

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Returns the view of the driver's JVM, by which the calls of this package reach Spark's classes."""
+    """Returns py4j's view of the driver's JVM, which gives access to Spark's classes."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return jvm
@@ -35,13 +35,13 @@ def hadoop_settings(spark: SparkSession) -> Any:
 def has_context() -> bool:
     """Returns whether this process has a Spark context.
 
-    Without the attribute, no session opens: a JVM that the user started must not be taken for ours.
+    Without the attribute, no session opens, because a JVM started by the user could not be distinguished from ours.
     """
     return SparkContext._active_spark_context is not None
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Returns whether the context has ended. Callers take an error for yes."""
+    """Returns whether the context has ended. Callers treat an error as True."""
     context: Any = spark.sparkContext
     return bool(context._jsc.sc().isStopped())
 
@@ -64,7 +64,7 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 
 def fix_environment(rows: RDD[Any]) -> None:
-    """Makes the Java side of an RDD now, with the current environment of workers.
+    """Creates the Java side of an RDD now, with the current environment of workers.
 
     Without it, the workers that are started early do not serve SQL, and the first batch starts others.
     """

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -33,11 +34,7 @@ def deliver(
     results the workers write. The frame of a single query has its result columns; the frame of named queries has a
     struct column per query.
     """
-    writers: dict[str, WorkerWriter] = {}
-    for name, sink in sinks.items():
-        with named_failure(sink.title, batch.number):
-            if (writer := sink.stage(batch)) is not None:
-                writers[name] = writer
+    writers = _staged(sinks, batch)
     is_alone = ALONE in sinks
     frame = compute(writers)
     readers = {name: sink for name, sink in sinks.items() if name not in writers}
@@ -54,6 +51,35 @@ def deliver(
             for name, sink in readers.items():
                 with named_failure(sink.title, batch.number):
                     sink.write(frame if is_alone else _of_query(frame, name), batch)
+    _publish(sinks, batch)
+
+
+def deliver_tables(
+    sinks: Mapping[str, Sink],
+    batch: Batch,
+    compute: Callable[[Mapping[str, WorkerWriter]], Mapping[str, pa.Table]],
+) -> None:
+    """Writes and publishes one batch whose other results `compute` returns as tables, by query."""
+    writers = _staged(sinks, batch)
+    tables = compute(writers)
+    for name, sink in sinks.items():
+        if name not in writers:
+            with named_failure(sink.title, batch.number):
+                sink.take(tables[name], batch)
+    _publish(sinks, batch)
+
+
+def _staged(sinks: Mapping[str, Sink], batch: Batch) -> dict[str, WorkerWriter]:
+    """Prepares the sinks; returns the writers of those whose results the workers write."""
+    writers: dict[str, WorkerWriter] = {}
+    for name, sink in sinks.items():
+        with named_failure(sink.title, batch.number):
+            if (writer := sink.stage(batch)) is not None:
+                writers[name] = writer
+    return writers
+
+
+def _publish(sinks: Mapping[str, Sink], batch: Batch) -> None:
     for sink in sinks.values():
         with named_failure(sink.title, batch.number):
             sink.publish(batch)

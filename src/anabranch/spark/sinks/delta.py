@@ -29,7 +29,7 @@ try:
     import deltalake
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
-    pass  # `open_delta` says so
+    pass  # `open_delta` raises the error
 
 
 class DeltaLakeTable:

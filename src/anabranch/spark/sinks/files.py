@@ -1,4 +1,8 @@
-"""Files of any format that Spark writes, replaced per batch."""
+"""Files of any format that Spark writes.
+
+Invariant: a repeated batch replaces its own files and no others. Limit: a reader may see a part of the files of a batch
+while it is published.
+"""
 
 from __future__ import annotations
 

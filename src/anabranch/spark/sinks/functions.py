@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.lang.schema import Schema
+from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.sinks.sink import Batch, Sink
 
 
@@ -32,6 +35,7 @@ class ForeachBatchSink(Sink):
 class ConsoleSink(Sink):
     """Prints the first rows of each batch on standard output."""
 
+    spark: SparkSession
     rows: int = 20
     truncate: bool = True
 
@@ -42,6 +46,14 @@ class ConsoleSink(Sink):
     @property
     def is_lasting(self) -> bool:
         return False
+
+    @property
+    def takes_tables(self) -> bool:
+        return True
+
+    def take(self, rows: pa.Table, batch: Batch) -> None:
+        shown = rows.slice(0, self.rows + 1)
+        self.write(self.spark.createDataFrame(shown, to_spark(Schema.from_arrow(shown.schema))), batch)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         print(f"-------- batch {batch.number} --------")  # noqa: T201

@@ -105,6 +105,10 @@ class LakeSink(Sink):
     def begin(self) -> None:
         _ = self.folder
 
+    @property
+    def workers_write(self) -> bool:
+        return True
+
     def stage(self, batch: Batch) -> StagedFile:
         staging = self.folder.stage(batch.number, batch.query_id)
         return StagedFile(staging, self._form, self.table.partitions)

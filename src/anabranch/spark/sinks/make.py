@@ -67,7 +67,7 @@ def _memory(request: SinkRequest) -> Sink:
 
 def _console(request: SinkRequest) -> Sink:
     options = request.sink.options
-    return ConsoleSink(console_rows(options), options.get("truncate", "true").lower() == "true")
+    return ConsoleSink(request.spark, console_rows(options), options.get("truncate", "true").lower() == "true")
 
 
 def _files(request: SinkRequest) -> Sink:

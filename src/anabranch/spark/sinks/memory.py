@@ -48,8 +48,15 @@ class MemorySink(Sink):
             if not self._parts:
                 self._spark.createDataFrame([], self._spark_schema).createOrReplaceTempView(self.name)
 
+    @property
+    def takes_tables(self) -> bool:
+        return True
+
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        self._written = frame.toArrow().cast(self._schema)
+        self.take(frame.toArrow(), batch)
+
+    def take(self, rows: pa.Table, batch: Batch) -> None:
+        self._written = rows.cast(self._schema)
 
     def publish(self, batch: Batch) -> None:
         rows, is_replay = self._written, batch.number in self._batches

@@ -9,6 +9,9 @@ For every batch `deliver` calls, in this order:
 Invariant: publishing a batch again replaces the earlier attempt, so a batch replayed after a crash leaves the rows of
 one batch. An error in any method leaves the batch uncommitted; the restarted query replays the batch.
 
+In real-time mode, results that the workers do not write reach the driver as an Arrow table; a sink that `takes_tables`
+gets `take` instead of `write`, and any other one whose workers do not write is refused.
+
 Limit: a concurrent reader may see a part of the batch being published. Sinks over append-only Spark writers are
 at-least-once for the one batch that a crash interrupts.
 """
@@ -22,6 +25,7 @@ from anabranch.errors import InvariantBroken
 from anabranch.spark.sinks.workers import WorkerWriter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -64,6 +68,16 @@ class Sink(Protocol):
         """
         return False
 
+    @property
+    def workers_write(self) -> bool:
+        """True when `stage` returns a writer for every batch."""
+        return False
+
+    @property
+    def takes_tables(self) -> bool:
+        """True when the sink has the method `take`."""
+        return False
+
     def begin(self) -> None:
         """Runs once, after the query has started and before its first batch is published."""
         return
@@ -75,6 +89,10 @@ class Sink(Protocol):
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Writes the results of a batch. Sinks whose workers write do not implement it."""
         raise InvariantBroken(f"sink {self.title} neither writes frames nor has its workers write", detail=f"{batch}")
+
+    def take(self, rows: pa.Table, batch: Batch) -> None:
+        """Writes the results of a batch that are in the driver's memory."""
+        raise InvariantBroken(f"sink {self.title} takes no tables", detail=f"{batch}")
 
     def publish(self, batch: Batch) -> None:
         """Makes the written results of a batch visible; replaces an earlier attempt at the batch."""

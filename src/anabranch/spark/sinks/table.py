@@ -1,4 +1,8 @@
-"""A table of Spark's catalog."""
+"""A table of Spark's catalog, written by Spark.
+
+Invariant: the columns of the table are those of the query. Limit: only tables in a file format replace a repeated
+batch; rows are appended to all others.
+"""
 
 from __future__ import annotations
 

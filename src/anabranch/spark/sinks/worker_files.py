@@ -140,6 +140,10 @@ class WorkerFileSink(Sink):
     def place(self) -> str:
         return self.folder.place
 
+    @property
+    def workers_write(self) -> bool:
+        return True
+
     def stage(self, batch: Batch) -> StagedFile:
         return StagedFile(self.folder.stage(batch.number, batch.query_id), self.form)
 

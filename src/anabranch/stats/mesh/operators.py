@@ -77,10 +77,11 @@ def check_needs(needs: Needs, operators: tuple[str, ...]) -> None:
     if left := sorted(set(range(len(needs))) - done):
         raise StatisticsError(
             f"operator '{operators[left[0]]}' can never come",
-            detail="an operator that must come before it waits for it, or does not exist",
-            hint="let it need operators that can come without it",
+            detail="the operators that must precede it depend on it, or do not exist",
+            hint="remove the cycle from the precedence, or give an alternative set of operators",
         )
 
 
 def may_come(needed: tuple[frozenset[int], ...], done: set[int]) -> bool:
+    """Returns True if an operator with these alternative sets of predecessors may follow the operators in `done`."""
     return not needed or any(alternative <= done for alternative in needed)

@@ -1,4 +1,8 @@
-"""Operator profiles: sampled rows of one relation with their operator matrix, from an engine to a mesh search."""
+"""Operator profiles: sampled rows of one relation with their operator matrix, sent from an engine to a mesh search.
+
+Invariant: `from_json(to_json())` is the same profile. Limit: a profile has all its sampled rows, so it is sent only on
+request.
+"""
 
 from __future__ import annotations
 

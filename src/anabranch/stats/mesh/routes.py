@@ -1,4 +1,8 @@
-"""Counts of the routes of a mesh in one step: rows, results, and rows in and out of each operator."""
+"""Counts of the routes of a mesh in one step: rows, results, and rows in and out of each operator.
+
+Counts are exact, and sums over steps or slots are sums of counts. Limit: for an open step, only the rows after all of
+its operators are comparable between steps, because their order varies.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Replaces Hadoop's local file system in the driver's JVM by one that costs a micro-batch less.
+"""Replaces Hadoop's local file system in the driver's JVM by one with less work per micro-batch.
 
-*Permissions.* Without Hadoop's native library, every file created on a local disk gets its permissions from a forked
-`chmod`. Spark creates a file per source and two more for every micro-batch, and waits for each fork. `LocalFiles` sets
-the same permissions by a call of Java. Janino, which Spark ships, compiles it in the JVM.
+*Permissions.* Without Hadoop's native library, Hadoop sets the permissions of every new file on a local disk with a
+forked `chmod`. Spark creates a file per source and two more for every micro-batch, and waits for each fork.
+`LocalFiles` sets the same permissions with Java's file API. Janino, which Spark ships, compiles the class in the JVM.
 
 *Origins of settings.* Every scan of files sends about a thousand Hadoop settings to its tasks, each with the name of
 the file it was read from. Only messages use these names, so they are cleared.
 
 *Known files.* A `Listing` (`new_files`) may leave out files that its caller would ignore; other listings are complete.
 
-Invariant: files, permissions and settings are those that there would be without it. If a class is not as expected,
-nothing is changed.
+Invariant: files, permissions and settings are the same as without the patch. If a class is not as expected, nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -133,17 +133,17 @@ _at_work = Lock()
 
 
 def replace_local_files(spark: SparkSession) -> None:
-    """Applies the patch once for each JVM, if the session allows it; streams that start later have the benefit."""
+    """Applies the patch once for each JVM, if the session allows it; it affects streams that start later."""
     if not are_on(spark):
         return
-    with _at_work, suppress(Py4JError, TypeError):  # then micro-batches are as slow as they would be without
+    with _at_work, suppress(Py4JError, TypeError):  # the patch is optional
         settings = hadoop_settings(spark)
         _forget_sources(settings)
         _take_over(spark, settings)
 
 
 def local_files(spark: SparkSession) -> JavaObject | None:
-    """The object of ours that Hadoop has for local files; None where it has another."""
+    """Returns the `LocalFiles` object that Hadoop uses for local files; None if it uses another class."""
     jvm = jvm_of(spark)
     files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(LOCAL), hadoop_settings(spark))
     raw = files.getRaw() if hasattr(files, "getRaw") else None
@@ -151,7 +151,7 @@ def local_files(spark: SparkSession) -> JavaObject | None:
 
 
 def compiled(spark: SparkSession, name: str, source: str, above: JavaObject) -> JavaObject:
-    """A class compiled in the driver's JVM, which sees what the loader of the object's class sees."""
+    """Compiles a class in the driver's JVM and returns it; its parent class loader is that of the object `above`."""
     jvm = jvm_of(spark)
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(above.getClass().getClassLoader())

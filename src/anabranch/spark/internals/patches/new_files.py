@@ -1,15 +1,17 @@
-"""Shortens the listings of Spark's file sources, so that a trigger costs the new files and not the whole folder.
+"""Shortens the listings of Spark's file sources, so that their cost depends on new files and not on the whole folder.
 
-Spark finds the new files of a stream by listing its whole folder, with five disk calls for each file, and drops those
-that it has read before. With this patch the source itself says which names it has seen; a listing reads the names of
-the folder once and looks at each new file. The source also lists its own log after each micro-batch to delete old
-entries; it is shown the oldest few.
+Spark finds the new files of a stream by listing its whole folder, with five disk calls for each file, and ignores those
+that it has already read. With this patch, a listing reads the names of the folder once, asks the source which names it
+has seen, and reads the status of new files only. The source also lists its own log after each micro-batch to delete old
+entries; that listing has only the oldest entries.
 
-Invariant: a micro-batch has the files that it would have. Names are left out only while the thread holds the lock of
-the source that lists, and only names that this source would drop next. Every other listing is complete. Entries of a
+Invariant: a micro-batch has the same files as without the patch. Names are left out only while the thread holds the
+lock of the listing source, and only names that this source would ignore. Every other listing is complete. Entries of a
 log are left out only for the call that deletes old entries.
+
 Limit: folders on local disks, without subfolders and without patterns in their paths. If a class of Spark is not as
-expected, nothing is changed."""
+expected, nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from anabranch.spark.internals.patches.local_files import compiled, local_files
 from anabranch.spark.internals.queries import file_sources
 
 OLDEST = 16
-"""Files of its log that a source is shown when it deletes old ones; it writes one for each micro-batch."""
+"""The number of log files in the listing by which a source deletes old ones; it writes one for each micro-batch."""
 NEW_FILES, OLD_LOGS = "anabranch.NewFiles", "anabranch.OldLogs"
 JAVA = """
 package anabranch;
@@ -172,9 +174,9 @@ _at_work = Lock()
 
 
 def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[Any, Any]]:
-    """Lets the file sources of a running query list new files only, if the session allows it.
+    """Makes the file sources of a running query list only new files, if the session allows patches.
 
-    Returns the two listings of each source: of its folder, and of its log.
+    Returns the two listings of each source: that of its folder and that of its log.
     """
     told = list[tuple[Any, Any]]()
     if not are_on(spark):
@@ -199,7 +201,7 @@ def _private(source: Any, name: str) -> Any:
 
 
 def _made(spark: SparkSession, files: Any, name: str, java: str, *values: Any) -> Any:
-    """An object of a class that is compiled once for each JVM: py4j confuses two classes of one name."""
+    """Creates an object of a class that is compiled once for each JVM, because py4j confuses classes of one name."""
     classes = files.classes()
     if classes.get(name) is None:
         classes.put(name, compiled(spark, name, java, files))
