@@ -42,7 +42,8 @@ def candidates(
         # In its place or beside the values there.
         ends = (_LEAST, 1) if ranking.nulls_first[0] else (_GREATEST, 0)
         keys = np.where(missing[0] == ends[1], keys, ends[0])
-    found: BoolArray = _pass(groups, np.ascontiguousarray(keys), count, ranking.rows)
+    # Compiled code does not accept the read-only memory of Arrow.
+    found: BoolArray = _pass(groups, np.require(keys, requirements=["C", "W"]), count, ranking.rows)
     return found
 
 
