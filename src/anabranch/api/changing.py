@@ -107,7 +107,8 @@ class RunningSet:
         """Ends Spark's query, converts the checkpoint and restarts."""
         with handle.leaving() as (query, runner):
             assert isinstance(runner, RunningQueries)
-            refuse_change(self.run.queries, wanted.queries, runner.manifest)
+            if convert is None:
+                refuse_change(self.run.queries, wanted.queries, runner.manifest)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)

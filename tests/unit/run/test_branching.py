@@ -40,6 +40,9 @@ def test_a_take_over_is_finished_by_the_same_steps(tmp_path: Path) -> None:
     old, wanted = Store(str(tmp_path / "old")), queries(NEW)
     times = [finish(old, queries(OLD), earliest(store.latest(), since=0)) for _ in range(2)]
     assert times == [2_000_001, 2_000_001]
+    with pytest.raises(ForeignCheckpoint, match="cannot be taken over") as caught:
+        evolved(tmp_path / "old", NEW)
+    assert "a branch takes over from these queries" in (caught.value.detail or "")
     for _ in range(2):
         entry = branch_of(store)
         assert entry is not None

@@ -36,8 +36,7 @@ class Bet:
     """The cost of the migration and of the one back."""
 
     def total(self, seconds: float, unnoticed: float) -> float:
-        """Returns the total cost if the statistics last for `seconds` and their reversal is undetected for `unnoticed`.
-        """
+        """Returns the total cost if the statistics last for `seconds` and their reversal is undetected for `unnoticed`."""
         return self.now * seconds + self.way + self.before * unnoticed
 
     def pays_after(self, staying: Bet, unnoticed: float) -> float:

@@ -159,8 +159,7 @@ class Link(Protocol):
         ...
 
     def cut(self, until: int) -> bool:
-        """Ends the rows of the link before an event time; returns False, without effect, if later rows were appended.
-        """
+        """Ends the rows of the link before an event time; returns False, without effect, if later rows were appended."""
         ...
 
     def until(self) -> int | None:
