@@ -188,7 +188,7 @@ class History:
     # --- what happened ------------------------------------------------------------------------------------------------
 
     def after(self, seen: Observation) -> History:
-        """Returns the history after a batch; batches with a plan change in progress are not kept, since they mix plans."""
+        """Returns the history after a batch; batches with a plan change in progress are not kept."""
         if seen.is_migrating:
             return replace(self.forgetting(), since=Since(), is_cooling=True)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
@@ -210,7 +210,7 @@ class History:
         )
 
     def forgetting(self) -> History:
-        """Returns the history without the recent batches, because counts apply to one plan only; keeps the statistics."""
+        """Returns the history without the counts of recent batches, which apply to one plan; keeps the statistics."""
         return replace(self, known=self.statistics, recent=(), trend=self.trend.restarted(), routes=RouteTrend())
 
     def spread(self, partitioning: Partitioning | None) -> History:
@@ -276,7 +276,7 @@ class History:
 
     @cached_property
     def is_settled(self) -> bool:
-        """True if the two halves of the recent batches have similar statistics, or a decision has waited long enough."""
+        """True if both halves of the recent batches have similar statistics, or a decision has waited long enough."""
         earlier, later = self._halves
         if not _seconds(earlier) or not _seconds(later) or self.unsettled >= self.remember:
             return True

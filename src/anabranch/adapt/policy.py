@@ -178,7 +178,7 @@ class DataDriven:
             return None
         if math.isinf(factor):
             # Some number is new or missing, because the plan counts other joins than the previous one.
-            return Reason("interval", "other statistics are measured than before")
+            return Reason("interval", "the plan measures other statistics than at the last decision")
         return Reason("statistics", f"statistics changed by a factor of {factor:.3g}")
 
 

@@ -324,7 +324,7 @@ class QuerySteering:
                 raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")
 
     def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
-        """Returns the new plan of each slot with a strategy that supports the change; raises an error if there is none."""
+        """Returns the new plan of each slot with a strategy that supports the change, or raises an error."""
         check_plan(plan, self._query.graph, self._query.merging)
         self._require_slots(slots)
         return {

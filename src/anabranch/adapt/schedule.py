@@ -36,7 +36,9 @@ class ScheduledMove:
         if not isinstance(self.groups, int):
             return table.moved(self.groups, self.to)
         if self.sender is None:
-            raise PlanError(f"{self.groups} groups are to move, from no slot", hint="name the slot that has them: from")
+            raise PlanError(
+                f"{self.groups} groups are to move, from no slot", hint="name the slot that has them in 'from'"
+            )
         return table.moved(table.groups_of(self.sender)[: self.groups], self.to)
 
 

@@ -77,7 +77,7 @@ class Stability:
 
     @property
     def odds(self) -> float:
-        """The assumed probability that the previous statistics return: one half until enough phases have ended, then 1."""
+        """The assumed probability that the previous statistics return: 0.5 until enough phases have ended, then 1."""
         return 1.0 if len(self.phases) > ENOUGH else 0.5
 
     @property

@@ -46,7 +46,7 @@ def code_of(queries: QuerySet, value: Any, key: str | None = None) -> tuple[str,
             hint=f"its values are of type {chosen.type}",
         ) from error
     if values.null_count:
-        raise PlanError(f"key '{chosen}' is never NULL where rows join", hint="name a value")
+        raise PlanError(f"key '{chosen}' is never NULL in a join", hint="give a value")
     return chosen.name, int(key_codes(values, chosen.type)[0])
 
 
@@ -54,7 +54,7 @@ def _chosen(known: tuple[KeyClass, ...], key: str | None) -> KeyClass:
     texts = [str(expression) for each in known for _, expression in each.members]
     if not known:
         raise PlanError(
-            "the query compares no keys, so there is none to split", hint="rows are spread by hashes already"
+            "the query compares no keys, so there is none to split", hint="rows are spread over slots by hash already"
         )
     if key is None:
         if len(known) > 1:

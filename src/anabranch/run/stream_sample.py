@@ -154,7 +154,7 @@ def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]
         try:
             read[stream] = sample.read(wanted, _event_time(wide, stream))
         except Exception as error:  # a sample must not end a run; the run reports an unreadable source itself
-            _log.warning("stream '%s' could not be sampled, so nothing is known of it: %s", stream, error)
+            _log.warning("stream '%s' could not be sampled, so its statistics are unknown: %s", stream, error)
     return [_sample_of(query, as_wide, read) for query, as_wide in zip(queries, wide, strict=True)]
 
 
@@ -194,7 +194,7 @@ def _sample_of(query: Query, wide: Query, read: Mapping[str, SampledRows]) -> Sa
                 passing[relation.name] = _in_time_order(relation_batch(relation, layout, found.rows))
                 stretches[relation.name] = _stretch(found, relation, len(passing[relation.name]))
     except AnabranchError as error:
-        _log.warning("the streams could not be sampled, so nothing is known of them: %s", error)
+        _log.warning("the streams could not be sampled, so their statistics are unknown: %s", error)
         return Sample()
     if not stretches:
         return Sample()

@@ -191,8 +191,8 @@ def refuse_what_arrow_cuts(table: pa.Table) -> None:
         if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:
             raise HostError(
                 f"one slot has {column.nbytes:,} bytes of texts or lists to take at once, more than {MOST_BYTES:,}",
-                detail="they are of one micro-batch, or of the state that a restart rebuilds",
-                hint="let the sources give fewer rows at a time (maxFilesPerTrigger, …), or use more slots",
+                detail="they belong to one micro-batch, or to the state that a restart rebuilds",
+                hint="limit the rows of a batch at the sources (maxFilesPerTrigger, …), or use more slots",
             )
 
 

@@ -36,7 +36,7 @@ class Bet:
     """The cost of the migration and of the one back."""
 
     def total(self, seconds: float, unnoticed: float) -> float:
-        """Returns the total cost if the statistics last for `seconds` and their reversal is undetected for `unnoticed`."""
+        """Returns the cost if the statistics last for `seconds` and their reversal is undetected for `unnoticed`."""
         return self.now * seconds + self.way + self.before * unnoticed
 
     def pays_after(self, staying: Bet, unnoticed: float) -> float:
@@ -64,8 +64,8 @@ class Weighed:
     def reason(self, stability: Stability, otherwise: str) -> str:
         """Returns the reason to stay although the bet passed the gate."""
         return (
-            f"would be a loss if the streams changed again soon: they have stayed for {stability.lasted:.3g} s, "
-            f"after {self.wait:.3g} s it pays; otherwise: {otherwise}"
+            f"would not pay back if the streams changed again soon: the phase has lasted {stability.lasted:.3g} s, "
+            f"and the change pays after {self.wait:.3g} s; otherwise: {otherwise}"
         )
 
 

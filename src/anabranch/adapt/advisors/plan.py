@@ -104,7 +104,7 @@ class PlanAdvisor:
             proposed_cost=weighing.price(found.plan),
             origin="optimizer",
             price=None,
-            reason="the plan in force is the best that is known",
+            reason="the running plan is the best one known",
             statistics=known,
             rivals=found.others[:MOST_RIVALS],
         )

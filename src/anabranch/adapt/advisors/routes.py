@@ -81,7 +81,7 @@ class RouteAdvisor:
         """Returns a reason of its own: the schedule, drift of the routes, or a mesh that costs more than expected."""
         if isinstance(plan, Mesh):
             if self._broken(history, plan) is not None:
-                return Reason("routes", "the mesh costs more than it promised")
+                return Reason("routes", "the mesh costs more than expected")
             drift = history.routes.drift(plan)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
@@ -200,7 +200,7 @@ class RouteAdvisor:
             proposed_cost=Resources(proposed, flow.state_bytes, flow.results),
             origin="search",
             price=AT_ONCE,
-            reason="the routes at work are the best that are known",
+            reason="the running routes are the best ones known",
             statistics=Knowledge(rates=flow.rates, batch=flow.batch),
         )
         if str(plan) == str(best):

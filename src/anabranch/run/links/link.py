@@ -142,7 +142,7 @@ class Link(Protocol):
     def entries(self, after: int, to: int) -> list[Entry]:
         """Returns the entries of the batches from `after` (exclusive) to `to`.
 
-        Raises LinkClosed if the link is closed, and LinkError if an entry is missing.
+        If an entry is missing, raises LinkClosed for a closed link and LinkError otherwise.
         """
         ...
 
@@ -159,7 +159,7 @@ class Link(Protocol):
         ...
 
     def cut(self, until: int) -> bool:
-        """Ends the rows of the link before an event time; returns False, without effect, if later rows were appended."""
+        """Ends the rows before an event time; returns False, without effect, if later rows were appended."""
         ...
 
     def until(self) -> int | None:
