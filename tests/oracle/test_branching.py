@@ -65,7 +65,7 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
     assume(old.text != new.text)
     name, make, over = "q" if named else ALONE, _host_with(tables), partial(expected, beside=tables, whole=rows.tables)
     originals, wanted = set_of({name: old}), set_of({name: new})
-    batches: list[Batch] = data.draw(batch_cuts(rows, least=4), "batches")
+    batches: list[Batch] = [*data.draw(batch_cuts(rows, least=4), "batches")]
     began, taken = sorted(data.draw(st.integers(1, len(batches) - 1), "batch") for _ in range(2))
     seen = data.draw(st.integers(began, taken), "batches that the branch has had")
     with tempfile.TemporaryDirectory() as main, tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from anabranch.pytest import Row, Stream, Table, factory
 
 PAGE = (Path(__file__).parents[2] / "docs/recipes.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
-SOURCES = {
+SOURCES: Mapping[str, Stream | Table] = {
     "impressions": Stream("ts timestamp, id bigint, ad string"),
     "clicks": Stream("ts timestamp, id bigint, campaign string"),
     "prices": Stream("ts timestamp, symbol string, price double"),
@@ -51,7 +51,7 @@ def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def test_a_recipe(number: int) -> None:
     text = QUERIES[number]
     sources = {name: each for name, each in SOURCES.items() if name in text}
-    query = factory()(text, **sources)
+    query = factory()(text, plan=None, **sources)
     found = query.batch(**{name: rows for name, rows in ROWS.items() if name in sources})
     found += query.end()
     assert sorted(map(plain, found), key=repr) == EXPECTED[number]
