@@ -43,8 +43,11 @@ SETTINGS = {
 MODULES: dict[System, str] = {
     "ours": "ours",
     "ours-delta": "ours",
+    "ours-kafka": "ours",
     "ours-real-time": "ours",
     "native": "spark_native",
+    "native-kafka": "spark_native",
+    "native-json": "spark_native",
     "native-rocksdb": "spark_native",
     "native-our-jvm": "spark_native",
     "count": "plain_count",

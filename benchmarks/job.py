@@ -25,7 +25,18 @@ from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
 System = Literal[
-    "ours", "ours-delta", "ours-real-time", "native", "native-rocksdb", "native-our-jvm", "count", "pass", "flink"
+    "ours",
+    "ours-delta",
+    "ours-kafka",
+    "ours-real-time",
+    "native",
+    "native-rocksdb",
+    "native-our-jvm",
+    "native-kafka",
+    "native-json",
+    "count",
+    "pass",
+    "flink",
 ]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"

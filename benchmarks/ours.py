@@ -8,6 +8,7 @@ from anabranch.api import Session
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.session import recommended_configuration
 from benchmarks.job import Job
+from benchmarks.kafka_streams import disorder
 from benchmarks.spark_native import streams
 from benchmarks.workloads import TableJoin
 
@@ -20,7 +21,7 @@ def start(spark: SparkSession, job: Job) -> QueryHandle:
     """Starts the workload's query over its files."""
     session = Session(spark)
     for stream, frame in zip(job.workload.streams, streams(spark, job), strict=True):
-        session.register(stream.name, frame, event_time="ts", watermark="0 seconds")
+        session.register(stream.name, frame, event_time="ts", watermark=disorder(job))
     if isinstance(job.workload, TableJoin):
         session.table("facts", spark.read.parquet(str(job.source / job.workload.table.name)))
     return (

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 
-from benchmarks import latency, real_time, user_scenarios
+from benchmarks import kafka_scenarios, latency, real_time, user_scenarios
 from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
@@ -370,6 +370,7 @@ SCENARIOS = (
     Scenario("curve-spark-batch", "triggers on Spark over rows a micro-batch", curve("spark-batch")),
     Scenario("curve-spark-age", "triggers on Spark over the micro-batches since the start", curve("spark-age")),
     *user_scenarios.SCENARIOS,
+    *kafka_scenarios.SCENARIOS,
     *latency.SCENARIOS,
     *real_time.SCENARIOS,
     Scenario("flink-w3", "W3 as CSV against Flink's interval joins (`make bench-flink`)", flink_w3, only_named=True),

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.spark.jvm import driver_options
 from benchmarks.arrow_source import FORMAT, ArrowFiles
 from benchmarks.job import Job
+from benchmarks.kafka_streams import disorder, texts, topic
 from benchmarks.workloads import LeftJoins, Stream, TableJoin, Workload
 
 ROCKSDB = {
@@ -57,7 +58,7 @@ def query(spark: SparkSession, job: Job) -> DataFrame:
     if isinstance(job.workload, TableJoin):
         facts = spark.read.parquet(str(job.source / job.workload.table.name)).withColumnRenamed("p", "p1")
         return frames[0].withColumnRenamed("p", "p0").join(facts, "k").select("p0", "p1")
-    return joined(job.workload, frames)
+    return joined(job.workload, frames, disorder(job))
 
 
 def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
@@ -66,6 +67,10 @@ def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
 
 
 def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
+    if job.system.endswith("-kafka"):
+        return topic(spark, job, stream)
+    if job.system.endswith("-json"):
+        return texts(spark, job, stream)
     reader, path = spark.readStream.schema(stream.spark_schema), str(job.source / stream.name)
     if job.workload.form == "arrow":
         spark.dataSource.register(ArrowFiles)
@@ -80,10 +85,10 @@ def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
     return numbers.withColumn("ts", F.timestamp_millis("ts"))
 
 
-def joined(workload: Workload, frames: list[DataFrame]) -> DataFrame:
+def joined(workload: Workload, frames: list[DataFrame], allowed: str = "0 seconds") -> DataFrame:
     """The workload's query as a chain of two-way joins; columns carry the number of their relation."""
     relations = [
-        frame.select([F.col(name).alias(f"{name}{i}") for name in frame.columns]).withWatermark(f"ts{i}", "0 seconds")
+        frame.select([F.col(name).alias(f"{name}{i}") for name in frame.columns]).withWatermark(f"ts{i}", allowed)
         for i, frame in enumerate(frames)
     ]
     whole = relations[0]

@@ -11,9 +11,10 @@ an output rate is one over that.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from anabranch.mesh.search import (
     anneal,
     exhaustive,
     improve,
+    merge_down,
     start_solution,
 )
 from anabranch.mesh.training import condense, training_set
@@ -48,6 +50,9 @@ FREE: Needs = ((),) * PROBES
 COSTS = MeshCosts(test=0.01, route=0.01)
 OPTIMUM = "Opt-QM"
 SEARCHES: dict[str, Search] = {"II-QM": improve, "SA-QM": anneal}
+MERGE = "merge"
+COMPARED: dict[str, Search] = {**SEARCHES, MERGE: lambda space, start, rng, stop: merge_down(space, start)}
+"""The paper's heuristics, and the search that the product uses."""
 NAMES: dict[Start, str] = {
     "route": "route-driven",
     "each": "extreme-N",
@@ -129,55 +134,61 @@ class Searched:
     cost: float
     ratio: float
     seconds: float
+    start: Start | None = "route"
 
 
 def measure_quality(setting: Setting) -> list[Searched]:
-    """The optimum and both heuristics, in several worlds and sizes."""
+    """The optimum, both heuristics and the product's search, from all starts, in several worlds and sizes."""
     sizes = (4, 7, 10) if setting.quick else tuple(range(4, 11))
     found: list[Searched] = []
     for world in worlds(3 if setting.quick else 8, setting.seed):
         for size in sizes:
             space = world.learner(size).space
             optimum, seconds = _timed(lambda space=space: exhaustive(space))  # type: ignore[misc]
-            found.append(Searched(world.seed, size, OPTIMUM, optimum.cost, 1.0, seconds))
-            for name, search in SEARCHES.items():
+            found.append(Searched(world.seed, size, OPTIMUM, optimum.cost, 1.0, seconds, None))
+            for (name, search), start in itertools.product(COMPARED.items(), STARTS):
                 rng = np.random.default_rng(world.seed)
                 afresh = Space(space.training, space.router, space.costs)
                 solution, seconds = _timed(
-                    lambda space=afresh, search=search, rng=rng: search(  # type: ignore[misc]
-                        space, start_solution(space, "route", rng), rng, Stop()
+                    lambda space=afresh, search=search, rng=rng, start=start: search(  # type: ignore[misc]
+                        space, start_solution(space, start, rng), rng, Stop()
                     )
                 )
                 ratio = solution.cost / optimum.cost
-                found.append(Searched(world.seed, size, name, solution.cost, ratio, seconds))
+                found.append(Searched(world.seed, size, name, solution.cost, ratio, seconds, start))
     return found
 
 
 def present_quality(found: list[Searched]) -> Outcome:
     sizes = sorted({one.size for one in found})
 
-    def ratios(name: str, size: int | None = None) -> list[float]:
-        return [one.ratio for one in found if one.search == name and size in (None, one.size)]
+    def ratios(name: str, size: int | None = None, start: Start | None = "route") -> list[float]:
+        return [one.ratio for one in found if one.search == name and size in (None, one.size) and one.start == start]
+
+    def from_others(name: str) -> float:
+        return max((one.ratio for one in found if one.search == name and one.start is not None), default=1.0)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name in SEARCHES:
+        for name in COMPARED:
             axes.plot(sizes, [100 * (np.mean(ratios(name, size)) - 1) for size in sizes], marker="o", label=name)
         axes.axhline(5, color="grey", linestyle=":", label="target")
         axes.set(xlabel="training rows", ylabel="% above the optimum, mean", title="Heuristics against Opt-QM")
         axes.legend()
 
     words = [
-        f"{name} {np.mean(ratios(name)) - 1:+.2%} on average, {max(ratios(name)) - 1:+.2%} at worst"
-        for name in SEARCHES
+        f"{name} {np.mean(ratios(name)) - 1:+.2%} on average, {max(ratios(name)) - 1:+.2%} at worst, "
+        f"{from_others(name) - 1:+.2%} at worst from any start"
+        for name in COMPARED
     ]
     verdict = Verdict(
         "near-optimal meshes, without a figure; our own bar is 5 % on average for up to ten rows",
-        f"{'; '.join(words)} (costs of Equation 2, {len(ratios(OPTIMUM))} searches each, route-driven start)",
-        {f"{name} within 5 %": float(np.mean(ratios(name))) <= 1.05 for name in SEARCHES},
+        f"{'; '.join(words)} (costs of Equation 2, {len(ratios(MERGE))} searches each, route-driven start)",
+        {f"{name} within 5 %": float(np.mean(ratios(name))) <= 1.05 for name in COMPARED},
     )
-    columns = ("world", "training rows", "search", "cost", "of optimum", "CPU s")
-    return Outcome(columns, tuple(astuple(one) for one in found), draw, (verdict,))
+    columns = ("world", "training rows", "search", "cost", "of optimum", "CPU s", "start")
+    rows = tuple(astuple(replace(one, start=one.start or "")) for one in found)  # type: ignore[arg-type]
+    return Outcome(columns, rows, draw, (verdict,))
 
 
 # --- the size of the training set ------------------------------------------------------------------------------------

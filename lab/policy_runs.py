@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.adapt.policy import DataDriven, Periodic, RefinedMemoryDriven
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMemoryDriven
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.choice import choose
@@ -40,6 +40,7 @@ POLICIES: Mapping[str, Settings] = {
     AT_ONCE: Settings(foresight=False),
     "periodic": Settings(policy=Periodic()),
     "eager": Settings(policy=DataDriven(eager=True)),
+    "memory": Settings(policy=MemoryDriven()),
     "refined memory": Settings(policy=RefinedMemoryDriven()),
     PRODUCT: Settings(),
 }

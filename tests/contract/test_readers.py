@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +20,7 @@ from pyarrow import parquet
 from anabranch.cql import compile_query
 from anabranch.engine.ownership import needed_in
 from anabranch.lang.catalog import Catalog, StreamDeclaration
-from anabranch.lang.expr import Column
+from anabranch.lang.expr import Column, Expr
 from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.lang.window import BEFORE_ALL
 from anabranch.plan.partitioning import choose_partitioning
@@ -27,12 +30,15 @@ from anabranch.plan.text import parse
 from anabranch.run.files.form import Columns, Reading
 from anabranch.run.files.parquet import Parquet
 from anabranch.run.ingest import Ingest, Reader, cells_of, columns_to_read, merged, part
+from anabranch.run.kafka.ranges import KafkaForm, OffsetRange
 from anabranch.run.pieces import divided, pieces_of, shared
 from anabranch.run.rows import relation_batch
-from anabranch.run.side_output import SideOutputLayout
+from anabranch.run.side_output import UNDATED, SideOutputLayout
 from anabranch.run.slot import SlotTask
 from anabranch.run.wire import wire_layout
 from anabranch.spark.spark_rows import STREAM, ScannedStream, SparkRows
+from anabranch.testing.kafka_broker import Cluster, broker
+from tests.spark.stories import as_json
 
 COLUMNS = pa.schema(
     [("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(9, 2))]
@@ -129,11 +135,38 @@ def of_spark(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns]
     return SparkRows(streams), parts
 
 
+@cache
+def cluster() -> Cluster:
+    """A Kafka broker for this module; it ends with this process."""
+    several = ExitStack()
+    atexit.register(several.close)
+    return several.enter_context(broker({}))
+
+
+def of_kafka(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns], folder: Path) -> tuple[Reader, Parts]:
+    """Two tasks that read offsets of topics, with a partition for each table."""
+    readings, pieces = {}, []
+    for stream, several in tables.items():
+        topic = f"{folder.name}-{stream}"
+        cluster().ask("create", topic, len(several), 1)
+        form = KafkaForm({"bootstrap.servers": cluster().bootstrap}, COLUMNS)
+        made: dict[str, Expr] = {name: Column("stream", name, kind) for name, kind in wanted[stream].items()}
+        readings[stream] = Reading(form, made)
+        for partition, rows in enumerate(several):
+            cluster().send(topic, as_json(rows), partition=partition)
+            middle = len(rows) // 2
+            for start, stop in ((0, middle), (middle, len(rows))):
+                place = str(OffsetRange(topic, partition, start, stop))
+                pieces += pieces_of(stream, place, form.look_into(place, wanted[stream]))
+    return (reader := divided(pieces, readings, 2)), [[]] * len(reader.shares)
+
+
 READERS: dict[str, Maker] = {
     "all files": of_files(0),
     "one task of files": of_files(1),
     "tasks of files": of_files(3),
     "Spark": of_spark,
+    "Kafka": of_kafka,
 }
 
 
@@ -179,7 +212,11 @@ def test_each_row_is_read_once_and_is_in_the_slots_that_need_it(
         lost = intake.late.get(relation.name, 0), intake.ahead.get(relation.name, 0)
         outside = passing.times[~inside]
         assert lost == (int((outside < floor).sum()), int((outside >= floor).sum()))
+        assert intake.undated.get(relation.name, 0) == len(arrived) - len(times)
         rows = diverted.filter(pa.compute.equal(diverted["relation"], relation.name))
+        undated = rows.filter(pa.compute.equal(rows["reason"], UNDATED))
+        assert (len(undated), undated["event_time"].null_count) == (len(arrived) - len(times),) * 2
+        rows = rows.filter(pa.compute.not_equal(rows["reason"], UNDATED))
         assert sorted(rows["event_time"].cast(pa.int64()).to_pylist()) == sorted(outside.tolist())
         needed = needed_in(task.partitioning, relation.name, whole)
         for slot in range(slots):

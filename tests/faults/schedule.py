@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
-from anabranch.errors import AnabranchError, BundleError, MigrationError
+from anabranch.errors import AnabranchError, BundleError, InvariantBroken, MigrationError
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import Plan
@@ -37,11 +37,14 @@ from anabranch.testing.moves import SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+from tests.combinations.play import Refused, run_any
 from tests.oracle import sharing, test_derived, test_shared_joins
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", *strategy_names()])
 ORDERS = st.sampled_from([model for model in EXECUTION_MODELS if not model.rows_wait])
 _IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+TABLE = "table"
+"""The kind of schedule that draws entries of the table of combinations."""
 MOST_OPERATIONS = 40
 """About as many operations on files as a batch of a few slots does."""
 
@@ -62,13 +65,28 @@ class World:
 
 def run_schedule(data: st.DataObject) -> None:
     """Draws a schedule, runs it and compares every answer."""
-    kind = data.draw(st.sampled_from(sorted(WORLDS)), "kind")
+    kind = data.draw(st.sampled_from([*sorted(WORLDS), *[TABLE] * len(WORLDS)]), "kind")
+    if kind == TABLE:
+        _of_the_table(data)
+        return
     world = WORLDS[kind](data)
     event(f"kind: {kind}, {'with' if any(world.answers.values()) else 'without'} results")
     found = _run(data, world)
     for name, expected in world.answers.items():
         difference = describe_difference(expected, found[name])
         assert not difference, f"query '{name}' of kind '{kind}': {difference}"
+
+
+def _of_the_table(data: st.DataObject) -> None:
+    """Plays any entries of the table of combinations."""
+    try:
+        played = run_any(data)
+    except Refused as error:
+        if isinstance(error.error, InvariantBroken):
+            raise
+        event(f"refused: {error.error.message.split(chr(39))[0]}")
+        reject()
+    event(f"kind: {TABLE}, {'with' if played.results else 'without'} results")
 
 
 # --- what runs -------------------------------------------------------------------------------------------------------

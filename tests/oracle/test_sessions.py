@@ -14,7 +14,7 @@ from anabranch.errors import BundleError
 from anabranch.plan.query_set import together
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import FILTERS, SECOND, arrivals
+from anabranch.testing.strategies import FILTERS, SECOND, Arrivals, arrivals
 from tests.oracle.test_count_windows import run
 
 KEYS = ((), ("x",), ("s",), ("x", "s"), ("y", "d"), ("p",))
@@ -83,8 +83,8 @@ def test_the_naive_answer_agrees(data: st.DataObject) -> None:
 
 
 @given(rows=arrivals(2, most_rows=2))
-def test_sessions_run_alone(rows: object) -> None:
-    catalog = rows.catalog  # type: ignore[attr-defined]
+def test_sessions_run_alone(rows: Arrivals) -> None:
+    catalog = rows.catalog
     sessions = compile_query("SELECT COUNT(*) AS n FROM s0 [SESSION 1 SECOND]", catalog)
     with pytest.raises(BundleError, match="session"):
         together({"q": sessions, "r": compile_query("SELECT s1.x FROM s1", catalog)})

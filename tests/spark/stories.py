@@ -13,9 +13,11 @@ nothing is fed while they run (test_api.py, test_launch.py).
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -30,7 +32,10 @@ from anabranch.api import ContinuousQuery, Session
 from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Schema
+from anabranch.spark.kafka_source import FORMAT as KAFKA
+from anabranch.spark.kafka_source import KafkaTopics
 from anabranch.testing.duckdb_sql import duckdb_answer
+from anabranch.testing.kafka_broker import Cluster
 from anabranch.testing.oracle import Answer, batch_answer, rows_as_multiset
 
 SECOND = 1_000_000
@@ -48,6 +53,8 @@ COLUMNS = pa.schema(
 )
 FEEDS = "feeds"
 STREAM = "stream"
+RECORDS = 24
+"""Those of a topic in a micro-batch, half of each partition."""
 SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,2), p bigint"
 
 
@@ -68,8 +75,10 @@ class Story:
     switches: Sequence[tuple[int, str, str]] = ()
     moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
     is_apart: bool = False
-    sink: str = "parquet"
     """Whether each stream is a folder of its own, whose files the slots read; for stories that are fed beforehand."""
+    sink: str = "parquet"
+    brokers: str = ""
+    """Where each stream is a topic of two partitions, if it is one; for stories that are fed beforehand."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -165,8 +174,33 @@ def write_apart(folder: Path, name: str, number: int, rows: pa.Table, **options:
     hidden.rename(folder / name / f"part {number:04d}.parquet")
 
 
+def send(cluster: Cluster, tables: Mapping[str, pa.Table]) -> None:
+    """Writes the rows of each stream into its topic, in turn to its two partitions."""
+    for name, rows in tables.items():
+        for partition in range(2):
+            cluster.send(name, as_json(rows.take(list(range(partition, len(rows), 2)))), partition=partition)
+
+
+def as_json(rows: pa.Table) -> list[bytes]:
+    """Returns rows as objects of JSON; timestamps as texts in UTC, and decimals as numbers."""
+    texts = []
+    for row in rows.to_pylist():
+        given = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+        texts.append(json.dumps(given, default=float).encode())
+    return texts
+
+
 def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFrame]:
     """The story's streams by name, all of one source or each of its own."""
+    if story.brokers:
+        spark.dataSource.register(KafkaTopics)
+        options = {
+            "kafka.bootstrap.servers": story.brokers,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(RECORDS),
+        }
+        topics = spark.readStream.format(KAFKA).schema(SPARK_COLUMNS).options(**options)
+        return {name: topics.option("subscribe", name).load() for name in story.streams}
     if story.is_apart:
         for name in story.streams:
             (folder / name).mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from anabranch.api import QueryHandle
 from anabranch.cql import compile_query
 from anabranch.plan.physical import mjoin
 from anabranch.run.local import LocalHost
-from anabranch.spark import runner
+from anabranch.spark import running
 from tests.spark.stories import SECOND, START, Story, feed, register, run, table, written
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ COUNT = (
 def an_hour_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is an hour further whenever it is looked at, so that no test waits for silence, or for its end."""
     hours = itertools.count()
-    monkeypatch.setattr(runner, "_now", lambda: next(hours) * 3600 * SECOND)
+    monkeypatch.setattr(running, "_now", lambda: next(hours) * 3600 * SECOND)
 
 
 def adaptive(handle: QueryHandle, key: str) -> list[Any]:

@@ -305,5 +305,5 @@ def _keys(value: object) -> set[str]:
         return {key for each in value for key in _keys(each)}
     if not isinstance(value, dict):
         return set()
-    named = {"rowsIn", "lateRows", "aheadRows", "sent", "seconds", "tested", "queries"}
+    named = {"rowsIn", "lateRows", "aheadRows", "undatedRows", "sent", "seconds", "tested", "queries"}
     return value.keys() | {key for name, each in value.items() if name not in named for key in _keys(each)}

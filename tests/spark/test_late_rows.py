@@ -16,7 +16,7 @@ import anabranch
 from anabranch.api import ContinuousQuery, QueryHandle
 from anabranch.errors import CatalogError, LateRowsDropped, SpecError
 from anabranch.run.store import Store
-from anabranch.spark import runner
+from anabranch.spark import running
 from tests.spark.stories import SECOND, START, Story, feed, frames, register, table, written
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ COUNT = (
 @pytest.fixture
 def at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of day is the start of the streams."""
-    monkeypatch.setattr(runner, "_now", lambda: START)
+    monkeypatch.setattr(running, "_now", lambda: START)
 
 
 def run(query: ContinuousQuery, folder: Path, **late: Any) -> QueryHandle:

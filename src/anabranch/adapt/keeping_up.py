@@ -18,6 +18,8 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.policy import STEADY, Trend
 from anabranch.adapt.records import FellBehind, LimitBroken, Needs
 from anabranch.adapt.rules import ChangeRules
+from anabranch.adapt.shedding import Trouble
+from anabranch.lang.sizes import size_text
 from anabranch.optimize.proposals import UNLIMITED, Budget
 from anabranch.plan.query_set import ALONE
 from anabranch.stats.report import SlotReports
@@ -33,7 +35,9 @@ FREED = 0.9
 class KeepingUp:
     """The watch over the limits of all queries of a run."""
 
-    def __init__(self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, trend: Trend = STEADY) -> None:
+    def __init__(
+        self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, trend: Trend = STEADY, *, sheds: bool = False
+    ) -> None:
         self._limited = {name: each.criteria for name, each in rules.items() if each.criteria.budget.is_limited}
         self._joint = joint
         self._trend = trend
@@ -42,17 +46,30 @@ class KeepingUp:
         self._alarm: float | None = None
         """Rows that waited when it was last recorded that the query falls behind."""
         self._broken: set[str] = set()
+        self._sheds = sheds
+        self._near: str | None = None
+        """The memory limit that the fullest slot has almost reached."""
 
     @property
     def is_active(self) -> bool:
-        """Whether there is a limit to hold the run against."""
-        return bool(self._limited) or self._joint.is_limited
+        """Whether there is a limit to hold the run against, or rows are shed if it does not keep up."""
+        return self._sheds or bool(self._limited) or self._joint.is_limited
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> list[FellBehind | LimitBroken]:
         """Takes in a batch; returns what is to be recorded."""
         if not self.is_active:
             return []
         return [*self._speed(facts, reports), *self._memory(facts.batch, reports)]
+
+    @property
+    def trouble(self) -> Trouble:
+        """Whether the run can take its input, as of the latest batch."""
+        if self._near is not None:
+            return Trouble(self._near, is_over=False)
+        if self._alarm is None:
+            return Trouble()
+        rows = self._waiting[-1]
+        return Trouble(f"{rows:.3g} rows wait, and no fewer" if rows >= self._alarm else None, is_over=False)
 
     def _speed(self, facts: BatchFacts, reports: SlotReports) -> list[FellBehind]:
         self._behind = facts.behind if self._behind is None else self._behind
@@ -95,8 +112,11 @@ class KeepingUp:
         if self._joint.is_limited:
             limits.append((JOINT, self._joint, max(report.statistics.state_bytes for report in reports.values())))
         found = []
+        self._near = None
         for name, budget, state in limits:
             has = state * budget.room + budget.taken.memory
+            if has > FREED * budget.memory:
+                self._near = f"the fullest slot has {size_text(has)} of {size_text(budget.memory)}"
             if has > budget.memory and name not in self._broken:
                 self._broken.add(name)
                 query = None if name in (ALONE, JOINT) else name

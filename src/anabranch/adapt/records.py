@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision, Rival, plain_number
 from anabranch.balance.grid import GridChange
+from anabranch.balance.prices import MovePrices
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.lang.sizes import size_text
@@ -291,6 +292,27 @@ class LimitBroken:
 
 
 @dataclass(frozen=True)
+class KeysShed:
+    """Another share of keys is kept from the next batch on; the rows of the others are dropped and counted."""
+
+    kind: ClassVar[str] = "overload"
+    batch: int
+    before: float
+    share: float
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "action": "shed" if self.share < self.before else "admit",
+            "keptBefore": round(self.before, 4),
+            "kept": round(self.share, 4),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
 class GroupsMoved:
     """Partition groups changed their slots with a batch."""
 
@@ -361,9 +383,14 @@ class BalanceDecided:
     """Keys that are not heavy any more."""
     speeds: tuple[float, ...] | None = None
     """The speeds of slots that were measured and differ; the fastest is 1."""
+    prices: MovePrices | None = None
+    """The prices by which the strategy of the moves was chosen, if the query chose it."""
 
     def to_json(self) -> dict[str, Any]:
-        found = self.found
+        found, prices = self.found, self.prices
+        seconds = (
+            {} if prices is None else {"moving-state": prices.moving_state, "parallel-track": prices.parallel_track}
+        )
         return {
             "kind": self.kind,
             "batch": self.batch,
@@ -380,6 +407,7 @@ class BalanceDecided:
             "heavy": list(found.heavy),
             **_keys(self.split, self.united),
             **({} if self.speeds is None else {"speeds": [round(speed, 3) for speed in self.speeds]}),
+            **({"strategySeconds": seconds} if seconds else {}),
             "reason": self.refused or self._gain(),
         }
 
@@ -438,7 +466,9 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
+Record: TypeAlias = (
+    QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken | KeysShed
+)
 
 
 def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:

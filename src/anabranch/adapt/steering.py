@@ -24,6 +24,7 @@ from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.shedding import Shedding
 from anabranch.adapt.table import Table, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.plan.mesh import Mesh, Plan
@@ -47,7 +48,10 @@ class Steering:
         balance: Balance = BY_HAND,
         held: frozenset[str] = frozenset(),
         sharing: SharingRules = BY_HAND_ONLY,
+        *,
+        sheds: bool = False,
     ) -> None:
+        self._shedding = Shedding() if sheds else None
         self._sharing = SharingLoop(queries, rules, sharing)
         self.is_named = queries.is_named
         self._set = queries
@@ -140,7 +144,7 @@ class Steering:
     def _watch_limits(self) -> None:
         """Holds the run against its limits as they are now."""
         rules = {name: steering.rules for name, steering in self.queries.items()}
-        self._keeping_up = KeepingUp(rules, self._joint)
+        self._keeping_up = KeepingUp(rules, self._joint, sheds=self._shedding is not None)
 
     @property
     def is_changing(self) -> bool:
@@ -171,7 +175,8 @@ class Steering:
             steering.spread(table)
             plans[name], own = steering.next(batch)
             refused += [replace(record, query=name or None) for record in own]
-        return Orders(plans, table, self.table.counts_cells), refused
+        share = 1.0 if self._shedding is None else self._shedding.share
+        return Orders(plans, table, self.table.counts_cells, share), refused
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Takes in a batch that was committed; returns its records. Changes take effect with the next batch."""
@@ -183,6 +188,9 @@ class Steering:
             records += [replace(record, query=name or None) for record in decided]
         records += self._decide_sharing(facts, reports)
         records += self._keeping_up.after(facts, reports)
+        if self._shedding is not None:
+            self._shedding, changed = self._shedding.after(facts.batch, self._keeping_up.trouble)
+            records += [] if changed is None else [changed]
         # Plans first: a cheaper plan may be all that a slow slot needs.
         return [*self.table.after(facts, reports, is_busy=self.is_changing), *records]
 

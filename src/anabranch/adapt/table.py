@@ -27,6 +27,7 @@ from anabranch.adapt.schedule import Scheduled, ScheduledScale
 from anabranch.adapt.splitting import split_over
 from anabranch.balance.heavy import settle_heavy
 from anabranch.balance.loads import Loads
+from anabranch.balance.prices import MovePrices
 from anabranch.balance.rule import even_out, moves_between
 from anabranch.balance.scaling import require_count, rescale, spread_over
 from anabranch.errors import PlanError
@@ -44,6 +45,8 @@ class Table:
     """How many slots may be used; those of the table when None."""
     no_tracks: str | None = None
     """Why groups cannot move on parallel tracks; None when they can."""
+    window: float | None = None
+    """Seconds for which a row can be part of new results, at most; None where groups cannot move on parallel tracks."""
     rebuilds: str | None = None
     """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
     uncut: frozenset[str] = frozenset()
@@ -85,7 +88,8 @@ class TableSteering:
         self._lost: set[int] = set()
         """Slots that have no groups because the executor of their state was lost."""
         self._is_frozen = False
-        self._require_strategy(balance.strategy)
+        if balance.strategy != "auto":
+            self._require_strategy(balance.strategy)
         self._schedule: dict[int, list[Scheduled]] = {}
         for each in schedule:
             self._require_allowed()
@@ -295,6 +299,7 @@ class TableSteering:
         speeds = self._watch.speeds(table.slots)
         copying = price_of_copies(table, loads, reports)
         refused: str | None = None
+        prices: MovePrices | None = None
         available = self._available if count.available is None else count.available
         settled = settle_heavy(
             table, loads, frequent_keys(reports), rows_by_cell(reports), available, self._start.uncut
@@ -327,16 +332,15 @@ class TableSteering:
             by = "user" if count.trigger is None else "balance"
             course = Course(found.applied(table), by)
             if not settled:
-                course = replace(
-                    course, strategy=settings.strategy, most_rows=settings.rows, group_rows=loads.group_rows
-                )
+                strategy, prices = self._watch.strategy(found, loads, self._start.window)
+                course = replace(course, strategy=strategy, most_rows=settings.rows, group_rows=loads.group_rows)
             refused = self._cannot(course)
             if refused is None:
                 self._course = course
         self._rest()
         split, united = (tuple(map(self.names, keys)) for keys in (settled.split, settled.united))
         measured = speeds if settings.measures_speeds else None
-        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united, measured)]
+        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united, measured, prices)]
 
     def _regrid(self, batch: int, reports: SlotReports, *, asked: bool) -> list[TableRecord]:
         """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""

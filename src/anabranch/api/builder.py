@@ -14,6 +14,7 @@ from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.errors import SpecError
 from anabranch.plan.execution import execution_model
 from anabranch.run.evolving import Evolve
+from anabranch.run.shedding import read_overload
 from anabranch.run.triggers import REAL_TIME, AvailableNow, Every
 from anabranch.settings.entries import argument
 from anabranch.spark.running import Listener
@@ -164,6 +165,14 @@ class RunBuilder(ABC):
         complete. `allow` takes the rows of the checkpoint over. `refuse` ends with an error.
         """
         self._run = replace(self._run, evolve=Evolve(argument("'evolve'", consent).choice(tuple(Evolve))))
+        return self
+
+    def overload(self, wanted: str) -> Self:
+        """Sets what happens if the run cannot take all its input: `keep` (the default) falls behind, `shed` drops keys.
+
+        `shed` drops all rows of some keys and counts them; the results of the other keys are exact.
+        """
+        self._run = replace(self._run, overload=read_overload(argument("'overload'", wanted)))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:

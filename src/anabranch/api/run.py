@@ -62,7 +62,7 @@ from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.sink_settings import require_columns
 from anabranch.run.store import Store
 from anabranch.run.triggers import REAL_TIME
-from anabranch.run.work import Work
+from anabranch.run.work import Work, refuse_order
 from anabranch.settings.entries import argument
 from anabranch.spark import session as spark_host
 from anabranch.spark.file_streams import bytes_of_files
@@ -97,12 +97,12 @@ class Run:
         members = with_placed_filters(members, settings, int(session.spark.sparkContext.defaultParallelism))
         silent = [name for name, member in members.items() if member.is_silent]
         self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
-        self._refuse_order()
         self._given = sorted(members)
         self._members = _with_inputs(members)
         self._streams = _streams(self._members)
         self.change: SetChange | None = None
         """How the start took over a checkpoint of other queries, if it did."""
+        refuse_order(self._queries, settings.execution)
         self._refuse_refresh()
 
     def on_change(self, listener: Listener) -> Run:
@@ -289,6 +289,7 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
+            overload=settings.overload,
             taken=tuple(
                 taken(choices[name], plan, name or None)
                 for name, plan in plans.plans.items()
@@ -311,14 +312,6 @@ class Run:
         ]
         samples = {name: member.compiled.sample for name, member in self._members.items()}
         return carrying(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
-
-    def _refuse_order(self) -> None:
-        if self._queries.stages > 1 and self._settings.execution.orders_results:
-            raise SpecError(
-                f"a query that reads another one cannot run with execution '{self._settings.execution}'",
-                detail="its results are found in several stages of a batch, each in its own order",
-                hint="leave the execution model out",
-            )
 
     def _refuse_refresh(self) -> None:
         """Refuses to refresh a table when queries keep its first version."""

@@ -19,6 +19,7 @@ from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetWishes
 from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.evolving import Evolve
+from anabranch.run.shedding import Overload
 from anabranch.run.triggers import AS_FAST_AS_POSSIBLE, Trigger
 from anabranch.spark import session as spark_host
 from anabranch.spark.running import Listener
@@ -35,6 +36,7 @@ NAMES = {
     "moves": "a schedule of moves",
     "late": "a sink for late rows",
     "together": "a setting of queries that run together",
+    "overload": "a setting for overload",
     "evolve": "a setting for changed queries",
 }
 """The names of a run's settings in error messages."""
@@ -74,6 +76,8 @@ class RunSettings:
     """None to drop and count late rows."""
     together: SetWishes = TOGETHER
     """Shared joins and joint limits; no effect on a single query."""
+    overload: Overload = "keep"
+    """What happens if the run cannot take all its input."""
     evolve: Evolve = Evolve.ASK
     """What happens if the queries of the checkpoint have changed."""
 

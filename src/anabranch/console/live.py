@@ -43,6 +43,7 @@ class View:
     rows_out: int = 0
     late_rows: int = 0
     ahead_rows: int = 0
+    undated_rows: int = 0
     state_rows: int = 0
     state_bytes: int = 0
     plan: str = ""
@@ -101,6 +102,7 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
             rows_out=view.rows_out + ours["rowsOut"],
             late_rows=view.late_rows + sum(ours["lateRows"].values()),
             ahead_rows=view.ahead_rows + sum(ours["aheadRows"].values()),
+            undated_rows=view.undated_rows + sum(ours["undatedRows"].values()),
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             plan=ours["plan"],
@@ -129,6 +131,8 @@ def late_notice(view: View, *, kept: bool = False) -> str | None:
         lines.append(f"{did} {rows}: older than the 'watermark' of their stream allows; a larger one keeps more rows")
     if view.ahead_rows:
         lines.append(f"{did} {_rows(view.ahead_rows, 'row')} from the future: beyond the 'max_ahead' of their stream")
+    if view.undated_rows:
+        lines.append(f"{did} {_rows(view.undated_rows, 'row')} without an event time")
     return "\n".join(lines) or None
 
 

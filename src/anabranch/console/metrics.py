@@ -31,6 +31,12 @@ LABELLED: Mapping[str, tuple[str, str, _ByLabel]] = {
     "anabranch_rows_in": ("Rows that the source delivered.", "stream", lambda run: run.totals.rows_in),
     "anabranch_rows_out": ("Rows that the sink received.", "query", lambda run: run.totals.rows_out),
     "anabranch_late_rows": ("Late rows that were dropped.", "stream", lambda run: run.totals.late),
+    "anabranch_shed_rows": ("Rows shed because the run could not take all.", "stream", lambda run: run.totals.shed),
+    "anabranch_overloads": (
+        "Limits that were broken, and backlogs that grew.",
+        "bound",
+        lambda run: run.totals.overloads,
+    ),
     "anabranch_slot_cpu_seconds": ("CPU time of slots.", "slot", lambda run: run.totals.slot_cpu),
     "anabranch_decisions": ("Decisions on plans.", "action", lambda run: run.totals.decisions),
 }
@@ -48,6 +54,7 @@ GAUGES: Mapping[str, tuple[str, _OfBatch]] = {
         lambda point: point.lag,
     ),
     "anabranch_backlog": ("Rows, files or offsets that wait, as sources say.", lambda point: point.backlog),
+    "anabranch_kept_ratio": ("Share of keys whose rows are kept.", lambda point: point.kept),
     "anabranch_idle_streams": ("Streams that are idle.", lambda point: len(point.idle)),
     "anabranch_migrating_slots": ("Slots whose plan is being changed.", lambda point: len(point.migrating)),
 }

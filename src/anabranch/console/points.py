@@ -44,6 +44,10 @@ class BatchPoint:
     rows_out: int
     late: Mapping[str, int]
     """By stream."""
+    shed: Mapping[str, int]
+    """By stream."""
+    kept: float
+    """The share of keys whose rows were kept."""
     state_rows: int
     state_bytes: int
     watermark: float | None
@@ -104,6 +108,8 @@ class BatchPoint:
             rows_in=dict(ours["rowsIn"]),
             rows_out=ours["rowsOut"],
             late={stream: rows for stream, rows in ours["lateRows"].items() if rows},
+            shed={stream: rows for stream, rows in ours["shedRows"].items() if rows},
+            kept=ours["keptKeys"],
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             watermark=None if micros is None else micros / 1e6,

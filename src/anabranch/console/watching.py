@@ -43,6 +43,9 @@ class Totals:
     rows_out: Counter[str] = field(default_factory=Counter)
     """By query; a query that runs alone has the name of the run."""
     late: Counter[str] = field(default_factory=Counter)
+    shed: Counter[str] = field(default_factory=Counter)
+    overloads: Counter[str] = field(default_factory=Counter)
+    """By the bound that failed: `memory` or `backlog`."""
     slot_cpu: Counter[int] = field(default_factory=Counter)
     probes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Rows looked up, by join, origin and target."""
@@ -51,6 +54,10 @@ class Totals:
     """By action."""
     migrations: int = 0
     moves: int = 0
+
+
+BOUNDS = {"limit": "memory", "behind": "backlog"}
+"""The bound of each kind of record that says that a run cannot take its input."""
 
 
 class News(NamedTuple):
@@ -157,6 +164,7 @@ class WatchedRun:
         totals.own_seconds += point.own
         totals.rows_in.update(point.rows_in)
         totals.late.update(point.late)
+        totals.shed.update(point.shed)
         totals.rows_out.update({name or self.run.title: rows for name, rows in point.rows_by_query.items()})
         for slot in point.slots:
             totals.slot_cpu[slot.slot] += slot.cpu  # type: ignore[assignment]
@@ -169,6 +177,8 @@ class WatchedRun:
                 totals.decisions[record["action"]] += 1
             totals.migrations += record["kind"] == "migration" and record["phase"] == "began"
             totals.moves += record["kind"] == "move"
+            if record["kind"] in BOUNDS:
+                totals.overloads[BOUNDS[record["kind"]]] += 1
 
     def news(self, batch: int) -> News:
         """Returns the status, the figures and what is new after a batch, as JSON; cached for viewers at one batch."""

@@ -27,6 +27,9 @@ DECADES = 3
 """The moments span this many powers of ten below the time in question; earlier results are too few to matter."""
 
 
+AHEAD = 1.01
+
+
 @dataclass(frozen=True)
 class Progress:
     """Seconds since the start and cumulative results, up to some moment; afterwards both grow linearly."""
@@ -45,6 +48,21 @@ class Progress:
         if results <= self.results[-1]:
             return _between(results, self.results, self.seconds)
         return float(self.seconds[-1] + (results - self.results[-1]) / self.rate) if self.rate else inf
+
+
+def crossing(one: Progress, other: Progress) -> tuple[float | None, float | None]:
+    """Returns the second until which one plan is ahead of the other, and the second from which it is for good.
+
+    Plans whose results differ by less than one part in a hundred are even.
+    """
+    seconds = np.union1d(one.seconds, other.seconds)
+    lead = np.array([one.results_by(second) - AHEAD * other.results_by(second) for second in seconds.tolist()])
+    is_ahead = np.flatnonzero(lead > 0)
+    until = float(seconds[is_ahead[-1]]) if len(is_ahead) and is_ahead[-1] < len(lead) - 1 else None
+    end, gained = float(seconds[-1]), one.rate - other.rate
+    if (len(is_ahead) and is_ahead[-1] == len(lead) - 1) or gained <= (AHEAD - 1) * other.rate:
+        return until, None
+    return until, end + (other.results_by(end) - one.results_by(end)) / gained
 
 
 def progress(plan: PhysicalPlan, model: ResourceModel, cores: float, until: float = inf) -> Progress:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.arrangement import Arrangement, Joins, parts_of, rows_of
@@ -28,7 +29,7 @@ from anabranch.engine.counting import in_counting_order, still_counted
 from anabranch.engine.execution import WatermarkBuffer, in_order
 from anabranch.engine.expiry import early_leavers, expiry
 from anabranch.engine.expiry import watermarks as watermarks_of
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import MigrationStrategy
 from anabranch.engine.operators.sides import Known
@@ -51,6 +52,9 @@ from anabranch.stats.step import StepStatistics, labelled, merge
 
 SHARED = "shared "
 """The name prefix of shared joins and their states in the statistics of the whole set."""
+FEW = 16
+"""A slot that loses fewer than one row in so many keeps them until they expire: so at most so many rows are copied for
+each row that leaves."""
 WAITING = "waiting rows"
 """The name of buffered rows in statistics; no relation can have such a name."""
 
@@ -239,12 +243,23 @@ class Engine:
 
     # --- partition groups that leave ----------------------------------------------------------------------------------
 
-    def leave_behind(self) -> None:
-        """Records that rows of lost partition groups remain in the states until they expire.
+    def leave(self, wanted: Mapping[str, BoolArray]) -> None:
+        """Gives up base rows of lost partition groups and all combinations with them; `wanted` flags the others.
 
-        The caller ensures that no row that the slot still needs can match them.
+        The caller ensures that no row that the slot still needs can match them, and that no query is migrating. Few
+        rows stay until they expire, so that a move in many small parts does not copy the window with each of them.
         """
-        self._left = {name: state.ring.next for name, state in self.bases.items()}
+        live = sum(len(flags) for flags in wanted.values())
+        lost = live - sum(int(np.count_nonzero(flags)) for flags in wanted.values())
+        if lost * FEW < live:
+            self._left = {name: state.ring.next for name, state in self.bases.items()} if lost else {}
+            return
+        kept = {name: state.keep(wanted[name]) for name, state in self.bases.items()}
+        for join in self.joins.values():
+            join.keep(kept)
+        for each in self.engines.values():
+            each.keep(kept)
+        self._left = {}
 
     def own(self, owns: Mapping[str, Ownership | None]) -> None:
         """Changes each query's ownership test, between two steps."""

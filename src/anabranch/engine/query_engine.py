@@ -38,6 +38,7 @@ from anabranch.engine.operators.sides import Known, Sides
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.kept import Kept
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.make import make_track, reopened
 from anabranch.engine.tracks.protocol import PlanContext, Track
@@ -179,6 +180,12 @@ class QueryEngine:
             self.open.passed = answered_before
         if self.sides is not None:
             self.sides.begin_restore(answered_before)
+
+    def keep(self, kept: Mapping[str, Kept]) -> None:
+        """Follows base states that keep only some of their rows; only without a running migration."""
+        for state in self.track.held:
+            state.keep(kept)
+        self.turns = {name: kept[name].threshold(row) for name, row in self.turns.items()}
 
     def begin_after(self, floors: Mapping[str, int]) -> None:
         """Starts with states that are filled as of these floors."""

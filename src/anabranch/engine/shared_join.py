@@ -28,6 +28,7 @@ from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena, PartOfArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.kept import Kept
 from anabranch.engine.state.ring import ANY_TIME, Index
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.lang.expr import Column
@@ -181,6 +182,12 @@ class SharedJoin:
         self._state.insert(found, self._codes)
         self.engine.meter.spent("insert", perf_counter() - started)
         self.engine.meter.inserted(plain_shape(self.shared), len(found))
+
+    def keep(self, kept: Mapping[str, Kept]) -> None:
+        """Follows base states that keep only some of their rows."""
+        self.engine.keep(kept)
+        if self._state is not None:
+            self._state.keep(kept)
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no user can complete any more; base states must drop first."""

@@ -209,12 +209,16 @@ _FALLIBLE = frozenset(
 
 def can_fail(expr: Expr) -> bool:
     """True if the expression may raise on some row; evaluate it only on rows whose value is needed."""
-    return any(
-        (isinstance(node, Cast) and not is_wider(node.type, node.argument.type))
-        or (isinstance(node, Call) and node.function in _FALLIBLE and not is_float(node.type))
-        or (isinstance(node, Call) and node.own is not None and not node.own.never_fails)
-        for node in walk(expr)
-    )
+    if compares_exactly(expr):
+        return False
+    match expr:
+        case Cast(type=type_, argument=argument) if not is_wider(type_, argument.type):
+            return True
+        case Call(function=function, type=type_) if function in _FALLIBLE and not is_float(type_):
+            return True
+        case Call(own=own) if own is not None and not own.never_fails:
+            return True
+    return any(map(can_fail, children(expr)))
 
 
 def compares_exactly(expr: Expr) -> bool:

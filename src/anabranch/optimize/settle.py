@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from anabranch.cost.progress import crossing
 from anabranch.cost.resources import Resources
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Bound, Budget, Candidate, Infeasible, Proposal, distinct, over_budget
@@ -94,7 +95,16 @@ def _ranked(plans: list[Candidate], problem: Problem) -> list[Candidate]:
                     timed.append((seconds, replace(candidate, reason=f"there after {seconds:.3g} s")))
             # Plans that keep up are equivalent; if equal to one part in a million, the cheaper one wins.
             timed.sort(key=lambda pair: float(f"{pair[0]:.6g}"))
-            return [candidate for _, candidate in timed] + by_cpu[len(timed) :]
+            best, *others = (candidate for _, candidate in timed)
+            return [best, *(_with_crossing(each, best, problem) for each in others), *by_cpu[len(timed) :]]
+
+
+def _with_crossing(loser: Candidate, best: Candidate, problem: Problem) -> Candidate:
+    """Returns a plan whose reason says when it is ahead of the best one all the same."""
+    until, since = crossing(problem.progress(loser.plan), problem.progress(best.plan))
+    parts = [f"ahead until {until:.3g} s"] if until is not None else []
+    parts += [f"ahead from {since:.3g} s on"] if since is not None else []
+    return replace(loser, reason=", ".join([loser.reason, *parts]))
 
 
 def _why_won(ranked: list[Candidate], problem: Problem) -> str:

@@ -20,7 +20,7 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
     """Returns the plan; raises PlanError if it does not compute the query.
 
     A plan must join exactly the relations of the graph, check each predicate once, and merge only mergeable rows. Joins
-    validate their own inputs on construction. `grouping` is that of the query, None if it is not grouped.
+    validate their own inputs on construction. `grouping` is that of the query, None if it does not allow merging.
     """
     planned, wanted = set(plan.relations), set(graph.names)
     if unknown := sorted(planned - wanted):
@@ -115,8 +115,9 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
         )
     if grouping is None:
         raise PlanError(
-            f"plan '{plan}' merges rows in '{merged.shape}', but the query is not grouped",
-            hint="leave the square brackets out; only a query with GROUP BY or aggregates can merge rows",
+            f"plan '{plan}' merges rows in '{merged.shape}', which the query does not allow",
+            detail="only a query with GROUP BY or aggregates, without outer, semi and anti joins, can merge rows",
+            hint="leave the square brackets out",
         )
     if isinstance(merged.input, Leaf):
         unchecked = frozenset[int]()  # rows that differ in what is checked above are not merged

@@ -22,12 +22,13 @@ from functools import cached_property
 from anabranch.errors import BundleError
 from anabranch.lang.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
 from anabranch.lang.schema import Field, Schema
-from anabranch.lang.window import FOREVER, Window
+from anabranch.lang.window import FOREVER, SessionWindow, Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query, late_filters, titled
+from anabranch.plan.sides import Side
 
 ALONE = ""
 """The name of a query that runs alone; files and records omit it."""
@@ -256,12 +257,16 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if query.whole.counted:
-            raise BundleError(
-                f"{titled(name)} has a count or session window, of '{query.whole.counted[0]}', and runs alone",
-                detail="all its rows wait for the watermark of its own streams before they are counted",
-                hint="start it on its own, over streams, and let no other query read it",
-            )
+        for each in query.whole.relations:
+            if isinstance(each.window, SessionWindow) or (
+                each.window.is_counted and each.name not in query.graph.names
+            ):
+                kind = "session window" if isinstance(each.window, SessionWindow) else "count window in an outer join"
+                raise BundleError(
+                    f"{titled(name)} has a {kind}, of '{each.name}', and runs alone",
+                    detail="its results follow the watermark of its own streams",
+                    hint="start it on its own, over streams, and let no other query read it",
+                )
     for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
         raise BundleError(
             f"{titled(relation.stream)} has results that may be any time older than its watermark",
@@ -376,20 +381,22 @@ def _equates(graph: JoinGraph, key: str, names: set[str]) -> bool:
 def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, Relation]) -> Member:
     """Returns the query over the shared relations; `whole` has its keys by their shared names."""
     terms = []
+    found: dict[str, tuple[Expr, ...]] = {}
+    """The residual filters of relations of sides, which are predicates of a match."""
     for own in query.whole.relations:
         shared = relations[own.name]
         common = () if shared.filter is None else conjuncts(shared.filter)
         rest = tuple(part for part in _parts(own) if part not in common)
         is_shorter = replace(own.window, slide=None) != shared.window
-        if own.name not in query.graph.names:
-            if rest or is_shorter:
+        if side := next((each for each in query.sides if own.name in each.names), None):
+            if is_shorter or (rest and side.kind is SideKind.FULL):
                 raise BundleError(
                     f"{titled(name)} joins '{own.name}' by an outer, semi or anti join",
                     detail="other queries ask for other rows of it, with another window or another filter",
                     hint=f"give '{own.name}' another alias in this query",
                 )
-            continue
-        if rest or is_shorter:
+            found[own.name] = rest
+        elif rest or is_shorter:
             terms.append(ResidualPredicates(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, whole, own.name)
@@ -399,8 +406,17 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
         keys = tuple(replace(key, name=names[key.name]) for key in graph.keys)
         return replace(graph, relations=tuple(relations[each.name] for each in graph.relations), keys=keys)
 
-    sides = tuple(replace(side, graph=over(side.graph)) for side in query.sides)
+    sides = tuple(
+        replace(side, graph=over(side.graph), residual=_matching(side, [found[each] for each in side.names]))
+        for side in query.sides
+    )
     return Member(name, replace(query, graph=over(query.graph), sides=sides), tuple(terms))
+
+
+def _matching(side: Side, filters: Iterable[tuple[Expr, ...]]) -> Expr | None:
+    """Returns the residual predicate of a side whose relations keep rows that the query's own filters reject."""
+    parts = [part for each in filters for part in each]
+    return conjunction((*parts, *(() if side.residual is None else (side.residual,))))
 
 
 def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:
@@ -433,6 +449,12 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
                 detail=f"it is {_stream(first)} in one and {_stream(other)} in the other, or the stream was registered "
                 "anew in between",
                 hint="give it another alias in one of them",
+            )
+        if first.window.is_counted or other.window.is_counted:
+            raise BundleError(
+                f"{titled(first_query)} and {titled(query)} share '{name}', which has a count window",
+                detail="rows of one event time are counted in the order of the columns that a query reads",
+                hint=f"give '{name}' another alias in one of them",
             )
     filters = [_parts(relation) for _, relation in several]
     common = common_conjuncts(filters)

@@ -83,6 +83,8 @@ class Orders:
     """The slot of each partition group."""
     counts_cells: bool = False
     """Whether slots report their rows by cell, so that the load of groups can be estimated."""
+    kept: float = 1.0
+    """The share of keys whose rows are kept; the others are shed."""
 
 
 def most_frequent(plans: Sequence[SlotPlan]) -> Plan:

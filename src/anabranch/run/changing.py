@@ -75,6 +75,14 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
             detail=f"they read {', '.join(old.streams)}; Spark cannot add a source to a query that has a checkpoint",
             hint="start it on its own, or start all queries again with a new checkpoint",
         )
+    if counting := [*(set(old.graph.counted) ^ set(new.graph.counted))]:
+        relation = min(counting)
+        reader = next(each for each in (*old.members, *new.members) if relation in each.query.whole.names)
+        raise BundleError(
+            f"{titled(reader.name)} has a count window, of '{relation}', and can neither join nor leave",
+            detail="rows wait for the watermark while a query counts them, and older rows than others keep are counted",
+            hint="start all queries again with a new checkpoint",
+        )
     before = {each.name: each for each in old.members}
     for each in new.members:
         known = before.get(each.name)

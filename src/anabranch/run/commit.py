@@ -62,6 +62,16 @@ def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     return _by_stream(queries, [intake_of(reports).ahead])
 
 
+def shed_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The rows of each stream that were shed."""
+    return _by_stream(queries, [intake_of(reports).shed])
+
+
+def undated_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The rows of each stream that had no event time."""
+    return _by_stream(queries, [intake_of(reports).undated])
+
+
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Adds up counts by relation; for a stream that a self-join reads several times, takes the largest count."""
     totals = dict.fromkeys(queries.streams, 0)
@@ -103,6 +113,7 @@ def next_task(
         plans=orders.plans,
         partitioning=orders.table,
         counts_cells=orders.counts_cells,
+        kept=orders.kept,
         batch=batch,
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,

@@ -29,6 +29,7 @@ from anabranch.plan.query_set import QuerySet
 from anabranch.run.functions import functions_named
 from anabranch.run.prefilter import TableKeys
 from anabranch.run.rows import coded, flat, times
+from anabranch.run.shedding import kept_rows, shedding_key
 from anabranch.run.side_output import Bounds, SideOutputLayout
 from anabranch.run.slot import SlotTask
 from anabranch.run.wire import WireLayout, refuse_what_arrow_cuts, wire_layout
@@ -111,7 +112,9 @@ class Ingest:
     def _of_relation(self, relation: Relation, layout: WireLayout, table: pa.Table, clock: str) -> Arrived:
         name, bounds = relation.name, self.task.bounds
         if table.column(clock).null_count:
-            table = table.filter(table.column(clock).is_valid())
+            dated = table.column(clock).is_valid()
+            without = self._undated(relation, table.filter(pa.compute.invert(dated)))
+            return merged([without, self._of_relation(relation, layout, table.filter(dated), clock)])
         if not len(table):
             return Arrived()
         values = {column: flat(table.column(column)) for column in table.column_names}
@@ -130,6 +133,7 @@ class Ingest:
         if len(outside) and self.diverted is not None:
             diverted = _diverted(relation, values, seen, self.diverted, bounds)
         batch = _where(batch, inside)
+        batch, shed = self._kept(name, batch)
         for code, known in self.keys.get(name, {}).items():
             batch = _where(batch, np.isin(batch.codes[code], known))
         return Arrived(
@@ -139,9 +143,27 @@ class Ingest:
                 {name: late} if late else {},
                 {name: ahead} if ahead else {},
                 {} if newest is None else {name: newest},
+                shed={name: shed} if shed else {},
             ),
             diverted,
         )
+
+    def _kept(self, name: str, batch: RelationBatch) -> tuple[RelationBatch, int]:
+        """Returns the rows of the keys that are kept, and how many were shed."""
+        if self.task.kept >= 1:
+            return batch, 0
+        kept = _where(batch, kept_rows(batch, shedding_key(self.task.queries), self.task.kept))
+        return kept, len(batch) - len(kept)
+
+    def _undated(self, relation: Relation, table: pa.Table) -> Arrived:
+        """Counts rows without an event time, and diverts them."""
+        diverted = None
+        if self.diverted is not None:
+            schema = self.diverted.streams[relation.stream]
+            columns = [flat(table.column(field.name)).cast(field.type) for field in schema]
+            whole = pa.StructArray.from_arrays(columns, list(schema.names))
+            diverted = self.diverted.undated(relation.stream, relation.name, whole)
+        return Arrived(intake=Intake(undated={relation.name: len(table)}), diverted=diverted)
 
 
 def relations_of(queries: QuerySet, stream: str | None = None) -> list[Relation]:

@@ -33,7 +33,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
 from anabranch.run.clock import Clocks
-from anabranch.run.commit import ahead_by_stream, late_by_stream, next_task
+from anabranch.run.commit import ahead_by_stream, late_by_stream, next_task, shed_by_stream, undated_by_stream
 from anabranch.run.controls import Controls
 from anabranch.run.floors import informed
 from anabranch.run.functions import functions_named
@@ -44,6 +44,7 @@ from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, re
 from anabranch.run.results import ResultLayout, Results, finished
 from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.rows import result_batch
+from anabranch.run.shedding import Overload
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.run.store import Store
@@ -83,6 +84,7 @@ class LocalHost(Controls):
         traffic: Mapping[str, float] | None = None,
         tables: Mapping[str, pa.Table] | None = None,
         sharing: SharingRules = BY_HAND_ONLY,
+        overload: Overload = "keep",
         sample: Mapping[str, RelationBatch] | None = None,
         announce: Announce = announce_nothing,
     ) -> None:
@@ -93,7 +95,7 @@ class LocalHost(Controls):
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
-        work = replace(work, sample=sample or {})
+        work = replace(work, sample=sample or {}, overload=overload)
         self.diverted = diverted
         """How rows that are late or ahead look; None to count them only."""
         self.diverted_rows = None if diverted is None else diverted.together([])
@@ -112,6 +114,8 @@ class LocalHost(Controls):
         self.queries = work.queries
         self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.shed: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.undated: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self.shelf = TableVersions(self.queries, self.store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
@@ -154,8 +158,12 @@ class LocalHost(Controls):
         taken = take_batch(self.round, batch)
         for stream, count in late_by_stream(self.queries, taken.reports).items():
             self.late[stream] += count
+        for stream, count in shed_by_stream(self.queries, taken.reports).items():
+            self.shed[stream] += count
         for stream, count in ahead_by_stream(self.queries, taken.reports).items():
             self.ahead[stream] += count
+        for stream, count in undated_by_stream(self.queries, taken.reports).items():
+            self.undated[stream] += count
         self.task, self.reports = taken.task, taken.reports
         self.statistics = merged_statistics(taken.reports.values())
         self.seconds_adapting += taken.deciding

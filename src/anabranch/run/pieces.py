@@ -1,8 +1,9 @@
 """The files of a micro-batch as pieces, and the reader of a piece.
 
-A piece is a file, or row groups of a file. Reader tasks share the pieces by size, so that each byte is read once; or
-every slot reads all pieces, which saves the exchange. Invariant: the rows are those that Spark would read; how files
-are read, and which are left to Spark, is a matter of their form (`run/files`). Limit: files of an Arrow file system.
+A piece is a file, row groups of a file, or a range of offsets of Kafka (`run/kafka`). Reader tasks share the pieces by
+size, so that each byte is read once; or every slot reads all pieces, which saves the exchange. Invariant: the rows are
+those that Spark would read; how files are read, and which are left to Spark, is a matter of their form (`run/files`).
+Limit: files of an Arrow file system.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.run.files.form import Footer, Reading
+from anabranch.run.files.form import Footer, Part, Reading
 from anabranch.run.ingest import Read
 
 MOST_READERS = 2
@@ -21,7 +22,7 @@ MOST_READERS = 2
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file of a stream: row groups, or all of it."""
+    """A part of a file of a stream: row groups, or all of it; or a range of offsets, written as `path`."""
 
     stream: str
     path: str
@@ -40,8 +41,11 @@ class PieceReader:
     def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
         for _ in given:
             pass  # Spark's rows only start the task
+        several: dict[str, list[Part]] = {}
         for piece in self.shares[part] if part < len(self.shares) else ():
-            yield Read(piece.stream, self.readings[piece.stream].read(piece.path, piece.groups))
+            several.setdefault(piece.stream, []).append((piece.path, piece.groups))
+        for stream, pieces in several.items():
+            yield from (Read(stream, table) for table in self.readings[stream].read(pieces))
 
 
 def pieces_of(stream: str, path: str, footer: Footer) -> list[Piece]:

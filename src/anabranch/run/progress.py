@@ -9,7 +9,7 @@ engine's counts: rows by relation and slot, and parts of groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -121,6 +121,12 @@ class BatchProgress:
     """By stream."""
     ahead_rows: Mapping[str, int]
     """Rows too far in the future, by stream."""
+    shed_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of keys that were dropped because the run could not take all its input, by stream."""
+    kept: float = 1.0
+    """The share of keys that were kept; results are partial where it is, or was a window ago, below 1."""
+    undated_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows without an event time, by stream."""
     watermark: int | None
     newest: Mapping[str, int]
     """The largest event time of each stream that has had a row, in microseconds."""
@@ -154,6 +160,9 @@ class BatchProgress:
             "rowsOut": self.rows_out,
             "lateRows": dict(self.late_rows),
             "aheadRows": dict(self.ahead_rows),
+            "shedRows": dict(self.shed_rows),
+            "keptKeys": round(self.kept, 4),
+            "undatedRows": dict(self.undated_rows),
             "stateRows": self.statistics.state_rows,
             "stateBytes": self.statistics.state_bytes,
             "watermark": self.watermark,

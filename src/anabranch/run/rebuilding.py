@@ -6,15 +6,15 @@ a holding count.
 
 When the table changes, a running slot follows in place if it can. A receiver inserts the rows as already processed and
 fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006, Section 22.1). A
-sender lets its rows expire. It is rebuilt instead if rows left behind could still be part of a result: in queries with
-outer joins, tables or count windows, which follow no change in place; in grouped queries, whose pending groups hold
-them; if rows are buffered until the watermark; and if rows of some relation go to several slots, so that new ones would
-match them. A slot that gets a group back before its rows have expired is rebuilt as well, and so is a slot of a grouped
-query that had rows before it owned their combinations. Slots that gain or lose neither rows nor groups keep their state
-unchanged.
+sender gives up the rows and their combinations at once; this copies the rows that it keeps and joins nothing. It is
+rebuilt instead where more than rows and combinations would have to follow: in queries with outer joins, tables or count
+windows, which follow no change in place; in grouped queries, whose pending groups hold the rows; if rows are buffered
+until the watermark; if rows of some relation go to several slots; and while its plan migrates. A slot that gets a group
+back before its last rows have expired is rebuilt as well, and so is a slot of a grouped query that had rows before it
+owned their combinations. Slots that gain or lose neither rows nor groups keep their state unchanged.
 
 A move on parallel tracks (Zhu 2006, Section 21.1) transfers no rows. Its slots change only their ownership test; when
-it ends, the sender lets its rows expire, or is rebuilt, as after any move.
+it ends, the sender gives up its rows, or is rebuilt, as with any move.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from anabranch.engine.counting import still_counted
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import BoolArray
-from anabranch.engine.ownership import owner_test
+from anabranch.engine.ownership import cells_needed, own_cells, owner_test
+from anabranch.engine.state.base import BaseState
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import input_operators
@@ -105,7 +106,7 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     gains, loses = gains_and_losses(before, now, slot)
     if task.queries.graph.counted and (gains or loses):
         return None
-    if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave_behind(engine, task, before)):
+    if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave(engine, task, before)):
         return None
     if task.queries.grouped and _owns_others(before, now, slot):
         return None
@@ -120,10 +121,17 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     rows = {name: joined(batches) for name, batches in taken.items()}
     engine.own(owners(task, slot))
     if loses:
-        engine.leave_behind()
+        engine.leave({name: _is_wanted(state, now, slot) for name, state in engine.bases.items()})
     if rows:
         engine.restore(rows, task.answered)
     return rows
+
+
+def _is_wanted(state: BaseState, table: Partitioning, slot: int) -> BoolArray:
+    """True for the live rows of a base state that a slot needs under a table."""
+    rows = state.export() if table.heavy else state.keys()
+    wanted: BoolArray = cells_needed(table, state.relation)[slot].take(own_cells(table, state.relation, rows))
+    return wanted
 
 
 def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
@@ -138,10 +146,11 @@ def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
     return not is_on_tracks and before.groups_of(slot) != now.groups_of(slot)
 
 
-def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
+def _may_leave(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
     return (
         not task.queries.grouped
         and engine.entrance is None
+        and not engine.is_migrating
         and before.before.is_partition
         and task.partitioning.is_partition
     )

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Classes, RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
-from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.evaluate.expression import evaluate
+from anabranch.engine.evaluate.routed import routed_mask
 from anabranch.engine.evaluate.rows import present_codes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.columns import to_numpy
@@ -21,7 +22,6 @@ from anabranch.lang.expr import Column
 from anabranch.lang.schema import is_fixed_width, is_text
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classify import assign_routes, hours
-from anabranch.plan.cost_rank import costliest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import row_code
 from anabranch.run.wire import WireLayout
@@ -55,7 +55,7 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
         return values[column.name]
 
     if relation.filter is not None:
-        kept = evaluate_mask(costliest_last(relation.filter), read, len(times))
+        kept = routed_mask(relation.filter, values, len(times))
         if not kept.all():
             accepted = pa.array(kept)
             values = {name: each.filter(accepted) for name, each in values.items()}

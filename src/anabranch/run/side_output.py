@@ -1,4 +1,4 @@
-"""Side output: rows that are late or too far in the future, and so reach no plan.
+"""Side output: rows that are late, too far in the future or without an event time, and so reach no plan.
 
 A row is *late* below the floor of its stream, and *ahead* beyond its ceiling: the time of day at which its batch begins
 plus the largest lead that its stream allows (`max_ahead`). Neither takes part in any result; a row that is ahead does
@@ -26,7 +26,7 @@ from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.lang.window import BEFORE_ALL
 from anabranch.plan.join_graph import Relation
 
-LATE, AHEAD = "late", "ahead"
+LATE, AHEAD, UNDATED = "late", "ahead", "undated"
 """The reasons for which rows are diverted."""
 _FIELDS = (
     Field("stream", pa.string()),
@@ -93,6 +93,19 @@ class SideOutputLayout:
             "reason": pa.array(np.where(is_late, LATE, AHEAD)),
             "event_time": pa.array(times).cast(TIMESTAMP),
             "seconds": pa.array(np.abs(edge - times) / 1e6),
+            stream: rows.cast(self.struct(stream)),
+        }
+        schema = self.schema.to_arrow()
+        filled = [columns[f.name] if f.name in columns else pa.nulls(length, f.type) for f in schema]
+        return pa.table(filled, schema=schema)
+
+    def undated(self, stream: str, relation: str, rows: pa.Array | pa.ChunkedArray) -> pa.Table:
+        """Returns rows of one relation without an event time, given as structs of all columns of its stream."""
+        length = len(rows)
+        columns = {
+            "stream": pa.repeat(stream, length),
+            "relation": pa.repeat(relation, length),
+            "reason": pa.repeat(UNDATED, length),
             stream: rows.cast(self.struct(stream)),
         }
         schema = self.schema.to_arrow()

@@ -71,6 +71,15 @@ class IcebergTarget:
     properties: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class KafkaTarget:
+    """A topic; `settings` are librdkafka's, and may hold secrets."""
+
+    topic: str
+    keys: tuple[str, ...]
+    settings: Mapping[str, str] = field(repr=False)
+
+
 def check_sink(sink: SinkSettings, schema: Schema) -> None:
     """Refuses settings that are invalid for results with these columns."""
     require_columns(sink.partition_by, schema)
@@ -90,6 +99,8 @@ def check_sink(sink: SinkSettings, schema: Schema) -> None:
                     f"the 'delta' sink has no option '{unknown[0]}'",
                     hint="it takes 'compression' only; credentials of object storage come from the environment",
                 )
+        case "kafka":
+            kafka_target(sink, schema)
         case "iceberg":
             _require_lake(sink, schema)
             iceberg_target(sink)
@@ -119,20 +130,46 @@ def jdbc_table(sink: SinkSettings, schema: Schema) -> JdbcTable | None:
     if batch_column is not None and keys is not None:
         raise SpecError(f"the 'jdbc' sink has both {BATCH} and {KEYS}", hint="give one of them")
     assert name is not None
-    columns = tuple(key.strip() for key in (keys or "").split(",") if key.strip())
-    if keys is not None and not columns:
-        raise SpecError(f"{KEYS} of the 'jdbc' sink names no column", hint="name the columns of a key of the results")
+    columns = () if keys is None else _keys("jdbc", keys, schema)
+    if batch_column is not None and schema.find(batch_column) is not None:
+        raise SpecError(f"{BATCH} '{batch_column}' is a column of the results", hint="give it a name of its own")
+    rest = {key: value for key, value in sink.options.items() if key.lower() not in _OURS}
+    return JdbcTable(name, rest, batch_column, columns)
+
+
+def _keys(format: str, text: str, schema: Schema) -> tuple[str, ...]:
+    columns = tuple(key.strip() for key in text.split(",") if key.strip())
+    if not columns:
+        raise SpecError(
+            f"{KEYS} of the '{format}' sink names no column", hint="name the columns of a key of the results"
+        )
+    found = []
     for column in columns:
-        if schema.find(column) is None:
+        if (each := schema.find(column)) is None:
             raise SpecError(
                 f"key column '{column}' is not in the SELECT list",
                 detail=f"the query selects {', '.join(schema.names)}",
                 hint="select it, or use another key",
             )
-    if batch_column is not None and schema.find(batch_column) is not None:
-        raise SpecError(f"{BATCH} '{batch_column}' is a column of the results", hint="give it a name of its own")
-    rest = {key: value for key, value in sink.options.items() if key.lower() not in _OURS}
-    return JdbcTable(name, rest, batch_column, columns)
+        found.append(each.name)
+    return tuple(found)
+
+
+def kafka_target(sink: SinkSettings, schema: Schema) -> KafkaTarget:
+    """The topic of a Kafka sink, with the columns of its keys."""
+    lower = {key.lower(): value for key, value in sink.options.items()}
+    settings = {key.removeprefix("kafka."): value for key, value in lower.items() if key.startswith("kafka.")}
+    topic = lower.get("topic") or sink.path
+    if unknown := sorted(key for key in lower if not key.startswith("kafka.") and key not in ("topic", KEYS.lower())):
+        raise SpecError(
+            f"the 'kafka' sink has no option '{unknown[0]}'", hint=f"it has topic, {KEYS} and settings kafka.…"
+        )
+    for name, value in (("kafka.bootstrap.servers", settings.get("bootstrap.servers")), ("topic", topic)):
+        if not value:
+            raise SpecError(f"the 'kafka' sink has no {name}", hint=f"give option('{name}', …)")
+    assert topic is not None
+    keys = lower.get(KEYS.lower())
+    return KafkaTarget(topic, () if keys is None else _keys("kafka", keys, schema), settings)
 
 
 def iceberg_target(sink: SinkSettings) -> IcebergTarget:

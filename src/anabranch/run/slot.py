@@ -81,6 +81,8 @@ class SlotTask:
     """The slots that write all their live rows with this batch, so that older files can be removed."""
     counts_cells: bool = False
     """Whether slots report their rows by cell."""
+    kept: float = 1.0
+    """The share of keys whose rows are kept; the others are shed."""
     ceilings: Mapping[str, int] = field(default_factory=dict)
     """The largest admitted event time, by relation, where there is one."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -311,7 +313,6 @@ def advance(
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
         held=held,
         left=left,
-        has_leftovers=engine.has_leftovers,
         keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
     )
     if store is not None:

@@ -14,13 +14,33 @@ from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
+from anabranch.errors import SpecError
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import ONE_SLOT, SlotRange
 from anabranch.run.counting import cells_of_sample
+from anabranch.run.shedding import Overload, shedding_key
+
+
+def refuse_order(queries: QuerySet, execution: ExecutionModel) -> None:
+    """Refuses ordered results of queries over queries, and rows that wait before results that come late."""
+    if queries.stages > 1 and execution.orders_results:
+        raise SpecError(
+            f"a query that reads another one cannot run with execution '{execution}'",
+            detail="its results are found in several stages of a batch, each in its own order",
+            hint="leave the execution model out",
+        )
+    older = [each.stream for each in queries.graph.streamed if each.is_result and each.behind > 0]
+    if older and execution.rows_wait:
+        raise SpecError(
+            f"rows cannot wait for the watermark where {titled(older[0])} is read",
+            detail="its results may be older than its watermark, and the query that reads them would have answered",
+            hint="leave the execution model and count windows out, or read results by the time of their newest row",
+        )
 
 
 @dataclass(frozen=True)
@@ -49,14 +69,19 @@ class Work:
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
     sharing: SharingRules = BY_HAND_ONLY
+    overload: Overload = "keep"
+    """What happens if the run cannot take all its input."""
     taken: tuple[PlanTaken, ...] = ()
     """Why queries begin with their plans, for those that do not run yet."""
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
     def __post_init__(self) -> None:
+        if self.overload == "shed":
+            shedding_key(self.queries)
         if self.queries.graph.counted:
             object.__setattr__(self, "execution", for_counting(self.execution))
+        refuse_order(self.queries, self.execution)
 
     @property
     def setup(self) -> Setup:
@@ -102,7 +127,7 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
+        table = Table(partitioning, self.slots, self._no_tracks, self._window, self._rebuilds, self.queries.uncut)
         return Steering(
             self.queries,
             self.plans,
@@ -112,6 +137,7 @@ class Work:
             self.balance,
             self.held,
             self.sharing,
+            sheds=self.overload == "shed",
         )
 
     @property
@@ -130,6 +156,12 @@ class Work:
         if self.queries.stages > 1:
             return "queries that read others take rows in several stages of a batch"
         return None
+
+    @property
+    def _window(self) -> float | None:
+        if self._no_tracks is not None:
+            return None
+        return max(relation.window.reach for relation in self.queries.graph.streamed) / 1e6
 
     @property
     def _rebuilds(self) -> str | None:

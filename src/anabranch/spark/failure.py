@@ -140,6 +140,11 @@ def refuses_schema(error: Exception) -> bool:
     return isinstance(error, UnsupportedOperationException)
 
 
+def lacks_connector(error: AnalysisException) -> bool:
+    """Returns True when Spark does not know a format because its package is missing."""
+    return error.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED"
+
+
 @contextmanager
 def evaluating(batch_id: int) -> Iterator[None]:
     """Names errors of computing the frame, so that they are not attributed to the sink."""

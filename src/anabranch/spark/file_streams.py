@@ -1,10 +1,10 @@
-"""Streams of files whose rows never pass through the JVM: Spark finds the files, reader tasks read them.
+"""Streams of files and of Kafka whose rows never pass through the JVM: Spark finds them, reader tasks read them.
 
-Spark lists the folders, keeps the offsets and decides which files a micro-batch has. The streaming plan is a scan of
-each stream that is not run; only its files are taken, by private calls (`internals.queries`), and read as pieces
-(`run/pieces`). Without these calls, Spark reads.
+Spark lists the folders, keeps the offsets and decides which files, or offsets, a micro-batch has. The streaming plan is
+a scan of each stream that is not run; only its files are taken, by private calls (`internals.queries`), and read as
+pieces (`run/pieces`). Without these calls, Spark reads.
 
-Invariant: a batch has the rows that Spark would read. Spark reads streams that are not scans of files, or that compute
+Invariant: a batch has the rows that Spark would read. Spark reads streams that are not such scans, or that compute
 what the engine does not understand (`scans`), from the start. If readers cannot read a file of a batch, Spark reads all
 files of the batch.
 """
@@ -13,25 +13,30 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from anabranch.lang.schema import Schema
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.files.csv import Csv
 from anabranch.run.files.form import Columns, FileForm, Footer, Reading
 from anabranch.run.files.parquet import Parquet
+from anabranch.run.kafka.ranges import KafkaForm
 from anabranch.run.pieces import Piece, pieces_of
+from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.expressions import to_column
 from anabranch.spark.failure import query_id
 from anabranch.spark.internals.queries import (
+    OffsetsRead,
     current_batch,
     frame_of_files,
     is_partitioned,
@@ -40,6 +45,7 @@ from anabranch.spark.internals.queries import (
     row_counters,
     scanned,
 )
+from anabranch.spark.kafka_source import FORMAT, KafkaOptions, form_of, ranges_between
 from anabranch.spark.scans import Scan, made_column, scan_of, source_of
 from anabranch.spark.spark_rows import SparkRows, spark_rows
 
@@ -98,20 +104,15 @@ class FileStreams:
     def of_batch(self, frame: DataFrame) -> list[Piece] | tuple[DataFrame, SparkRows]:
         """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
         execution, relations, of_stream = self._found(frame)
-        files = {stream: () if found is None else paths_of(found) for stream, found in of_stream.items()}
-        footers = {
-            stream: [self.readings[stream].look_into(local_name(path)) for path in paths]
-            for stream, paths in files.items()
-        }
+        files = {stream: _names(found) for stream, found in of_stream.items()}
+        footers = {stream: [self.readings[stream].look_into(path) for path in paths] for stream, paths in files.items()}
         self._count(execution, relations, footers)
-        if self._can_read(files, footers) and not any(
-            found is not None and is_partitioned(found) for found in relations
-        ):
+        if all(map(_is_plain, of_stream.values())) and _can_read(footers):
             return [
                 piece
                 for stream, paths in files.items()
                 for path, footer in zip(paths, footers[stream], strict=True)
-                for piece in pieces_of(stream, local_name(path), footer)
+                for piece in pieces_of(stream, path, footer)
             ]
         return self._read_by_spark(frame.sparkSession, of_stream)
 
@@ -137,20 +138,50 @@ class FileStreams:
                 if count and counter is not None:
                     counter.add(count)
 
-    def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
-        paths = [path for several in files.values() for path in several]
-        is_local = all(urlsplit(path).scheme == "file" for path in paths)
-        is_readable = all(footer.is_readable for several in footers.values() for footer in several)
-        return len(paths) <= MOST_FILES and is_local and is_readable
-
     def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> tuple[DataFrame, SparkRows]:
         frames = {
-            stream: _made(self.whole[stream], frame_of_files(session, found))
+            stream: _made(self.whole[stream], _frame(session, self.whole[stream].form, found))
             for stream, found in relations.items()
             if found is not None
         }
         # Readers read no event times without a zone, so there are none to convert.
         return spark_rows([name for name in dict.fromkeys(self.scans) if name in frames], frames, self.wanted, {})
+
+
+def _names(found: Any | None) -> tuple[str, ...]:
+    """The names of the pieces that a scan found: files of this machine, or ranges of offsets."""
+    if isinstance(found, OffsetsRead):
+        return tuple(map(str, ranges_between(found.start, found.end)))
+    return () if found is None else tuple(map(local_name, paths_of(found)))
+
+
+def _is_plain(found: Any | None) -> bool:
+    """Whether rows are wholly in files of this machine, or in Kafka."""
+    if found is None or isinstance(found, OffsetsRead):
+        return True
+    paths = paths_of(found)
+    return len(paths) <= MOST_FILES and all(_scheme(path) == "file" for path in paths) and not is_partitioned(found)
+
+
+def _can_read(footers: Mapping[str, Sequence[Footer]]) -> bool:
+    return all(footer.is_readable for several in footers.values() for footer in several)
+
+
+def _frame(session: SparkSession, form: FileForm, found: Any) -> DataFrame:
+    """The rows that a scan found, read by Spark's tasks."""
+    if not isinstance(found, OffsetsRead):
+        return frame_of_files(session, found)
+    assert isinstance(form, KafkaForm)
+    ranges = _names(found)
+    return session.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(
+        partial(_ranges_read, form, ranges), to_spark(Schema.from_arrow(form.columns))
+    )
+
+
+def _ranges_read(form: KafkaForm, ranges: Sequence[str], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from form.read(ranges[number], form.whole).to_batches()
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:
@@ -173,7 +204,7 @@ def file_streams(
         return None
     session = frames[scans[0]].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        if has_plain_settings(session) and all(folder_of(frames[stream]) for stream in scans):
+        if has_plain_settings(session) and all(_is_found(frames[stream]) for stream in scans):
             whole = {stream: reading for stream in wanted if (reading := whole_reading(frames[stream])) is not None}
             found = {stream: reading_of(reading, wanted[stream]) for stream, reading in whole.items()}
             readings = {stream: reading for stream, reading in found.items() if reading is not None}
@@ -201,6 +232,12 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
     folders = {stream: folder_of(frames[stream]) for stream in {each.stream for each in relations}}
     sizes = {stream: 0.0 if folder is None else _bytes_in(folder) for stream, folder in folders.items()}
     return {each.name: sizes[each.stream] for each in relations} if all(sizes.values()) else {}
+
+
+def _is_found(frame: DataFrame) -> bool:
+    """Whether readers of ours find the rows of a stream: in a folder of this machine, or in Kafka."""
+    source = source_of(frame)
+    return folder_of(frame) is not None or (source is not None and source.format == FORMAT)
 
 
 def folder_of(frame: DataFrame) -> str | None:
@@ -250,6 +287,8 @@ def _form(session: SparkSession, scan: Scan) -> FileForm | None:
             return Parquet()
         case "csv" if others <= _OF_CSV and _has(session, _NEEDED_FOR_CSV):
             return _csv(session, scan.schema.names, options)
+        case kind if kind == FORMAT:
+            return form_of(KafkaOptions.of(options), scan.schema)
     return None
 
 
@@ -261,6 +300,10 @@ def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]
         return None  # the schema asks for the text of rows that cannot be read
     is_utc = str(session.conf.get(_ZONE)).lower() in _UTC
     return Csv(tuple(names), separator, header == "true", is_utc)
+
+
+def _scheme(path: str) -> str:
+    return urlsplit(path).scheme
 
 
 def local_name(path: str) -> str:

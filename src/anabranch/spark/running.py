@@ -20,7 +20,15 @@ from anabranch.adapt.records import Record
 from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
 from anabranch.run.branching import has_answered
-from anabranch.run.commit import ahead_by_stream, late_by_stream, rows_by_query, rows_by_stream, rows_out
+from anabranch.run.commit import (
+    ahead_by_stream,
+    late_by_stream,
+    rows_by_query,
+    rows_by_stream,
+    rows_out,
+    shed_by_stream,
+    undated_by_stream,
+)
 from anabranch.run.controls import Controls
 from anabranch.run.lease import Lease
 from anabranch.run.manifest import Manifest
@@ -248,6 +256,9 @@ class RunningQueries(Controls):
             rows_out=rows_out(self.queries, reports),
             late_rows=late,
             ahead_rows=ahead_by_stream(self.queries, reports),
+            shed_rows=shed_by_stream(self.queries, reports),
+            kept=task.kept,
+            undated_rows=undated_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             newest={name: clock.newest for name, clock in clocks.streams.items() if clock.newest is not None},
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),

@@ -40,6 +40,8 @@ from anabranch.planning.choosing import (
 )
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.kafka.changes import DEBEZIUM, UPSERT
+from anabranch.run.shedding import OVERLOADS, read_overload
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
 from anabranch.settings.entries import Entry, document, optional
@@ -79,7 +81,7 @@ _REQUIRED_OF_SWITCHES = {
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
 _OF_A_RUN = (
     "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
-    "functions evolve"
+    "functions evolve overload"
 )
 _OF_A_SET = "limits share"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
@@ -206,6 +208,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         spark=optional(entries, "spark", _spark, SparkSpec()),
         functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
         late=optional(entries, "late", lambda given: read_sink(given, folder), None),
+        overload=optional(entries, "overload", read_overload, OVERLOADS[0]),
         evolve=optional(entries, "evolve", lambda given: Evolve(given.choice(tuple(Evolve))), Evolve.ASK),
     )
 
@@ -433,6 +436,10 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
         raise entry.missing("path", "path: lake/customers, or table: name for a table of Spark's catalog")
     if table.is_delta and table.options:
         raise entry.wrong("has 'options', which format 'delta' does not have", "credentials come from the environment")
+    if table.format in (DEBEZIUM, UPSERT) and table.schema is None:
+        raise entry.missing("schema", 'schema: "id bigint, rate double", the columns of the rows that change')
+    if table.format in (DEBEZIUM, UPSERT) and (table.refresh or table.version):
+        raise entry.wrong("has 'refresh' or 'version'", "leave both out: the changes say when the table changes")
     if table.version == FILES and table.path is None:
         raise entry.missing("path", "path: data/customers, or for version: a query such as SELECT MAX(changed) FROM …")
     return table

@@ -22,8 +22,10 @@ from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.stream_sample import StreamSample, file_sample
 from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
+from anabranch.spark.change_table import FORMATS, ChangeTable
 from anabranch.spark.delta import delta_version, read_delta
 from anabranch.spark.failure import named_source, refuses_schema
+from anabranch.spark.kafka_source import open_topics
 from anabranch.spark.own import travel_by_value
 from anabranch.spark.redis_source import FORMAT as REDIS
 from anabranch.spark.redis_source import RedisStreams
@@ -62,6 +64,7 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         late=_late(spec.late),
         together=spec.together,
         evolve=spec.evolve,
+        overload=spec.overload,
     )
     return Run(session, members, settings)
 
@@ -105,9 +108,19 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
             version = partial(delta_version, table.name, table.path or "")
         elif table.version is not None:
             version = partial(version_of, spark, table.name, table.path, table.version)
+        if table.format in FORMATS:
+            changes = _changes(table, spark)
+            session.table(table.name, changes.frame, version=changes.version)
+            continue
         is_read_again = table.refresh is not None or version is not None
         session.table(table.name, read_again if is_read_again else read_again(), table.refresh, version)
     return session
+
+
+def _changes(table: TableSpec, spark: SparkSession) -> ChangeTable:
+    assert table.format is not None
+    assert table.schema_text is not None, "the spec was checked"
+    return ChangeTable(spark, table.name, table.schema_text, from_environment(table.options), table.format)
 
 
 def _ship(function: FunctionSpec) -> None:
@@ -190,14 +203,16 @@ def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
     """Opens the streaming frame of a stream's entry."""
-    if stream.format == REDIS:
-        spark.dataSource.register(RedisStreams)
-    reader = spark.readStream.options(**from_environment(stream.options))
+    options = from_environment(stream.options)
     with named_source(stream.name):
         if stream.table is not None:
-            return reader.table(stream.table)
+            return spark.readStream.options(**options).table(stream.table)
         assert stream.format is not None, "a stream without a table has a format"
-        reader = reader.format(stream.format)
+        if stream.format == "kafka":
+            return open_topics(spark, stream.schema_text, options)
+        if stream.format == REDIS:
+            spark.dataSource.register(RedisStreams)
+        reader = spark.readStream.options(**options).format(stream.format)
         if stream.schema_text is None:
             return reader.load(stream.path)
         try:
@@ -206,4 +221,4 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
             if not refuses_schema(error):
                 raise
         # The source has its own columns; the spec's schema only serves to explain the query without Spark.
-        return spark.readStream.options(**from_environment(stream.options)).format(stream.format).load(stream.path)
+        return spark.readStream.options(**options).format(stream.format).load(stream.path)

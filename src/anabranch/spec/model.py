@@ -27,6 +27,7 @@ from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetWishes
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
+from anabranch.run.shedding import Overload
 from anabranch.run.triggers import ALL_AND_END, Trigger
 
 _MASTER = re.compile(
@@ -203,6 +204,8 @@ class Spec:
     late: SinkSpec | None = None
     """The side output for late rows and rows too far in the future; None to only count them."""
     tables: tuple[TableSpec, ...] = ()
+    overload: Overload = "keep"
+    """What happens if the run cannot take all its input."""
     evolve: Evolve = Evolve.ASK
     """What happens if the queries of the checkpoint have changed."""
 

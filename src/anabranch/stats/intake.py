@@ -24,6 +24,10 @@ class Intake:
     """The last tick of each derived relation that had one."""
     diverted: tuple[str, ...] = ()
     """The files with rows for the side output."""
+    shed: Mapping[str, int] = field(default_factory=dict)
+    """Rows of keys that were dropped because the run could not take all its input, if there were any."""
+    undated: Mapping[str, int] = field(default_factory=dict)
+    """Rows without an event time, if there were any."""
 
     @property
     def times(self) -> Intake:
@@ -53,6 +57,8 @@ def merged_intakes(several: Iterable[Intake]) -> Intake:
         largest(each.newest for each in found),
         largest(each.ticks for each in found),
         tuple(name for each in found for name in each.diverted),
+        added(each.shed for each in found),
+        added(each.undated for each in found),
     )
 
 

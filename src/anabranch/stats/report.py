@@ -92,10 +92,8 @@ class SlotReport:
     """CPU seconds of the step, from opening the state to writing the rows."""
     taken: int = 0
     """Rows that the slot received from other slots, with their partition groups."""
-    has_leftovers: bool = False
-    """Whether the state still has rows of partition groups that have moved away."""
     left: float = 0.0
-    """The fraction of such rows among the base rows; counted with the cells."""
+    """The fraction of rows of partition groups that have moved away, among the base rows; counted with the cells."""
     cells: Mapping[str, tuple[int, ...]] | None = None
     """Rows admitted, by relation and cell; None if the task did not request it."""
     held: Mapping[str, tuple[int, ...]] | None = None
@@ -120,7 +118,6 @@ class SlotReport:
             "files": [asdict(file) for file in self.files],
             "cpu": self.cpu,
             "taken": self.taken,
-            "leftovers": self.has_leftovers,
             "left": self.left,
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
             "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
@@ -153,7 +150,6 @@ class SlotReport:
             files=tuple(RowsWritten(**file) for file in value["files"]),
             cpu=value["cpu"],
             taken=value["taken"],
-            has_leftovers=value["leftovers"],
             left=value["left"],
             cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
             held=None if value["held"] is None else {name: tuple(each) for name, each in value["held"].items()},
@@ -199,7 +195,6 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         files=tuple(file for stage in stages for file in stage.files),
         cpu=sum(stage.cpu for stage in stages),
         taken=first.taken,
-        has_leftovers=last.has_leftovers,
         left=last.left,
         cells=None if first.cells is None else _added_cells([stage.cells or {} for stage in stages]),
         held=last.held,

@@ -17,10 +17,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cmp_to_key
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
+TimedResult: TypeAlias = tuple[int, Sequence[Value]]
 Row: TypeAlias = dict[str, Value]
 Combination: TypeAlias = dict[str, Any]
 """The row of each relation; None for a relation without a row because of an outer join."""
@@ -56,15 +58,22 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
 
 
 def timed_results(
-    query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None
+    query: Query,
+    tables: Mapping[str, pa.Table],
+    watermark: int | None = None,
+    before: float = math.inf,
+    known: Mapping[str, Iterable[TimedResult]] = MappingProxyType({}),
 ) -> Iterator[tuple[int, list[Value]]]:
     """Yields the results of the query with their event times; `tables` by stream name, in lower case.
+
+    Where rows wait for the watermark of all queries, those that are not `before` it are still waiting. The results of
+    queries that it reads are computed, unless they are `known`.
 
     The event time of a result is that of the newest row of its combination, also for an unmatched combination that is
     known later; for a grouped query it is the boundary. Results of a query that this one reads are rows like any other.
     """
-    given = _given(query, query.whole.relations, tables)
-    until: float = _watermark(query, tables) if watermark is None else watermark
+    given = _given(query, query.whole.relations, tables, before, known)
+    until = min(watermark_of(query, tables) if watermark is None else watermark, before)
     if query.grouping is None:
         for combination in _around(query, _combinations(query.graph, given), given, until):
             values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
@@ -77,23 +86,33 @@ def timed_results(
         yield from _grouped_answer(query, query.grouping, _combinations(query.graph, given), until)
 
 
-def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
+def _given(
+    query: Query,
+    relations: Iterable[Relation],
+    tables: Mapping[str, pa.Table],
+    before: float,
+    known: Mapping[str, Iterable[TimedResult]],
+) -> dict[str, list[Row]]:
     """Returns the rows of each relation: of a stream, of a table, or the results of a query."""
     inputs = dict(query.inputs)
     given = {}
     for relation in relations:
         if relation.is_result:
-            several = [inputs[name] for name in relation.producers]
             rows = [
                 {_TIME: time, **dict(zip(_names(below), values, strict=True))}
-                for below in several
-                for time, values in timed_results(below, tables)
+                for name in relation.producers
+                for below in (inputs[name],)
+                for time, values in (known[name] if name in known else timed_results(below, tables, before=before))
             ]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
+            if isinstance(relation.window, CountWindow):
+                rows = [row for row in rows if row[_TIME] < before]
+                _count(relation, relation.window, rows)
             given[relation.name] = _passing(relation, rows)
         else:
-            given[relation.name] = _rows(relation, tables[relation.stream.lower()])
+            arrived = _rows(relation, tables[relation.stream.lower()])
+            given[relation.name] = [row for row in arrived if row[_TIME] < before]
     return given
 
 
@@ -365,12 +384,12 @@ def _grouped_around(
 # --- grouping --------------------------------------------------------------------------------------------------------
 
 
-def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
+def watermark_of(query: Query, tables: Mapping[str, pa.Table]) -> float:
     """The minimum, over the streams, of the largest event time minus the allowed disorder."""
     inputs, marks = dict(query.inputs), []
     for relation in query.whole.streamed:
         if relation.is_result:
-            marks += [_watermark(inputs[name], tables) - relation.behind for name in relation.producers]
+            marks += [watermark_of(inputs[name], tables) - relation.behind for name in relation.producers]
             continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}

@@ -34,7 +34,7 @@ from anabranch.testing.own import OWN_FUNCTIONS
 SECOND = 1_000_000
 _SPAN = 40
 _DENSE_SPAN = 8
-_COLUMNS = pa.schema(
+COLUMNS = pa.schema(
     [
         ("ts", TIMESTAMP),
         ("x", pa.int64()),
@@ -159,7 +159,7 @@ class Arrivals:
     def catalog(self) -> Catalog:
         catalog = Catalog(functions={own.name: own for own in OWN_FUNCTIONS})
         for name, disorder in self.disorder.items():
-            catalog.register(StreamDeclaration(name, Schema.from_arrow(_COLUMNS), "ts", disorder))
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts", disorder))
         return catalog
 
 
@@ -174,18 +174,24 @@ class DrawnQuery:
 
 @st.composite
 def arrivals(
-    draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False, mostly_dense: bool = False
+    draw: st.DrawFn,
+    streams: int,
+    most_rows: int = 14,
+    *,
+    alike: bool = False,
+    mostly_dense: bool = False,
+    dense_only: bool = False,
 ) -> Arrivals:
     """Draws streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
-    Half the draws (with `mostly_dense`, four of five) are dense: all streams have `most_rows` rows within seconds of
-    each other and with few NULLs, so many rows join. Dense draws come from a seed and do not shrink. Some draws begin
-    before 1970.
+    Half the draws (with `mostly_dense`, four of five; with `dense_only`, all) are dense: all streams have `most_rows`
+    rows within seconds of each other and with few NULLs, so many rows join. Dense draws come from a seed and do not
+    shrink. Some draws begin before 1970.
     """
     tables, disorder = {}, {}
     start = draw(st.sampled_from([0, 0, -5 * SECOND - 1]))
     seeded = st.integers(0, 2**32 - 1).map(Random)
-    dense = draw(st.one_of(st.none(), *[seeded] * (4 if mostly_dense else 1)))
+    dense = draw(seeded if dense_only else st.one_of(st.none(), *[seeded] * (4 if mostly_dense else 1)))
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
         if dense is None:
@@ -199,8 +205,8 @@ def arrivals(
         columns = [[start + row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
         columns.append([1000 * number + i for i in range(len(rows))])
         arrays = [pa.array(columns[0], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
-        arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(_COLUMNS)[1:], strict=True)]
-        tables[f"s{number}"] = pa.table(arrays, schema=_COLUMNS)
+        arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(COLUMNS)[1:], strict=True)]
+        tables[f"s{number}"] = pa.table(arrays, schema=COLUMNS)
         disorder[f"s{number}"] = allowed
     return Arrivals(tables, disorder)
 

@@ -34,6 +34,7 @@ def progress(
             "rowsOut": rows_out,
             "lateRows": {"s0": late, "s1": 0},
             "aheadRows": {"s0": 0, "s1": 0},
+            "undatedRows": {"s0": 0, "s1": 0},
             "stateRows": 100 + batch,
             "stateBytes": 2_345_678,
             "plans": list(plans),

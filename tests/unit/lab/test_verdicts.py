@@ -25,6 +25,7 @@ from lab import (
     limits,
     limits_spark,
     mesh_columns,
+    mesh_filters,
     mesh_over_time,
     mesh_questions,
     mesh_search,
@@ -263,6 +264,35 @@ def _local_and_load_on_spark() -> Doctored:
         return found
 
     return Doctored(runs(0.5, 0.6, 0.3, 100), (runs(1.0, 1.0, 1.0, 99), runs(0.5, 0.5, 0.9, 100)))
+
+
+@case("balance-deciding-spark")
+def _deciding() -> Doctored:
+    def run(spent: float, plan: str, moves: tuple[tuple[int, int], ...] = ()) -> balance_spark.ClusterRun:
+        return balance_spark.ClusterRun(((spent, 0.0),) * 24, (spent + 0.2,) * 24, 100, 1000, moves, plan)
+
+    def runs(both: float, new: str, moves: tuple[tuple[int, int], ...], base: float, results: int) -> Any:
+        old = balance_spark.OLD
+        found = {"No-Adapt": run(base, old), "LM": replace(run(0.5, new), results=results)}
+        for name in balance_spark.BALANCING:
+            found[name] = run(0.6, old, moves)
+            found[f"LM+{name}"] = run(both, new, moves)
+        return found
+
+    good = runs(0.2, balance_spark.NEW, ((3, 3),), 1.0, 100)
+    return Doctored(good, (runs(0.9, balance_spark.OLD, (), 0.1, 99),))
+
+
+@case("mesh-filters")
+def _filters() -> Doctored:
+    def streams(gain: float, plain: float, by_class: bool, same: bool) -> dict[str, mesh_filters.Stream]:
+        def one(times: float, found: bool) -> mesh_filters.Stream:
+            return mesh_filters.Stream({"u before v": 1.0, mesh_filters.LEARNT: 1 / times}, 0.01, found, same)
+
+        selective, dear, none = mesh_filters.STREAMS
+        return {selective: one(gain, by_class), dear: one(gain, by_class), none: one(plain, not by_class)}
+
+    return Doctored(streams(1.6, 0.98, True, True), (streams(1.1, 0.9, False, False),))
 
 
 @case("balance-strategies-spark")
@@ -597,7 +627,7 @@ def _policies() -> Doctored:
 @case("mesh-search-quality")
 def _quality() -> Doctored:
     def found(ratio: float) -> list[mesh_search.Searched]:
-        names = {mesh_search.OPTIMUM: 1.0} | dict.fromkeys(mesh_search.SEARCHES, ratio)
+        names = {mesh_search.OPTIMUM: 1.0} | dict.fromkeys(mesh_search.COMPARED, ratio)
         return [mesh_search.Searched(1, size, name, at, at, 0.1) for size in (4, 7) for name, at in names.items()]
 
     return Doctored(found(1.01), (found(1.2),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.cost.progress import Progress
+from anabranch.cost.progress import Progress, crossing
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Candidate, Proposal
@@ -49,3 +49,28 @@ def test_where_plans_keep_up_the_cheapest_is_taken() -> None:
     answer = settle(problem, found)
     assert isinstance(answer, Proposal)
     assert answer.plan == found[0].plan
+
+
+def straight(*points: tuple[float, float], rate: float) -> Progress:
+    seconds, results = zip(*points, strict=True)
+    return Progress(np.array(seconds), np.array(results), rate)
+
+
+def test_plans_that_are_ahead_at_another_time_say_when() -> None:
+    best = straight((1.0, 10.0), (10.0, 100.0), rate=10.0)
+    early = straight((1.0, 30.0), (4.0, 60.0), (10.0, 70.0), rate=2.0)
+    late = straight((1.0, 1.0), (10.0, 50.0), rate=20.0)
+    assert crossing(best, best) == (None, None)
+    assert crossing(early, best) == (4.0, None)
+    until, since = crossing(late, best)
+    assert until is None
+    assert since == pytest.approx(15.0)
+    problem, found = asked("rate@10 seconds", BUSY)
+    for candidate, going in zip(found, (best, early, late), strict=False):
+        problem._progress[str(candidate.plan)] = going
+    answer = settle(problem, found[:3])
+    assert isinstance(answer, Proposal)
+    assert [each.reason for each in answer.considered[1:]] == [
+        "70 results by then, ahead until 4 s",
+        "50 results by then, ahead from 15 s on",
+    ]

@@ -67,7 +67,7 @@ def test_rows_are_merged_only_below_the_group_by_of_a_grouped_query() -> None:
     plan = parse("([a] b c d)")
     with pytest.raises(PlanError) as caught:
         validate(plan, CHAIN)
-    assert str(caught.value).startswith("plan '([a] b c d)' merges rows in '[a]', but the query is not grouped\n")
+    assert str(caught.value).startswith("plan '([a] b c d)' merges rows in '[a]', which the query does not allow\n")
     assert validate(plan, CHAIN, COUNT) is plan
     with pytest.raises(PlanError, match="merges the rows of the whole query"):
         validate(PreGroup(parse("(a b c d)")), CHAIN, COUNT)

@@ -133,10 +133,16 @@ def test_a_query_with_outer_joins_takes_part_with_the_rows_that_others_keep() ->
     assert partitioning_of(made, 4).is_partition
 
 
-def test_the_side_of_an_outer_join_must_have_the_demands_of_all() -> None:
+def test_the_side_of_an_outer_join_must_have_the_window_of_all() -> None:
     with pytest.raises(BundleError, match="query 'unpaid' joins 'b' by an outer, semi or anti join") as caught:
-        together(unpaid=OUTER, pair=PAIR.format(20) + " AND b.v > 3", other="SELECT b.k AS k FROM b [RANGE 60 SECONDS]")
+        together(unpaid=OUTER, other="SELECT b.k AS k FROM b [RANGE 60 SECONDS]")
     assert "give 'b' another alias" in caught.value.hint
+
+
+def test_a_filter_of_a_side_that_others_do_not_have_is_part_of_its_condition() -> None:
+    filtered = OUTER + " AND b.v > 3"
+    (side,) = together(unpaid=filtered, pair=PAIR.format(20)).member("unpaid").query.sides
+    assert str(side.residual) == "b.v > 3"
 
 
 def test_a_reader_of_outer_joins_waits_as_long_as_their_rows() -> None:
@@ -149,7 +155,8 @@ def test_a_reader_of_outer_joins_waits_as_long_as_their_rows() -> None:
 
 
 INSIDE = {
-    "has a count or session window, of 'c'": "SELECT c.v AS x, c.k AS k FROM c [ROWS 3] AS c",
+    "has a filter of 'd' that": "SELECT d.v AS x, d.k AS k FROM b [RANGE 5 SECONDS] AS d, c [RANGE 5 SECONDS] AS e "
+    "WHERE d.v < 1000 AND d.v * 1000 < e.v",
 }
 
 
@@ -207,16 +214,39 @@ def test_keys_that_one_query_has_beside_each_other_stay_two() -> None:
     assert own.name in {key.name for key in made.member("chain").query.graph.keys}
 
 
-def test_a_query_with_a_count_window_is_refused() -> None:
+def test_a_relation_with_a_count_window_is_not_shared() -> None:
+    """Ties are counted in the order of the columns that a query reads, and another query may read others."""
     counted = PAIR.format(20).replace("[RANGE 20 SECONDS]", "[ROWS 3]", 1)
-    with pytest.raises(BundleError, match="query 'counted' has a count or session window, of 'a'"):
+    with pytest.raises(BundleError, match="query 'counted' and query 'pair' share 'a', which has a count window"):
         together(counted=counted, pair=PAIR.format(20))
+    apart = together(counted=counted.replace(" AS a", " AS c").replace("a.", "c."), pair=PAIR.format(20))
+    assert apart.graph.counted == ("c",)
+    assert {*apart.graph.names} == {"a", "b", "c"}
+
+
+ALONE_ONLY = {
+    "session window, of 'c'": "SELECT COUNT(*) AS n FROM c GROUP BY session_window(c.ts, '5 seconds'), c.k",
+    "count window in an outer join, of 'b'": "SELECT a.v AS x, b.v AS y FROM a LEFT ASOF JOIN b "
+    "ON b.k = a.k AND b.ts <= a.ts",
+}
+
+
+@pytest.mark.parametrize("window", ALONE_ONLY)
+def test_sessions_and_outer_joins_with_count_windows_run_alone(window: str) -> None:
+    with pytest.raises(BundleError, match=f"query 'q' has a {window}, and runs alone"):
+        together(q=ALONE_ONLY[window])
 
 
 def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
     guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
     with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):
         together(guarded=guarded, pair=PAIR.format(20))
+
+
+def test_a_filter_of_one_query_may_stand_beside_a_condition_over_event_times() -> None:
+    """Sums of times are compared exactly, so the condition cannot fail for rows that the filter keeps away."""
+    timed = PAIR.format(20) + " AND a.v < 9 AND b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts + INTERVAL 1 SECONDS"
+    assert [terms.relation for terms in together(timed=timed, pair=PAIR.format(20)).member("timed").terms] == ["a"]
 
 
 def test_more_relations_than_rows_can_name_are_refused() -> None:

@@ -133,9 +133,9 @@ def test_columns_are_computed_and_rows_left_out(tmp_path: Path) -> None:
     )
     path = file(tmp_path, "a,1\nb,2\nc,\nd,4000\n")
     assert reading.look_into(path) == Footer(4, is_readable=True)
-    found = reading.read(path)
+    (found,) = reading.read([(path, None)])
     assert found["ts"].cast(pa.int64()).to_pylist() == [2_000, 4_000_000]
     assert found["name"].to_pylist() == ["b", "d"]
     assert reading.only(["name"]).columns.keys() == {"s", "n"}
     with pytest.raises(ExpressionError):
-        reading.read(file(tmp_path, "a,9223372036854775807\n"))
+        list(reading.read([(file(tmp_path, "a,9223372036854775807\n"), None)]))

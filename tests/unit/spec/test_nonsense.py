@@ -53,6 +53,8 @@ FULL: dict[str, Any] = yaml.safe_load(
     late: {format: parquet, path: late}
     functions: {f: {python: "math:hypot", returns: double, takes: [double], kind: scalar, nulls: skip, version: 1}}
     execution: un-synchronised
+    evolve: ask
+    overload: keep
     idle_timeout: 1 minute
     spark: {master: local, conf: {spark.ui.enabled: false}}
     """

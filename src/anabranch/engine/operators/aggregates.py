@@ -74,6 +74,7 @@ def raw(part: Part, arguments: Sequence[pa.Array], weights: Int64Array | None) -
             items = _struct(part, value=plain(value), count=pa.array(counts))
             return _lists(value.is_valid(), items, part.type)
         case "ranked":
+            assert part.ranking is not None
             fields = list(part.type.value_type)
             columns = [each.cast(field.type) for field, each in zip(fields, arguments, strict=True)]
             items = pa.StructArray.from_arrays(columns, fields=fields)

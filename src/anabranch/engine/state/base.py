@@ -19,12 +19,13 @@ from anabranch.engine.compile import bands_of
 from anabranch.engine.evaluate.codes import band_codes, combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.evaluate.rows import row_hashes
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
 from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
+from anabranch.engine.state.kept import Kept
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextColumn, TextStore
 from anabranch.lang.schema import Schema, is_fixed_width, is_text
@@ -225,6 +226,16 @@ class BaseState(Indexed):
         """Returns all live rows, which must be linked."""
         rows = self.ring.numbers
         return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
+
+    def keep(self, wanted: BoolArray) -> Kept:
+        """Keeps only some of the live rows, which must be linked; wants a flag for each of them."""
+        kept = Kept(self.ring.first, wanted)
+        if not wanted.all():
+            rows = kept.numbers
+            self.ring.keep(rows, {} if self.texts is None else self.texts.keep(self.ring, rows))
+            if self.chunks is not None:
+                self.chunks.keep(rows, self.ring.first)
+        return kept
 
     def drop(self, low: int) -> int:
         dropped = self.ring.drop(low)

@@ -65,6 +65,14 @@ class ChunkStore:
         self.written += 1
         self.chunks.append(Chunk(file, start, self.arena.keep_batch(file, merged)))
 
+    def keep(self, rows: Int64Array, first: int) -> None:
+        """Keeps only these rows, which are numbered from `first` on afterwards."""
+        kept = pa.RecordBatch.from_arrays([self.get(name, rows) for name in self.schema.names], schema=self.schema)
+        for chunk in self.chunks:
+            self.arena.release(chunk.file)
+        self.chunks = []
+        self.append(first, kept)
+
     def drop(self, first: int) -> None:
         """Releases the chunks that hold no row numbered `first` or later."""
         while self.chunks and self.chunks[0].stop <= first:

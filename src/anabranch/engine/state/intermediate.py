@@ -13,6 +13,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.base import combined
 from anabranch.engine.state.indexed import Indexed
+from anabranch.engine.state.kept import GONE, Kept
 from anabranch.engine.state.ring import ANY_TIME, DEADLINE, Index, Ring
 
 CodeReader: TypeAlias = Callable[[str, Combinations], Int64Array]
@@ -79,6 +80,15 @@ class IntermediateState(Indexed):
         columns |= {_carried(name): values for name, values in found.carried.items()}
         first = self.ring.append({**columns, DEADLINE: found.deadline, **(beside or {})}, len(found))
         self.ring.link(first, partial(_codes, found, code), found.newest)
+
+    def keep(self, bases: Mapping[str, Kept]) -> None:
+        """Keeps only the combinations of kept base rows, under their new numbers."""
+        numbers = self.ring.numbers
+        if not len(numbers):
+            return
+        rows = {relation: bases[relation].new(self.rows(relation, numbers)) for relation in self.relations}
+        whole = np.logical_and.reduce([each != GONE for each in rows.values()])
+        self.ring.keep(numbers[whole], {f"row.{relation}": each[whole] for relation, each in rows.items()})
 
     def drop(self, low: int, oldest: int = ANY_TIME) -> int:
         return self.ring.drop(low, oldest)

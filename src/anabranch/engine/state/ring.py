@@ -150,9 +150,8 @@ class Ring:
         self.columns[name] = form
         if self.capacity:
             ((_, shape, kind),) = (part for part in self._parts(self.capacity) if part[0] == name)
-            self._arrays[name] = target = self.arena.allocate(self._file(name), shape, kind)
-            for part, place in self._places(self.first, self.live):
-                target[place] = values[part]
+            self._arrays[name] = self.arena.allocate(self._file(name), shape, kind)
+            self._write(name, values)
 
     def drop_column(self, name: str) -> None:
         """Releases the space of a column."""
@@ -209,6 +208,34 @@ class Ring:
     def clear(self) -> None:
         """Drops every row."""
         self.first = self.next
+
+    def keep(self, rows: Int64Array, others: Mapping[str, Array]) -> None:
+        """Keeps only these live rows, in order, all linked; they get the last numbers.
+
+        The rows move into arrays of their size. `others` has new values of the kept rows for some columns.
+        """
+        if len(rows) == self.live:
+            for name, values in others.items():
+                self._write(name, values)
+            return
+        old, generation = self._arrays, self.generation
+        self.first, self.generation = self.next - len(rows), generation + 1
+        self.capacity = _capacity(len(rows))
+        self._arrays = {}
+        for part, shape, kind in self._parts(self.capacity):
+            values = old.pop(part)
+            self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
+            if not part.startswith(("heads.", "previous.")):
+                self._write(part, others[part] if part in others else values.take(rows & (len(values) - 1), axis=0))
+            self.arena.release(f"{self.name}.{part}.{generation}")
+        for index in self.indexes:
+            kernels.relink(*self._of(index), self._shift, self.first, self.next)
+
+    def _write(self, column: str, values: Array) -> None:
+        """Writes the values of all live rows into a column."""
+        target = self._arrays[column]
+        for part, place in self._places(self.first, self.live):
+            target[place] = values[part]
 
     def drop(self, low: int, oldest: int = ANY_TIME) -> int:
         """Drops the longest prefix with deadline before `low` or newest time before `oldest`; returns its length."""
@@ -338,7 +365,7 @@ class Ring:
         needed = self.live + count
         if needed <= self.capacity <= max(SMALLEST_CAPACITY, 8 * needed):
             return
-        capacity = max(SMALLEST_CAPACITY, 1 << (needed - 1).bit_length() if needed > 1 else 1)
+        capacity = _capacity(needed)
         assert capacity <= MOST_ROWS or not self.indexes
         if capacity > self.capacity > 0:
             self._lengthen(capacity)
@@ -374,6 +401,11 @@ class Ring:
                     source, target = start & (old_capacity - 1), start & (capacity - 1)
                     array[target : target + stop - start] = values[source : source + stop - start]
             self.arena.release(f"{self.name}.{part}.{old_generation}")
+
+
+def _capacity(rows: int) -> int:
+    """Returns the smallest capacity of a ring for so many rows."""
+    return max(SMALLEST_CAPACITY, 1 << (rows - 1).bit_length() if rows > 1 else 1)
 
 
 def _index_parts(index: Index, capacity: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:

@@ -62,11 +62,23 @@ class TextStore:
             size = int(offsets[-1] - offsets[0])
             start = self._heap.append({BYTES: data[offsets[0] : offsets[-1]]}, size) if size else self._heap.next
             spans.append((offsets[:-1] + (start - offsets[0]), np.diff(offsets).astype(np.int32)))
-        starts, lengths = (np.stack(each, axis=1) for each in zip(*spans, strict=True))
-        if len(spans) == 1:
-            # A column of one value per row has one dimension in a ring.
-            starts, lengths = starts[:, 0], lengths[:, 0]
-        return {START: starts, LENGTH: lengths}
+        return _as_columns(*zip(*spans, strict=True))
+
+    def keep(self, state: Ring, rows: Int64Array) -> dict[str, Array]:
+        """Keeps only the texts of these rows; returns the columns of the state's ring for them."""
+        starts, lengths = self._spans(state, START), self._spans(state, LENGTH)
+        heap = self._heap.by_place(BYTES) if self._heap.capacity else _NO_BYTES
+        spans = [kernels.text_spans(starts, lengths, place, rows) for place in range(len(self.types))]
+        kept = np.empty(sum(int(offsets[-1]) for _, offsets in spans), dtype=np.uint8)
+        at, columns = 0, []
+        for found, offsets in spans:
+            kernels.copy_texts(heap, found, offsets, kept[at : at + int(offsets[-1])])
+            columns.append(offsets[:-1] + at)
+            at += int(offsets[-1])
+        self._heap.release()
+        first = self._heap.append({BYTES: kept}, len(kept)) if len(kept) else self._heap.next
+        sizes = [np.diff(offsets).astype(np.int32) for _, offsets in spans]
+        return _as_columns([each + first for each in columns], sizes)
 
     def drop(self, state: Ring) -> None:
         """Releases the bytes that no live row of the state's ring uses."""
@@ -105,3 +117,11 @@ class TextStore:
 
     def _spans(self, state: Ring, column: str) -> Array:
         return state.by_place(column).reshape(-1, len(self.types))
+
+
+def _as_columns(starts: Sequence[Array], lengths: Sequence[Array]) -> dict[str, Array]:
+    """Returns starts and lengths, an array for each text column, as the columns of the state's ring."""
+    if len(starts) == 1:
+        # A column of one value per row has one dimension in a ring.
+        return {START: starts[0], LENGTH: lengths[0]}
+    return {START: np.stack(starts, axis=1), LENGTH: np.stack(lengths, axis=1)}

@@ -23,7 +23,7 @@ from pyarrow import csv
 
 from anabranch.errors import CatalogError
 from anabranch.lang.schema import TIMESTAMP, is_integer
-from anabranch.run.files.form import Columns, Footer
+from anabranch.run.files.form import Columns, Footer, OneByOne
 
 MOST_BYTES = 256 * 2**20
 """Of a larger file, Spark's tasks read a part each."""
@@ -39,7 +39,7 @@ _LEAST_TIME = 19
 
 
 @dataclass(frozen=True)
-class Csv:
+class Csv(OneByOne):
     """Files in CSV: their columns in order, what stands between two values, and whether the first row has names."""
 
     names: tuple[str, ...]

@@ -9,7 +9,7 @@ to Spark (`look_into`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
@@ -21,6 +21,8 @@ from anabranch.lang.expr import Column, Expr, columns
 from anabranch.run.rows import flat
 
 Columns: TypeAlias = Mapping[str, pa.DataType]
+Part: TypeAlias = tuple[str, Sequence[int] | None]
+"""A file, and which of its parts; None for all."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,18 @@ class FileForm(Protocol):
         """The columns of a file that was looked into, or of some of its parts, as the types of its stream."""
         ...
 
+    def read_several(self, pieces: Sequence[Part], wanted: Columns) -> Iterator[pa.Table]:
+        """Yields the columns of several files."""
+        ...
+
+
+class OneByOne:
+    """A form whose files are read one after the other."""
+
+    def read_several(self: FileForm, pieces: Sequence[Part], wanted: Columns) -> Iterator[pa.Table]:
+        for path, parts in pieces:
+            yield self.read(path, wanted, parts)
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -72,9 +86,11 @@ class Reading:
     def look_into(self, path: str) -> Footer:
         return self.form.look_into(path, self.columns)
 
-    def read(self, path: str, parts: Sequence[int] | None = None) -> pa.Table:
-        """The rows of the stream that a file holds, or some of its parts."""
-        table = self.form.read(path, self.columns, parts)
+    def read(self, pieces: Sequence[Part]) -> Iterator[pa.Table]:
+        """The rows of the stream that files hold, or some of their parts."""
+        return map(self._rows, self.form.read_several(pieces, self.columns))
+
+    def _rows(self, table: pa.Table) -> pa.Table:
         if not self.conditions and all(_is_named(each, name) for name, each in self.made.items()):
             return table
         values = {name: flat(table.column(name)) for name in table.column_names}

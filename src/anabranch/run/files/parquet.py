@@ -14,14 +14,14 @@ from pyarrow import parquet
 
 from anabranch.errors import CatalogError
 from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, is_integer
-from anabranch.run.files.form import Columns, Footer
+from anabranch.run.files.form import Columns, Footer, OneByOne
 
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """In the footer of files whose old dates count days otherwise."""
 
 
 @dataclass(frozen=True)
-class Parquet:
+class Parquet(OneByOne):
     """Files in Parquet."""
 
     def can_hold(self, kind: pa.DataType) -> bool:

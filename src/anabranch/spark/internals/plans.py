@@ -14,7 +14,8 @@ from anabranch.spark.internals.driver import java_array, jvm_of
 
 Plan: TypeAlias = Any
 """A logical plan in the JVM."""
-_SCAN, _PROJECT, _FILTER, _ALIAS, _COLUMN = "StreamingRelation", "Project", "Filter", "Alias", "AttributeReference"
+_PROJECT, _FILTER, _ALIAS, _COLUMN = "Project", "Filter", "Alias", "AttributeReference"
+_SCAN, _SCAN_V2 = "StreamingRelation", "StreamingRelationV2"
 _THROUGH = ("EventTimeWatermark", "SubqueryAlias")
 """Nodes above a scan that change no row."""
 
@@ -42,7 +43,7 @@ def scan_below(frame: DataFrame) -> tuple[Plan, list[Plan]] | None:
     None if the frame has other operators. Without it, Spark reads all streams, and their sizes are unknown.
     """
     node, layers = _analyzed(frame), []
-    while (name := node.nodeName()) != _SCAN:
+    while (name := node.nodeName()) not in (_SCAN, _SCAN_V2):
         if name in (_PROJECT, _FILTER):
             layers.append(node)
         elif name not in _THROUGH:
@@ -53,6 +54,8 @@ def scan_below(frame: DataFrame) -> tuple[Plan, list[Plan]] | None:
 
 def source_of_scan(scan: Plan) -> Source:
     """Returns the format and the options of a streaming scan; without it, as without `scan_below`."""
+    if scan.nodeName() == _SCAN_V2:
+        return Source(scan.sourceName(), dict(scan.extraOptions().asCaseSensitiveMap()))
     source = scan.dataSource()
     given = source.options()
     return Source(source.className(), {str(name): str(given.apply(name)) for name in listed(given.keys().toSeq())})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +17,7 @@ Execution: TypeAlias = Any
 """The execution of a micro-batch in the JVM."""
 Relation: TypeAlias = Any
 """The files of a stream in a micro-batch, in the JVM."""
-_FILES, _SOURCE_OF_FILES = "LogicalRelation", "FileStreamSource"
+_FILES, _SOURCE_OF_FILES, _BETWEEN = "LogicalRelation", "FileStreamSource", "StreamingDataSourceV2"
 _CALLS = {
     "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper": "streamingQuery",
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution": "lastExecution",
@@ -53,10 +55,25 @@ def current_batch(spark: SparkSession, query: str) -> Execution:
     return spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
 
 
-def scanned(execution: Execution) -> list[Relation | None]:
-    """Returns what each scan of a micro-batch reads; None for a stream without new files."""
-    leaves = listed(execution.logical().collectLeaves())
-    return [leaf.relation() if leaf.getClass().getSimpleName() == _FILES else None for leaf in leaves]
+@dataclass(frozen=True)
+class OffsetsRead:
+    """The offsets between which a scan of a micro-batch reads."""
+
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+
+
+def scanned(execution: Execution) -> list[Relation | OffsetsRead | None]:
+    """Returns what each scan of a micro-batch reads; None for a stream without new rows."""
+    return [_scanned(leaf) for leaf in listed(execution.logical().collectLeaves())]
+
+
+def _scanned(leaf: Any) -> Relation | OffsetsRead | None:
+    name = leaf.getClass().getSimpleName()
+    if name.startswith(_BETWEEN):
+        start, end = leaf.startOffset(), leaf.endOffset().get()
+        return OffsetsRead(json.loads(start.get().json()) if start.isDefined() else {}, json.loads(end.json()))
+    return leaf.relation() if name == _FILES else None
 
 
 def paths_of(relation: Relation) -> tuple[str, ...]:

@@ -17,7 +17,15 @@ from pyspark.sql import SparkSession
 from anabranch.errors import SpecError
 from anabranch.lang.schema import Schema
 from anabranch.run.formats import FILE_FORMATS
-from anabranch.run.sink_settings import SinkSettings, check_sink, compression, console_rows, iceberg_target, jdbc_table
+from anabranch.run.sink_settings import (
+    SinkSettings,
+    check_sink,
+    compression,
+    console_rows,
+    iceberg_target,
+    jdbc_table,
+    kafka_target,
+)
 from anabranch.spark.internals.writers import require_format
 from anabranch.spark.session import first_cause
 from anabranch.spark.sinks.delta import DeltaLakeTable
@@ -25,6 +33,7 @@ from anabranch.spark.sinks.files import FileSink
 from anabranch.spark.sinks.functions import ConsoleSink
 from anabranch.spark.sinks.iceberg import IcebergLakeTable
 from anabranch.spark.sinks.jdbc import JdbcSink
+from anabranch.spark.sinks.kafka import KafkaSink
 from anabranch.spark.sinks.lake import LakeSink
 from anabranch.spark.sinks.memory import MemorySink
 from anabranch.spark.sinks.sink import Sink
@@ -93,6 +102,10 @@ def _jdbc(request: SinkRequest) -> Sink:
     return _spark_writer(request) if table is None else JdbcSink(request.spark, table)
 
 
+def _kafka(request: SinkRequest) -> Sink:
+    return KafkaSink(kafka_target(request.sink, request.schema))
+
+
 def _delta(request: SinkRequest) -> Sink:
     sink = request.sink
     assert sink.path is not None
@@ -110,6 +123,7 @@ MAKERS: dict[str, Maker] = {
     "memory": _memory,
     "console": _console,
     "jdbc": _jdbc,
+    "kafka": _kafka,
     "delta": _delta,
     "iceberg": _iceberg,
     **dict.fromkeys(sorted(FILE_FORMATS), _files),

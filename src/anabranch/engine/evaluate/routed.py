@@ -1,0 +1,214 @@
+"""Evaluates user functions of a filter in an order of their own for each class of rows: a query mesh of one stream.
+
+On a sample of the rows, each conjunct is timed and its answers are kept. The order of conjuncts is greedy by measured
+rank: cost over the share that is rejected, among the rows that are left, so that correlated conjuncts count once. If a
+column of few values divides the rows into classes whose orders differ, each class takes its own (Nehme et al. 2012,
+with predicates as operators). Orders are learnt on one half of the sample and compared on the other: classes are used
+if the gain is certain by two standard errors, and the sample is doubled while the error bars leave that open.
+
+Invariant: the rows that pass are those of any order; conjuncts that may guard one another are not reordered. Limit: it
+is learnt anew from each batch of a reader, so small batches keep the assumed order, and so do built-in functions, whose
+checks cost about as much as gathering rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import thread_time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.engine.evaluate.expression import ColumnLookup, Mask, evaluate_mask
+from anabranch.engine.kernels import Int64Array
+from anabranch.lang.expr import Column, Expr, can_fail, conjunction, conjuncts, own_functions
+from anabranch.plan.cost_rank import costliest_last
+from anabranch.plan.selections import guarded_by
+
+SAMPLE = 512
+"""Rows of the first sample."""
+WORTH = 64
+"""A sample is at most one row in so many: it costs less than a learnt order saves."""
+MOST_VALUES = 16
+"""A column with more values in the sample makes no classes."""
+FEWEST = 32
+"""Rows of a class in a sample, below which its order is that of all rows."""
+SLOW = 1e-6
+"""Seconds per row of all conjuncts together, below which gathering rows costs as much as an order saves."""
+TIMED = 64
+"""Rows of a class by which its costs are measured."""
+GAIN = 0.05
+"""The share of the cost that classes must save."""
+Order = tuple[int, ...]
+Timer = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The order of conjuncts for all rows, or for each class: a value of a column."""
+
+    order: Order
+    column: str | None = None
+    by_value: Mapping[object, Order] | None = None
+
+
+def routed_mask(condition: Expr, columns: Mapping[str, pa.Array], length: int, timer: Timer = thread_time) -> Mask:
+    """True for the rows where a filter is true, as `evaluate_mask`; `columns` are those that may divide the rows."""
+
+    def read(column: Column) -> pa.Array:
+        return columns[column.name]
+
+    ordered = costliest_last(condition)
+    parts = conjuncts(ordered)
+    cheap = tuple(part for part in parts if not own_functions(part))
+    costly = parts[len(cheap) :]
+    if length < SAMPLE * WORTH or len(costly) < 2 or parts[: len(cheap)] != cheap or _guards(costly):
+        return evaluate_mask(ordered, read, length)
+    first = conjunction(cheap)
+    mask = np.ones(length, dtype=np.bool_) if first is None else evaluate_mask(first, read, length)
+    rows = np.flatnonzero(mask)
+    if len(rows) < SAMPLE * WORTH:
+        order = tuple(range(len(costly)))
+        return _marked(length, _passing(costly, order, read, rows))
+    routes = learn(costly, columns, rows, timer)
+    return _marked(length, *(_passing(costly, order, read, mine) for order, mine in _divided(routes, columns, rows)))
+
+
+def learn(parts: Sequence[Expr], columns: Mapping[str, pa.Array], rows: Int64Array, timer: Timer) -> Routes:
+    """Returns the routes of the rows with those places, from a sample that grows until the choice is clear."""
+    size = SAMPLE
+    while True:
+        sample = _Sample(parts, columns, rows[np.linspace(0, len(rows) - 1, size).astype(np.int64)], timer)
+        found, is_clear = sample.routes()
+        if is_clear or 2 * size * WORTH > len(rows):
+            return found
+        size *= 2
+
+
+class _Sample:
+    """Rows on which every conjunct was evaluated and timed."""
+
+    def __init__(self, parts: Sequence[Expr], columns: Mapping[str, pa.Array], rows: Int64Array, timer: Timer) -> None:
+        self._parts, self._columns, self._rows, self._timer = parts, columns, rows, timer
+        self._passed, self._seconds = np.empty((len(parts), len(rows)), np.bool_), np.empty((len(parts), len(rows)))
+        for number in range(len(parts)):
+            self._passed[number], self._seconds[number] = self._measured(number, np.arange(len(rows)))
+
+    def _measured(self, number: int, places: Int64Array) -> tuple[Mask, float]:
+        """Evaluates a conjunct on some rows; returns which pass, and the seconds of a row."""
+        rows, started = pa.array(self._rows[places]), self._timer()
+        passed = evaluate_mask(self._parts[number], lambda column: self._columns[column.name].take(rows), len(places))
+        return passed, (self._timer() - started) / len(places)
+
+    def _time_classes(self, values: Int64Array) -> None:
+        """Times the conjuncts on some rows of each class: one may take longer on long texts, for example."""
+        for value in np.unique(values):
+            mine = np.flatnonzero(values == value)
+            for number in range(len(self._parts)):
+                _, self._seconds[number, mine] = self._measured(number, mine[:TIMED])
+
+    def routes(self) -> tuple[Routes, bool]:
+        """Returns the best routes that are certain to gain, and whether more rows could not change that."""
+        first, second = np.arange(0, len(self._rows), 2), np.arange(1, len(self._rows), 2)
+        together = Routes(self._order(first))
+        best, is_clear, least = together, True, GAIN
+        if self._seconds.mean(axis=1).sum() < SLOW:
+            return Routes(tuple(range(len(self._parts)))), True
+        for name, values in self._classes().items():
+            self._time_classes(values)
+            order = self._order(first)
+            orders = {
+                value: self._order(mine) if len(mine := first[values[first] == value]) >= FEWEST else order
+                for value in np.unique(values).tolist()
+            }
+            base = self._cost(order, second)
+            own = np.zeros(len(second))
+            for value, each in orders.items():
+                mine = values[second] == value
+                own[mine] = self._cost(each, second[mine])
+            saved = (base - own) / base.mean()
+            error = 2 * float(saved.std()) / len(saved) ** 0.5
+            gain = float(saved.mean())
+            is_clear &= abs(gain - GAIN) > error
+            if gain - error > 0 and gain > least and len({*orders.values()}) > 1:
+                # A later column, of longer values, must be better by more than it costs to look at.
+                texts = self._columns[name].take(pa.array(self._rows))
+                named = dict(zip(values.tolist(), texts.to_pylist(), strict=True))
+                best, least = Routes(order, name, {named[value]: each for value, each in orders.items()}), gain + GAIN
+        return best, is_clear
+
+    def _classes(self) -> dict[str, Int64Array]:
+        """Returns the number of each row's value, for each column of few values."""
+        found = {}
+        for name, column in sorted(self._columns.items(), key=lambda each: each[1].nbytes):
+            kind = column.type
+            if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)):
+                continue
+            encoded = column.take(pa.array(self._rows)).dictionary_encode(null_encoding="encode")
+            if 1 < len(encoded.dictionary) <= MOST_VALUES:
+                found[name] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
+
+    def _order(self, places: Int64Array) -> Order:
+        """Returns the conjuncts by rank, each on the rows that the ones before it let pass."""
+        left, order, rest = places, [], list(range(len(self._parts)))
+        while rest:
+            seconds = self._seconds[:, left if len(left) else places].mean(axis=1)
+            passed = self._passed[:, left].mean(axis=1) if len(left) else np.zeros(len(self._parts))
+            number = min(rest, key=lambda each: seconds[each] / max(1 - passed[each], 1e-9))
+            rest.remove(number)
+            order.append(number)
+            left = left[self._passed[number, left]]
+        return tuple(order)
+
+    def _cost(self, order: Order, places: Int64Array) -> np.ndarray:
+        """Returns the seconds of each row in an order."""
+        cost, alive = np.zeros(len(places)), np.ones(len(places), dtype=np.bool_)
+        for number in order:
+            cost += np.where(alive, self._seconds[number, places], 0.0)
+            alive &= self._passed[number, places]
+        return cost
+
+
+def _divided(routes: Routes, columns: Mapping[str, pa.Array], rows: Int64Array) -> list[tuple[Order, Int64Array]]:
+    """Returns the rows of each order."""
+    if routes.column is None or routes.by_value is None:
+        return [(routes.order, rows)]
+    column, places = columns[routes.column], pa.array(rows)
+    orders = [*dict.fromkeys((routes.order, *routes.by_value.values()))]
+    values = pa.array([*routes.by_value], column.type)
+    numbers = pa.array([orders.index(order) for order in routes.by_value.values()])
+    # Values that the sample did not have take the order of all rows.
+    known = pc.index_in(column.take(places), value_set=values)
+    own = pc.fill_null(numbers.take(known), 0).to_numpy(zero_copy_only=False)
+    return [(order, rows[own == number]) for number, order in enumerate(orders)]
+
+
+def _passing(parts: Sequence[Expr], order: Order, read: Callable[[Column], pa.Array], rows: Int64Array) -> Int64Array:
+    """Returns the rows that pass all conjuncts, each checked on those that are left."""
+    for number in order:
+        if not len(rows):
+            break
+        rows = rows[evaluate_mask(parts[number], _at(read, rows), len(rows))]
+    return rows
+
+
+def _at(read: Callable[[Column], pa.Array], rows: Int64Array) -> ColumnLookup:
+    places = pa.array(rows)
+    return lambda column: read(column).take(places)
+
+
+def _marked(length: int, *several: Int64Array) -> Mask:
+    mask = np.zeros(length, dtype=np.bool_)
+    for rows in several:
+        mask[rows] = True
+    return mask
+
+
+def _guards(parts: Sequence[Expr]) -> bool:
+    """True if some conjunct may keep another from rows on which it fails."""
+    return any(
+        guarded_by(one, [other]) is not None for one in parts for other in parts if one is not other and can_fail(other)
+    )

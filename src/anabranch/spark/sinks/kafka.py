@@ -1,0 +1,135 @@
+"""Results as records of a Kafka topic, written by the workers with librdkafka.
+
+The value of a record is the row as a JSON object; its key is made of the columns `keyColumns`, if there are any. The
+headers name the query, the batch and the attempt, so that readers can drop what a repeated batch writes again.
+
+Invariant: when a batch is committed, the brokers have acknowledged all of its records. Limit: at least once. A batch
+that a crash interrupts is written again under another attempt, and readers see the records of both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.errors import SinkError
+from anabranch.run.kafka.ranges import client_library
+from anabranch.run.sink_settings import KafkaTarget
+from anabranch.spark.sinks.sink import Batch, Sink
+
+QUERY, BATCH, ATTEMPT = "anabranch.query", "anabranch.batch", "anabranch.attempt"
+"""The headers of a record."""
+FLUSH_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class KafkaSink(Sink):
+    """Writes results into a topic."""
+
+    target: KafkaTarget
+
+    @property
+    def title(self) -> str:
+        return f"'kafka' at '{self.target.topic}'"
+
+    def stage(self, batch: Batch) -> KafkaWriter:
+        return KafkaWriter(self.target, batch)
+
+
+@dataclass(frozen=True)
+class KafkaWriter:
+    """Opens a producer in a worker."""
+
+    target: KafkaTarget
+    batch: Batch
+
+    @contextmanager
+    def open(self, part: str) -> Iterator[KafkaRecords]:
+        records = KafkaRecords(self.target, self.batch)
+        yield records
+        records.finish()
+
+
+@dataclass
+class KafkaRecords:
+    """The records of one worker."""
+
+    target: KafkaTarget
+    batch: Batch
+    failed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kafka = client_library()
+        given = {"enable.idempotence": "true", "linger.ms": "5", **self.target.settings}
+        try:
+            self._producer = kafka.Producer(given)
+        except (kafka.KafkaException, ValueError, TypeError) as error:
+            raise SinkError(
+                "the options of the 'kafka' sink are refused by librdkafka",
+                detail=str(error),
+                hint="write kafka.bootstrap.servers, and other settings by librdkafka's names",
+            ) from error
+        batch = self.batch
+        named = ((QUERY, batch.query_id), (BATCH, str(batch.number)), (ATTEMPT, batch.attempt))
+        self._headers = [(name, value.encode()) for name, value in named]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            value = as_json(row)
+            key = as_json({name: row[name] for name in self.target.keys}) if self.target.keys else None
+            self._send(value, key)
+        self._refuse_failures()
+
+    def finish(self) -> None:
+        """Waits until the brokers have all records."""
+        waiting = self._producer.flush(FLUSH_SECONDS)
+        self._refuse_failures()
+        if waiting:
+            raise SinkError(
+                f"Kafka did not take {waiting} records for topic '{self.target.topic}' in time",
+                hint="the batch is not committed; start the query again once the brokers answer",
+            )
+
+    def _send(self, value: bytes, key: bytes | None) -> None:
+        while True:
+            try:
+                self._producer.produce(self.target.topic, value, key, headers=self._headers, on_delivery=self._note)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _note(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+
+    def _refuse_failures(self) -> None:
+        if self.failed:
+            raise SinkError(
+                f"Kafka refused {len(self.failed)} records for topic '{self.target.topic}'",
+                detail=self.failed[0],
+                hint="the batch is not committed; look at the topic, the rights and the size of records",
+            )
+
+
+def as_json(row: Mapping[str, Any]) -> bytes:
+    """Returns a row as a JSON object that readers of Kafka streams read back: times in UTC, bytes as text."""
+    return json.dumps(row, default=_value, ensure_ascii=False).encode()
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.decode(errors="replace")
+    return str(value)
