@@ -32,7 +32,7 @@ from anabranch.engine.ownership import needed_in
 from anabranch.errors import BundleError
 from anabranch.functions import below_casts, bind_call
 from anabranch.lang.expr import Column, Expr, columns, conjunction, conjuncts
-from anabranch.lang.window import BEFORE_ALL, FOREVER
+from anabranch.lang.window import BEFORE_ALL, FOREVER, instant_text
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import titled
@@ -62,6 +62,12 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
 
     `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
     """
+    if manifest is not None and manifest.until:
+        raise BundleError(
+            "a branch takes over from these queries, so they cannot change any more",
+            detail=f"they answer until event time {instant_text(max(manifest.until.values()))}",
+            hint="change the query that takes over",
+        )
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
