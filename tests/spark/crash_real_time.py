@@ -1,6 +1,6 @@
 """A driver of a real-time run that dies, or kills one of its slots, at a chosen moment; a process that tests start.
 
-    python crash_real_time.py <folder> <master> <who> <phase> <batch> <story as JSON>
+python crash_real_time.py <folder> <master> <who> <phase> <batch> <story as JSON>
 """
 
 from __future__ import annotations
