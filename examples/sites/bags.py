@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -85,6 +86,9 @@ def main() -> int:
             write_second(folder, second, chance)
             second += 1
 
+    def is_answered(query: str, _: dict[str, Any]) -> bool:
+        return difference(folder, query) == 0
+
     def is_settled(status: dict[str, Any]) -> bool:
         """A change ends when event time has passed it, so the streams go on."""
         feed(1)
@@ -96,13 +100,13 @@ def main() -> int:
         for name, one in airport.status["operators"].items():
             print(f"{one['kind']:9} {name} at {one['site']}")
         for query in QUERIES:
-            airport.wait(lambda status, query=query: difference(folder, query) == 0)
+            airport.wait(partial(is_answered, query))
             print(f"{query}: as DuckDB has it", flush=True)
         status = airport.status
         print(f"network usage as planned: {status['cost']['planned']:,.0f}")
         print(airport.remove("found"))
         airport.wait(is_settled)
-        airport.wait(lambda status: difference(folder, "first-flights") == 0)
+        airport.wait(partial(is_answered, "first-flights"))
         print(f"left: {', '.join(airport.status['queries'])}; problems: {airport.troubles or 'none'}")
     return 0
 

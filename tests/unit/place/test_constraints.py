@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,13 @@ streams:
 PAIR = "SELECT a.x, b.y FROM a [RANGE 10 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
 
 
-def files(folder: Path, *queries: dict[str, object], stays: str = "") -> tuple[Path, Path]:
+def files(folder: Path, *queries: Mapping[str, object], stays: str = "") -> tuple[Path, Path]:
     (folder / "network.yaml").write_text(NETWORK.replace("a: {site: west,", f"a: {{site: west,{stays}"))
     (folder / "queries.yaml").write_text(json.dumps({"queries": queries}))
     return folder / "network.yaml", folder / "queries.yaml"
 
 
-def sites_of(folder: Path, planner: str, *queries: dict[str, object], stays: str = "") -> list[list[str]]:
+def sites_of(folder: Path, planner: str, *queries: Mapping[str, object], stays: str = "") -> list[list[str]]:
     """Returns the sites of the new joins of each query."""
     network_file, queries_file = files(folder, *queries, stays=stays)
     network = load_network(network_file)

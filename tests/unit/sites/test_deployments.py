@@ -136,7 +136,7 @@ def test_a_query_that_another_one_reads_is_removed_while_that_one_stays(tmp_path
         planned = Planned(files.network.landscape, planner=planner, options=options)
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
 
-        def asked(kind: str, **details: str) -> None:
+        def asked(kind: str, **details: Any) -> None:
             orders = controller.orders
             root.order(replace(orders, wanted=through(orders.wanted)))
             assert ask(root, kind, wait=controller.step, **details)
