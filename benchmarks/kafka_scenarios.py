@@ -81,7 +81,7 @@ def as_texts(rows: pa.Table) -> list[bytes]:
 
 def _send(cluster: Cluster, topic: str, texts: list[bytes]) -> None:
     for partition in range(PARTITIONS):
-        cluster.send(topic, texts[partition::PARTITIONS], partition=partition, **{"compression.type": "zstd"})
+        cluster.send(topic, texts[partition::PARTITIONS], partition=partition, compression="zstd")
 
 
 def _write(path: Path, texts: list[bytes], number: int) -> None:

@@ -79,8 +79,8 @@ def main(folder: Path) -> None:
     report = handle.report()
     print(f"{report['rows_in']:,} rows in, {report['rows_out']:,} results, plan at the end: {report['plan']}")
     for record in handle.history:
-        if record["kind"] == "migration":
-            print(f"batch {record['batch']}: {record.get('from', '')} -> {record.get('to', record.get('plan'))}")
+        if record["kind"] == "migration" and record["phase"] == "began":
+            print(f"batch {record['batch']}: {record['from']} -> {record['to']}")
     results = spark.read.parquet(str(folder / "out")).count()
     batch = {name: spark.read.schema(columns).parquet(f"{folder}/streams/{name}") for name, columns in COLUMNS.items()}
     for name, frame in batch.items():

@@ -13,8 +13,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -86,13 +86,13 @@ def main() -> int:
             write_second(folder, second, chance)
             second += 1
 
+    def is_answered(query: str, _: dict[str, Any]) -> bool:
+        return difference(folder, query) == 0
+
     def is_settled(status: dict[str, Any]) -> bool:
         """A change ends when event time has passed it, so the streams go on."""
         feed(1)
         return not status["changing"]
-
-    def is_exact(query: str) -> Callable[[dict[str, Any]], bool]:
-        return lambda status: difference(folder, query) == 0
 
     feed(60)
     files = folder / "bags.yaml", folder / "bags-queries.yaml"
@@ -100,13 +100,13 @@ def main() -> int:
         for name, one in airport.status["operators"].items():
             print(f"{one['kind']:9} {name} at {one['site']}")
         for query in QUERIES:
-            airport.wait(is_exact(query))
+            airport.wait(partial(is_answered, query))
             print(f"{query}: as DuckDB has it", flush=True)
         status = airport.status
         print(f"network usage as planned: {status['cost']['planned']:,.0f}")
         print(airport.remove("found"))
         airport.wait(is_settled)
-        airport.wait(is_exact("first-flights"))
+        airport.wait(partial(is_answered, "first-flights"))
         print(f"left: {', '.join(airport.status['queries'])}; problems: {airport.troubles or 'none'}")
     return 0
 

@@ -38,7 +38,7 @@ def covering() -> list[Schedule]:
     """Returns schedules with all exact pairs."""
     missing = exact_pairs()
     order = list(table.ENTRIES)
-    found = []
+    found: list[Schedule] = []
     while missing:
         first = min(missing, key=lambda each: sorted(order.index(name) for name in each))
         chosen = table.closed(first)

@@ -405,7 +405,8 @@ class _Play:
         """A key by which rows are spread."""
         keys = {each.name for each in self.queries.graph.keys}
         axes = [each.code for each in self.host.partitioning.dimensions if each.code in keys]
-        return self.data.draw(st.sampled_from(axes or [None]), "key")
+        key: str | None = self.data.draw(st.sampled_from(axes or [None]), "key")
+        return key
 
     def _merges(self, name: str) -> bool:
         is_q = name == "q" or (name == ALONE and self.names[-1] == "q")

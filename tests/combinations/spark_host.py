@@ -7,6 +7,7 @@ those of every run. Limit: Spark's own offset log takes no part; `spark/test_cra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from anabranch.run.round import Announce, EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.work import Work
 from anabranch.spark.late import LateRows
-from anabranch.spark.runner import RunOptions, SparkRunner
+from anabranch.spark.runner import SparkRunner
+from anabranch.spark.running import RunOptions
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.tables import TableSource
 from anabranch.testing.strategies import COLUMNS
@@ -89,9 +91,9 @@ class SparkHost:
         self._late = None if diverted is None else LateRows(_Diverted(self), diverted)
         sources = {
             name: TableSource(
-                lambda name=name: session.createDataFrame(self._tables[name]),
+                partial(self._frame, name),
                 Schema.from_arrow(rows.schema),
-                version=lambda name=name: self._versions[name],
+                version=partial(self._version, name),
             )
             for name, rows in tables.items()
         }
@@ -108,6 +110,12 @@ class SparkHost:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
+
+    def _frame(self, table: str) -> DataFrame:
+        return self.session.createDataFrame(self._tables[table])
+
+    def _version(self, table: str) -> int:
+        return self._versions[table]
 
     @property
     def batch(self) -> int:

@@ -35,6 +35,7 @@ class FakeRunner:
     queries = QuerySet((), JoinGraph(()), "", "")
     is_changing = False
     is_ending = False
+    has_answered = False
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
         self.failure: BaseException | None = None

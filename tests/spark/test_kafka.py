@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import anabranch
 from anabranch.errors import AnabranchError, CatalogError, HostError, SinkError, SpecError
@@ -21,7 +22,7 @@ from anabranch.run.kafka.json_values import parse as parse_values
 from anabranch.run.sink_settings import KafkaTarget, SinkSettings, check_sink
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.file_streams import OFF
-from anabranch.spark.kafka_source import FORMAT, KafkaOptions, KafkaStream, KafkaTopics, ReadMaxRows
+from anabranch.spark.kafka_source import FORMAT, KafkaOptions, KafkaStream, KafkaTopics
 from anabranch.spark.sinks.kafka import KafkaWriter
 from anabranch.spark.sinks.sink import Batch
 from anabranch.spec.file import parse
@@ -199,10 +200,10 @@ def test_results_become_records_with_the_batch_in_their_headers(
     reader.assign([TopicPartition("out", 0, 0)])
     found = reader.consume(10, 30)
     reader.close()
-    values = sorted((json.loads(each.value()) for each in found), key=lambda each: str(each["v"]))
+    values = sorted((json.loads(each.value() or b"") for each in found), key=lambda each: str(each["v"]))
     assert values == [{"ts": f"2026-01-01T10:0{n}:00+00:00", "v": f"s{n}"} for n in range(10)]
-    assert all(json.loads(each.key()) == {"v": json.loads(each.value())["v"]} for each in found)
-    headers = [dict(each.headers()) for each in found]
+    assert all(json.loads(each.key() or b"") == {"v": json.loads(each.value() or b"")["v"]} for each in found)
+    headers = [dict(each.headers() or []) for each in found]
     assert {each["anabranch.batch"] for each in headers} == {b"0", b"1"}
     assert {each["anabranch.query"] for each in headers} == {str(handle.id).encode()}
     assert len({each["anabranch.attempt"] for each in headers}) == 2
@@ -284,7 +285,7 @@ def test_a_good_value_is_what_sparks_from_json_reads(spark: SparkSession) -> Non
     try:
         theirs = rows.select("place", read.alias("r")).select("place", "r.*").toArrow().sort_by("place")
     finally:
-        spark.conf.set("spark.sql.session.timeZone", known)
+        spark.conf.set("spark.sql.session.timeZone", str(known))
     ours = found.rows.to_pylist()
     wrong = []
     for place, row in enumerate(theirs.drop_columns(["place"]).to_pylist()):

@@ -39,10 +39,10 @@ def _evolve(name: str, value: str) -> Any:
 
 
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "slots": ("slots", _slots),
-    "execution": ("execution", _execution),
-    "idleTimeout": ("idle_timeout", _timeout),
-    "evolve": ("evolve", _evolve),
+    "spark.anabranch.slots": ("slots", _slots),
+    "spark.anabranch.execution": ("execution", _execution),
+    "spark.anabranch.idleTimeout": ("idle_timeout", _timeout),
+    "spark.anabranch.evolve": ("evolve", _evolve),
 }
 """The field of `RunSettings` that each setting sets, and how its text is read."""
 
@@ -58,9 +58,9 @@ def with_session_settings(settings: RunSettings, conf: Mapping[str, str]) -> Run
     for name, value in sorted(conf.items()):
         if not name.startswith(PREFIX) or name == patches.SETTING:
             continue
-        known = _READ.get(name.removeprefix(PREFIX))
+        known = _READ.get(name)
         if known is None:
-            names = [PREFIX + each for each in _READ] + [patches.SETTING]
+            names = [*_READ, patches.SETTING]
             close = get_close_matches(name, names, n=1)
             raise SpecError(
                 f"unknown setting '{name}' of the Spark session",

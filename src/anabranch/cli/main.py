@@ -31,6 +31,14 @@ from anabranch.spec import commands as spec_commands
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
+    "adopt": (
+        "anabranch.spec.adopting",
+        "go on from the checkpoint of a stopped Spark query with a stream-stream inner join",
+    ),
+    "branch": (
+        "anabranch.spec.branching",
+        "run a changed query beside the old one on a copy of its state; compare them; take over or throw it away",
+    ),
     "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),

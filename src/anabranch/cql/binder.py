@@ -552,7 +552,8 @@ def _ranked(
     def of_rank(expression: Expr) -> Expr:
         return transform(expression, lambda each: kept.get(each, each) if isinstance(each, Column) else each)
 
-    first, *others = (*values, *sort_keys)
+    ranked: list[Expr] = [*values, *sort_keys]
+    first, others = ranked[0], ranked[1:]
     ranking = Ranking(
         numbered.rows,
         tuple(item.is_descending for _, item in sort_items),

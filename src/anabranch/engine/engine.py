@@ -80,8 +80,9 @@ class Engine:
         owns: Mapping[str, Ownership | None] | None = None,
         execution: ExecutionModel = DEFAULT_EXECUTION,
         since: Mapping[str, int] | None = None,
+        until: Mapping[str, int] | None = None,
     ) -> None:
-        """`since` maps queries to the event time from which they answer."""
+        """`since` and `until` map queries to the event time from which they answer, and answer no more."""
         self.queries = queries
         self.execution = execution
         self.meter = Meter()
@@ -119,6 +120,7 @@ class Engine:
                 owns=(owns or {}).get(member.name),
                 retain=self._retain_indexes,
                 since=(since or {}).get(member.name),
+                until=(until or {}).get(member.name),
                 shared=self.joins,
             )
             for member in queries.members

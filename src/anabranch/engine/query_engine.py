@@ -67,7 +67,7 @@ class QueryEngine:
     """The plan of one query over its base states.
 
     `retain` notifies the engine that this query no longer uses some index of a base state. `since` is the event time
-    from which the query answers; None for all.
+    from which the query answers, and `until` the one from which it answers no more; None for no such time.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class QueryEngine:
         owns: Ownership | None = None,
         retain: Callable[[], None] = lambda: None,
         since: int | None = None,
+        until: int | None = None,
         shared: Mapping[Shared, SharedJoin] | None = None,
     ) -> None:
         self.query = member.query
@@ -110,7 +111,7 @@ class QueryEngine:
             self.open = OpenCombinations(arena, grouping, self.bases, counted)
         self._counted = frozenset(counted)
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
-        self._since = since
+        self._since, self._until = since, until
         if self.groups is not None and since is not None:
             # An answer has the time of its boundary, even if that is after the last instant that it counts.
             self.groups.pass_watermark(since - self.groups.grouping.lag)
@@ -301,6 +302,9 @@ class QueryEngine:
             # By the rows of a result; an unmatched one becomes known later.
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
+        if self._until is not None:
+            wanted = found.newest < self._until
+            found, known = keep(found, wanted), known[wanted]
         if len(found):
             yield known, self._project(found)
 
@@ -318,6 +322,8 @@ class QueryEngine:
     def answer(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yields partial aggregates of the boundaries that the watermark has passed; nothing for ungrouped queries."""
         if self.groups is not None:
+            if self._until is not None:
+                watermark = min(watermark, self._until - self.groups.grouping.lag)
             parts = self.groups.pass_watermark(watermark)
             self.meter.rows_out += parts.num_rows
             yield from parts.combine_chunks().to_batches()

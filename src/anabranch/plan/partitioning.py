@@ -445,8 +445,8 @@ def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
     return not isinstance(window, CountWindow) or agrees_in_parts(key.expression(relation), window)
 
 
-def agrees_in_parts(member: Expr, window: CountWindow) -> bool:
-    """Whether an expression has a single value in each partition of a count window."""
+def agrees_in_parts(member: Expr, window: CountWindow | SessionWindow) -> bool:
+    """Whether an expression has a single value in each partition of a window of rows or of sessions."""
     read = {column.name for column in columns(member)}
     return bool(read) and read <= set(window.partition)
 

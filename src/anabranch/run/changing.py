@@ -32,7 +32,7 @@ from anabranch.engine.ownership import needed_in
 from anabranch.errors import BundleError
 from anabranch.functions import below_casts, bind_call
 from anabranch.lang.expr import Column, Expr, columns, conjunction, conjuncts
-from anabranch.lang.window import BEFORE_ALL, FOREVER
+from anabranch.lang.window import BEFORE_ALL, FOREVER, instant_text
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import titled
@@ -62,6 +62,12 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
 
     `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
     """
+    if manifest is not None and manifest.until:
+        raise BundleError(
+            "a branch takes over from these queries, so they cannot change any more",
+            detail=f"they answer until event time {instant_text(max(manifest.until.values()))}",
+            hint="change the query that takes over",
+        )
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
@@ -70,10 +76,10 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
             hint="start it on its own, or start all queries again with a new checkpoint",
         )
     if counting := [*(set(old.graph.counted) ^ set(new.graph.counted))]:
-        relation = min(counting)
-        reader = next(each for each in (*old.members, *new.members) if relation in each.query.whole.names)
+        counted = min(counting)
+        reader = next(each for each in (*old.members, *new.members) if counted in each.query.whole.names)
         raise BundleError(
-            f"{titled(reader.name)} has a count window, of '{relation}', and can neither join nor leave",
+            f"{titled(reader.name)} has a count window, of '{counted}', and can neither join nor leave",
             detail="rows wait for the watermark while a query counts them, and older rows than others keep are counted",
             hint="start all queries again with a new checkpoint",
         )

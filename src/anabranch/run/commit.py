@@ -126,6 +126,7 @@ def next_task(
         ceilings=ceilings,
         versions=versions or {},
         since=manifest.since if manifest else {},
+        until=manifest.until if manifest else {},
         complete=manifest.complete if manifest else {},
     )
 
@@ -157,9 +158,10 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         tables[oldest:],
         plans,
         task.versions,
-        task.since,
-        task.queries.fingerprint,
-        task.complete,
+        since=task.since,
+        until=task.until,
+        fingerprint=task.queries.fingerprint,
+        complete=task.complete,
     )
 
 

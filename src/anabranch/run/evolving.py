@@ -27,6 +27,7 @@ from anabranch.lang.catalog import Catalog
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query, titled
 from anabranch.plan.query_set import ALONE, QuerySet, set_of
+from anabranch.run.branching import ENTRY
 from anabranch.run.changing import SetChange, change_set, promised, refuse_change
 from anabranch.run.identity import Written, what_differs
 from anabranch.run.lease import Lease
@@ -58,11 +59,17 @@ def follow(
     found = store.metadata()
     if found is None or store.written_by() == queries.fingerprint:
         return None
+    if found.get(ENTRY):
+        raise ForeignCheckpoint(
+            f"checkpoint '{store.location}' is that of a branch, which has not taken over",
+            detail=f"it is a branch of '{found[ENTRY].get('of')}'",
+            hint="let it take over, or remove it: anabranch branch CHECKPOINT SPEC.yaml --take-over, or --discard",
+        )
     written = Written.of(found)
     is_moved = found.get("query") == queries.text and list(written.late_filters) != list(queries.late_filters)
     if not is_moved and evolve is Evolve.REFUSE:
         return None
-    old = _compiled(written, catalog)
+    old = compiled(written, catalog)
     if old is None or old.fingerprint != found.get("fingerprint") or old.fingerprint == queries.fingerprint:
         return None
     if is_moved:
@@ -88,7 +95,7 @@ def follow(
     return change
 
 
-def _compiled(written: Written, catalog: Catalog) -> QuerySet | None:
+def compiled(written: Written, catalog: Catalog) -> QuerySet | None:
     """Compiles the queries that wrote a checkpoint; None if they cannot be compiled any more."""
     catalog, queries = catalog.without_queries(), dict[str, Query]()
     try:

@@ -57,6 +57,8 @@ class Manifest:
     """
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The files of the batch, by stream, where readers read files; empty where Spark reads, which logs its offsets."""
+    until: Mapping[str, int] = field(default_factory=dict)
+    """For queries that another run takes over from: the event time from which they answer no more (`run/branching`)."""
 
 
 SHAPE = {
@@ -77,6 +79,7 @@ SHAPE = {
     "report": {"plan?": str, "plans?": {ANY_NAME: str}},
     "tables?": {ANY_NAME: str},
     "since?": {ANY_NAME: int},
+    "until?": {ANY_NAME: int},
     "fingerprint?": (str, None),
     "complete?": {ANY_NAME: int},
     "lacking?": {ANY_NAME: {ANY_NAME: int}},
@@ -131,6 +134,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "report": _plans_to_json(manifest.plans),
         **({"tables": dict(manifest.tables)} if manifest.tables else {}),
         "since": dict(manifest.since),
+        **({"until": dict(manifest.until)} if manifest.until else {}),
         "fingerprint": manifest.fingerprint,
         **({"complete": dict(manifest.complete)} if manifest.complete else {}),
         **({"pieces": {name: list(each) for name, each in manifest.pieces.items()}} if manifest.pieces else {}),
@@ -147,6 +151,7 @@ def _from_json(value: Mapping[str, Any]) -> Manifest:
         plans=_plans_from_json(value["report"]),
         tables=dict(value.get("tables", {})),
         since=dict(value.get("since", {})),
+        until=dict(value.get("until", {})),
         fingerprint=value.get("fingerprint"),
         complete=dict(value["complete"]) if "complete" in value else _from_lacking(value.get("lacking", {})),
         pieces={name: tuple(each) for name, each in value.get("pieces", {}).items()},

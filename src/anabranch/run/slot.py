@@ -96,6 +96,8 @@ class SlotTask:
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
     """For queries added to a running set: the event time from which they answer."""
+    until: Mapping[str, int] = field(default_factory=dict)
+    """For queries that another run takes over from: the event time from which they answer no more."""
     complete: Mapping[str, int] = field(default_factory=dict)
     """As in the manifest; copied to the next one."""
 
@@ -194,6 +196,7 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
         owns=owners(task, slot),
         execution=task.execution,
         since=task.since,
+        until=task.until,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -155,10 +156,13 @@ def evaluating(batch_id: int) -> Iterator[None]:
             own = named(own, [], batch_id)
         if own is not None:
             raise own from error
+        gist = _gist(str(error))
         raise HostError(
             f"a Python worker failed on batch {batch_id}",
-            detail=_gist(str(error)),
-            hint="if the sources use Python functions, look there first; the batch is not committed",
+            detail=gist,
+            hint=f"set PYSPARK_PYTHON={sys.executable} before Spark starts: workers need the environment of the driver"
+            if gist.startswith("ModuleNotFoundError")
+            else "if the sources use Python functions, look there first; the batch is not committed",
         ) from error
     except Exception as error:
         if _is_data_exception(error):

@@ -105,6 +105,10 @@ class Runner(Protocol):
     def is_calling(self) -> bool:
         """True in the thread of the current batch, which calls the listeners."""
 
+    @property
+    def has_answered(self) -> bool:
+        """True when another run takes over from an event time on, and no older result can come."""
+
     def history(self) -> list[dict[str, Any]]:
         """Returns the decisions and migrations since the checkpoint was created."""
 
@@ -243,6 +247,11 @@ class QueryHandle:
     def queries(self) -> QuerySet:
         """The bound queries that run; a single query is a set of one."""
         return self._runner.queries
+
+    @property
+    def has_answered(self) -> bool:
+        """True when another run has taken over from an event time on, and no older result can come."""
+        return self._runner.has_answered
 
     @property
     def plan(self) -> Plan | Plans:

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from anabranch.adapt.records import Record
 from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
+from anabranch.run.branching import has_answered
 from anabranch.run.commit import (
     ahead_by_stream,
     late_by_stream,
@@ -129,6 +130,11 @@ class RunningQueries(Controls):
             self.release()
 
         return undo
+
+    @property
+    def has_answered(self) -> bool:
+        """True when another run takes over from an event time on, and no older result can come."""
+        return has_answered(self.queries, self.manifest)
 
     @property
     def manifest(self) -> Manifest | None:

@@ -21,7 +21,7 @@ from anabranch.spec.file import load, parse, parse_queries, read_text
 if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
 
-ADD, REMOVE, RELOAD = "add", "remove", "reload"
+ADD, REMOVE, RELOAD, FINISH = "add", "remove", "reload", "finish"
 _Q = TypeVar("_Q")
 
 

@@ -17,11 +17,12 @@ from typing import Any
 from anabranch.api import QueryHandle
 from anabranch.api.changing import RunningSet
 from anabranch.errors import AnabranchError, BundleError, SpecError
+from anabranch.lang.window import instant_text
 from anabranch.plan.query_set import ALONE
 from anabranch.run import control
 from anabranch.run.changing import SetChange
 from anabranch.run.store import Store
-from anabranch.spec.asking import RELOAD, REMOVE, only, told
+from anabranch.spec.asking import FINISH, RELOAD, REMOVE, only, told
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec
@@ -49,6 +50,11 @@ class Changes:
         said = []
         while (request := control.take(store)) is not None:
             try:
+                if request.kind == FINISH:
+                    time = self.finish(int(request.content["least"]))
+                    control.answer(store, request, {"until": time})
+                    said.append(f"answers until {instant_text(time)}; a branch takes over, and then this run ends")
+                    continue
                 change = self.make(request.kind, request.content)
             except AnabranchError as error:
                 control.answer(store, request, error)
@@ -66,6 +72,10 @@ class Changes:
         except AnabranchError as error:
             return [f"refused to {RELOAD}: {error.message}"]
         return told(change.joined, change.left)
+
+    def finish(self, least: int) -> int:
+        """Makes the queries answer until an event time, because a branch takes over; returns the time."""
+        return self._running.finish(self.handle, least)
 
     def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
         """Applies one change."""

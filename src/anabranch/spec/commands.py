@@ -105,27 +105,9 @@ def add_arguments(commands: Commands) -> None:
         spark: {master: "local[4]", conf: {spark.driver.memory: 4g}}
         """,
     )
-    _add_spec(command)
+    add_spec(command)
     command.add_argument("--report", type=Path, metavar="FILE", help="write rows, times, state and plan as JSON")
-    command.add_argument(
-        "--console",
-        nargs="?",
-        const="",
-        metavar="[HOST:]PORT",
-        help=f"serve a page with live figures, plan and decisions; {TOKEN} in the environment lets it change plans",
-    )
-    command.add_argument(
-        "--log",
-        choices=("text", JSON),
-        help=f"text for people (default), or one JSON object on each line, as {VARIABLE}={JSON} does",
-    )
-    command.add_argument(
-        "--lineage",
-        nargs="?",
-        const="anabranch",
-        metavar="NAMESPACE",
-        help="send events of OpenLineage to where OPENLINEAGE_URL or openlineage.yml says",
-    )
+    add_run_options(command)
     command.add_argument(
         "--evolve",
         choices=tuple(Evolve),
@@ -145,7 +127,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch explain query.yaml --stage logical
         """,
     )
-    _add_spec(command)
+    add_spec(command)
     command.add_argument(
         "--stage",
         choices=explain.STAGES,
@@ -162,7 +144,7 @@ def add_arguments(commands: Commands) -> None:
     command.set_defaults(run=explain_spec)
 
 
-def _add_spec(command: argparse.ArgumentParser) -> None:
+def add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
     command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text")
     command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
@@ -180,6 +162,29 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
     add_verbose(command)
 
 
+def add_run_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options of commands that run queries: console, log and lineage."""
+    command.add_argument(
+        "--console",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help=f"serve a page with live figures, plan and decisions; {TOKEN} in the environment lets it change plans",
+    )
+    command.add_argument(
+        "--log",
+        choices=("text", JSON),
+        help=f"text for people (default), or one JSON object on each line, as {VARIABLE}={JSON} does",
+    )
+    command.add_argument(
+        "--lineage",
+        nargs="?",
+        const="anabranch",
+        metavar="NAMESPACE",
+        help="send events of OpenLineage to where OPENLINEAGE_URL or openlineage.yml says",
+    )
+
+
 def add_verbose(command: argparse.ArgumentParser) -> None:
     """Adds the option that shows Spark's log."""
     command.add_argument("--verbose", action="store_true", help=f"show Spark's log, as {VERBOSE}=1 does")
@@ -187,11 +192,24 @@ def add_verbose(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the queries of a spec until they end or are interrupted."""
-    chosen = _spec(arguments)
+    chosen = spec_of(arguments)
+    _refuse_foreign_checkpoint(chosen)
+    return run_spec(arguments, chosen)
+
+
+def run_spec(
+    arguments: argparse.Namespace,
+    chosen: Spec,
+    begin: Callable[[Run, Console], None] = lambda *_: None,
+    end: Callable[[QueryHandle], None] = lambda _: None,
+) -> int:
+    """Runs the queries of a spec until they end or are interrupted.
+
+    `begin` is called when they are compiled, before anything is written; `end` is called with the handle at the end.
+    """
     at = None if arguments.console is None else address(arguments.console)
     if arguments.report is not None:
         require_writable(arguments.report)
-    _refuse_foreign_checkpoint(chosen)
     console = Console(stderr=True)
     if is_json(arguments.log):
         console = Console(quiet=True)
@@ -201,9 +219,10 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     # Py4J also logs errors inside a batch; the error that ends the query already reports them.
     logging.getLogger("py4j").propagate = False
-    with _lineage(arguments.lineage), ExitStack() as signals, _prepared(chosen, console) as prepared:
+    with _lineage(arguments.lineage), ExitStack() as signals, prepared(chosen, console) as ready:
+        begin(ready, console)
         with console.status(_SAMPLING):
-            headlines = prepared.headlines()
+            headlines = ready.headlines()
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
         # Imported here because it needs pyspark, which explain and --help must not.
@@ -214,14 +233,14 @@ def run(arguments: argparse.Namespace) -> int:
         handle: QueryHandle | None = None
 
         def expect_end() -> None:
-            hush_updates(prepared.spark)
+            hush_updates(ready.spark)
             if handle is not None:
                 handle.expect_end()
 
         noting = noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True)
         ending = signals.enter_context(noting)
-        handle = prepared.start()
-        if (change := prepared.change) is not None:
+        handle = ready.start()
+        if (change := ready.change) is not None:
             for line in told(change.joined, ()):
                 console.print(line, highlight=False, soft_wrap=True)
         page = None if at is None else _open_console(handle, *at, console)
@@ -238,6 +257,9 @@ def run(arguments: argparse.Namespace) -> int:
                 said += changes.reload(arguments.spec)
             for line in said:
                 console.print(line, highlight=False, soft_wrap=True)
+            if handle.has_answered and not ending.is_set():
+                console.print("all results until then are delivered; the branch goes on", soft_wrap=True)
+                ending.set()
             return ending.is_set()
 
         def note(view: View) -> None:
@@ -245,7 +267,7 @@ def run(arguments: argparse.Namespace) -> int:
             seen = view
 
         # A signal to the whole process group also ends the JVM; the next start repeats the batch.
-        quiet = partial(unless_gone, prepared.spark, ending.is_set)
+        quiet = partial(unless_gone, ready.spark, ending.is_set)
         try:
             with quiet():
                 _follow(handle, console, serve, note, ending)
@@ -254,6 +276,7 @@ def run(arguments: argparse.Namespace) -> int:
                 page.close()
             with quiet():
                 seen = advance(seen, handle.progressAfter(seen.batch))
+                end(handle)
             sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
             places = [str(sink.path or sink.format) for sink in sinks]
             for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
@@ -262,7 +285,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.report is not None:
                 with quiet():
                     report = handle.report()
-                    if (measured := prepared.measured(handle)) is not None:
+                    if (measured := ready.measured(handle)) is not None:
                         report["statistics"] = measured
                     _write(arguments.report, json.dumps(report, indent=2) + "\n")
     return 0
@@ -321,7 +344,7 @@ def _follow(
 
 
 @contextmanager
-def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
+def prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
     # Imported here because it needs pyspark, which explain and --help must not.
     from anabranch.spec import launch
@@ -344,7 +367,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     """Prints one stage of each query of the spec and draws its plan; fails if no plan is within the limits."""
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
         raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG files: name it plan.svg")
-    chosen = _spec(arguments)
+    chosen = spec_of(arguments)
     if arguments.picture is not None:
         require_writable(arguments.picture)
     sampled = _sampled(chosen) if arguments.sample else None
@@ -453,15 +476,15 @@ class _Sampled:
 def _sampled(chosen: Spec) -> _Sampled:
     """Runs the steps before a start on Spark: opens streams, makes sinks, samples, chooses plans."""
     console = Console(stderr=True)
-    with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
+    with prepared(chosen, console) as ready, console.status(_SAMPLING):
         # Only Spark knows its formats.
-        prepared.sinks({})
-        prepared.late_rows()
-        explained = {name: prepared.given[name].compiled.stages for name in chosen.queries}
-        return _Sampled(explained, prepared.choices(always_sample=True), prepared.allocation)
+        ready.sinks({})
+        ready.late_rows()
+        explained = {name: ready.given[name].compiled.stages for name in chosen.queries}
+        return _Sampled(explained, ready.choices(always_sample=True), ready.allocation)
 
 
-def _spec(arguments: argparse.Namespace) -> Spec:
+def spec_of(arguments: argparse.Namespace) -> Spec:
     """Returns the spec file with the command-line options applied."""
     return _with_options(arguments, *read_text(arguments.spec))
 

@@ -45,12 +45,14 @@ class Cluster:
         partition: int = 0,
         keys: Iterable[bytes | None] | None = None,
         times: Iterable[int] | None = None,
-        **settings: str,
+        compression: str = "none",
     ) -> None:
         """Writes records, with times in milliseconds, and waits until the broker has them."""
         import confluent_kafka
 
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": "5", **settings})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": "5", "compression.type": compression}
+        )
         each_key, each_time = iter(keys or ()), iter(times or ())
         for value in values:
             given: dict[str, Any] = {"key": next(each_key, None), "partition": partition}

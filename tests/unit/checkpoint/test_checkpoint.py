@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.checkpoint.copying import copy
 from anabranch.cli import main as cli
 from anabranch.run.lease import Holder
 from anabranch.run.local import LocalHost
+from anabranch.run.manifest import Manifest
 from anabranch.run.store import Store
 from anabranch.settings.commands import USER_ERROR
 from anabranch.testing.scripted import read_rows
@@ -103,12 +105,36 @@ def test_a_copy_overwrites_nothing(checkpoint: Path, tmp_path: Path, capsys: pyt
     assert files_in(tmp_path / "copy") == {"mine": b"mine"}
 
 
-def test_a_checkpoint_in_use_is_not_copied(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_in_use_is_copied_with_a_batch_that_it_has(checkpoint: Path, tmp_path: Path) -> None:
+    """Spark may have planned and committed later batches before its logs are copied."""
     Store(str(checkpoint)).keep_lease(asdict(replace(Holder.me(0), owner="another")))
-    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == USER_ERROR
-    assert "is in use" in capsys.readouterr().err
+    for log, last in (("offsets", 5), ("commits", 4)):
+        (checkpoint / "spark" / log).mkdir(parents=True)
+        for batch in range(last):
+            (checkpoint / "spark" / log / str(batch)).write_text("v1")
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == 0
+    found = {
+        log: sorted(path.name for path in (tmp_path / "copy/spark" / log).iterdir()) for log in ("offsets", "commits")
+    }
+    assert found == {"offsets": ["0", "1", "2"], "commits": ["0", "1"]}
+    assert not (tmp_path / "copy/anabranch/lease.json").exists()
+
+
+def test_a_copy_begins_again_if_the_query_removes_a_file(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest, read = Store.latest, []
+
+    def older_first(store: Store, *, is_used: bool = True) -> Manifest | None:
+        manifest = latest(store, is_used=is_used)
+        read.append(manifest)
+        if len(read) > 1 or manifest is None:
+            return manifest
+        return replace(manifest, files=(*manifest.files, replace(manifest.files[0], name="000000000-gone.arrow")))
+
+    monkeypatch.setattr(Store, "latest", older_first)
+    assert copy(str(checkpoint), str(tmp_path / "copy")) == len(list((tmp_path / "copy").rglob("*.*")))
+    assert len(read) == 2
 
 
 def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

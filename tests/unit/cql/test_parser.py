@@ -18,6 +18,7 @@ from anabranch.cql.ast import (
     FunctionCall,
     InQuery,
     Operation,
+    RowNumber,
     SelectItem,
     Statement,
 )
@@ -54,6 +55,8 @@ def shape(node: Expression) -> str:
             return f"exists({query.sources[0].stream.name})"
         case InQuery(value=value, query=query):
             return f"in_query({shape(value)}, {query.sources[0].stream.name})"
+        case RowNumber():
+            return node.text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,8 +59,8 @@ def current_batch(spark: SparkSession, query: str) -> Execution:
 class OffsetsRead:
     """The offsets between which a scan of a micro-batch reads."""
 
-    start: Mapping[str, Any]
-    end: Mapping[str, Any]
+    start: dict[str, Any]
+    end: dict[str, Any]
 
 
 def scanned(execution: Execution) -> list[Relation | OffsetsRead | None]:
