@@ -27,9 +27,10 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "Rows like those of users, against Spark's own joins": ("auctions", "text-keys", "wide", "many-streams", "band"),
-    "By the road that rows take, with the same JVM options on both sides": ("road-",),
+    "By the road that rows take, with the same JVM options on both sides": ("road-", "kafka-"),
     "Rows of numbers, against Spark's own joins": ("spark-", "sustained"),
     "Latency of a result": ("latency",),
+    "Real-time mode over micro-batches": ("real-time",),
     "Against Flink's interval joins": ("flink",),
     "A trigger, a restart, large state": ("fixed-cost", "sink-", "restart", "large-", "cost-split", "window-growth"),
     "More than one core": ("slots", "two-slots", "balance", "move-pause"),

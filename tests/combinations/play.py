@@ -387,6 +387,8 @@ class _Play:
             return any(self._may_go(each) for each in self.names if each in "qz")
         if name == "query joins":
             return self.absent not in self.names
+        if name in ("share", "unshare"):
+            return any({"a", "b"} <= {*each.query.graph.names} for each in self.host.queries.members)
         if name == "table changes":
             return "t0" in self.queries.graph.tables
         return name != "evolve" or "q" in self.names

@@ -156,12 +156,14 @@ REFUSALS: tuple[Refusal, ...] = (
         "has a window of its own already",
         "`window(…)` over one stream is the window of that stream.",
         with_each("groups by window()", "hopping window"),
+        "a query over one stream",
     ),
     Refusal(
         BindError,
         "HOP is not allowed in a query without aggregates",
         "`window(…)` groups the results of a join, which slides by no step.",
         with_each("groups by window()", "hopping window"),
+        "a join",
     ),
     Refusal(
         BindError,
@@ -345,6 +347,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "cannot be taken over by the changed query",
         "Its readers have rows of the old query in their windows.",
         with_each("read by a query", "evolve"),
+    ),
+    Refusal(
+        BundleError,
+        "no query joins a, b",
+        "A shared join keeps combinations, and a row leaves its count window when others come.",
+        with_each("count window", "share", "unshare"),
+        "a count window inside the join",
     ),
     Refusal(
         BundleError,

@@ -178,7 +178,7 @@ def _option(session: Session, folder: Path) -> object:
 @pytest.mark.parametrize(
     ("attempt", "kind", "message"),
     [
-        (_rate, SpecError, "stream 'ticks' cannot be read in real-time mode\nits frame is not a scan of files"),
+        (_rate, SpecError, "stream 'ticks' cannot be read in real-time mode\nit is read from 'rate'"),
         (
             _option,
             SpecError,

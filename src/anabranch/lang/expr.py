@@ -209,8 +209,6 @@ _FALLIBLE = frozenset(
 
 def can_fail(expr: Expr) -> bool:
     """True if the expression may raise on some row; evaluate it only on rows whose value is needed."""
-    if compares_exactly(expr):
-        return False
     match expr:
         case Cast(type=type_, argument=argument) if not is_wider(type_, argument.type):
             return True

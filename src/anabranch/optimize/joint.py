@@ -205,7 +205,9 @@ class _Search:
         return best
 
     def _names(self, query: str) -> frozenset[str]:
-        return frozenset(self.contenders[query].partaker.member.query.graph.names)
+        """Returns the relations that the query may share: those whose combinations may be kept."""
+        graph = self.contenders[query].partaker.member.query.graph
+        return frozenset(graph.names) - frozenset(graph.counted)
 
     def _common_relations(self, free: set[str]) -> list[frozenset[str]]:
         found: dict[frozenset[str], None] = {}

@@ -53,13 +53,14 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
 def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | None:
     """Returns a relation with a count window that an intermediate state of the plan would hold, and that state.
 
-    Merged rows are held as well: rows cannot be merged while their deadlines are unknown.
+    Merged rows are held as well: rows cannot be merged while their deadlines are unknown. So are the combinations of a
+    shared join, for all its users.
     """
     if not graph.counted:
         return None
     for merged in pre_groups(plan):
         return graph.counted[0], merged.shape
-    for state in kept(unshared(plan)):
+    for state in (*shared_parts(plan), *kept(unshared(plan))):
         for name in graph.counted:
             if name in state.relations:
                 return name, state.shape

@@ -345,7 +345,7 @@ def test_a_foreign_checkpoint_is_told_before_spark_starts(
         started.append("Spark")
         raise HostError("that far")
 
-    monkeypatch.setattr(spec_commands, "_prepared", start)
+    monkeypatch.setattr(spec_commands, "prepared", start)
     spec_file.write_text(SPEC.replace("s2 [RANGE 5 SECONDS]", "s2 [RANGE 6 SECONDS]"))
     assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err

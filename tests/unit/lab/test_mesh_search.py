@@ -28,5 +28,6 @@ def test_a_quick_run_comes_close_to_the_optimum_and_never_below_it() -> None:
     outcome = present_quality(measure_quality(Setting(seed=2, quick=True)))
     ratios = [float(row[4]) for row in outcome.rows]
     assert min(ratios) >= 1 - 1e-12
-    assert np.mean(ratios) < 1.05
+    # Starts at random and at extremes are among them.
+    assert np.mean(ratios) < 1.1
     assert "II-QM +" in outcome.verdicts[0].here

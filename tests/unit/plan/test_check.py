@@ -140,6 +140,8 @@ def test_a_plan_that_keeps_rows_of_a_count_window_is_refused() -> None:
     )
     with pytest.raises(PlanError, match=r"'a', which has a count window, in state '\(a b\)'"):
         validate(parse("(((a b) c) d)"), counted)
+    with pytest.raises(PlanError, match=r"count window, in state '\{a b c d\}'"):
+        validate(parse("{a b c d}"), counted)
     with pytest.raises(PlanError, match="count window"):
         validate(JoinNode((PreGroup(Leaf("d")), Leaf("a"), Leaf("b"), Leaf("c"))), counted, COUNT)
     for text in ("(a b c d)", "((b c) a d)", "(((b c) d) a)"):

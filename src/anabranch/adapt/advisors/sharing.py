@@ -241,14 +241,13 @@ def plans_to_share(
     shared = shared_join(join)
     inside = set(shared.relations)
     if queries is None:
-        named = [
-            name for name, graph in graphs.items() if inside <= set(graph.names) and not isinstance(plans[name], Mesh)
-        ]
+        named = [name for name, graph in graphs.items() if _can_share(plans[name], graph, inside)]
     else:
         named = list(queries)
     if not named:
         raise BundleError(
-            f"no query joins {', '.join(shared.relations)}", hint="share a join of relations that some query has"
+            f"no query joins {', '.join(shared.relations)}",
+            hint="share a join of relations that some query has, without count windows",
         )
     chosen = {}
     for name in named:
@@ -260,6 +259,11 @@ def plans_to_share(
         now = plans[name]
         *_, chosen[name] = plans_around(shared, graphs[name], [] if isinstance(now, Mesh) else [unshared(now)])
     return chosen
+
+
+def _can_share(plan: Plan, graph: JoinGraph, inside: set[str]) -> bool:
+    """Returns whether a query joins the relations, and its plan and their windows let it share the join."""
+    return inside <= set(graph.names) and not inside & set(graph.counted) and not isinstance(plan, Mesh)
 
 
 def _relations(part: Shared) -> frozenset[str]:
