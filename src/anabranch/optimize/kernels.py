@@ -18,7 +18,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on cost/estimates.py 7b38544d8789
+# Built on cost/estimates.py 22d8fb54af6e
 # Built on optimize/lookups.py 2d933b8614c3
 
 
