@@ -314,6 +314,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "All rows of a count window without PARTITION BY are counted in one slot.",
         with_each("count window", "scale"),
         "one stream with `[ROWS n]`",
+        "unit/balance/test_scaling",
     ),
     Refusal(
         MigrationError,
