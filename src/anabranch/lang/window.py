@@ -131,7 +131,24 @@ class Tumble(Hop):
 
 
 @dataclass(frozen=True)
-class CountWindow(Window):
+class _Counted(Window):
+    """A window that a row leaves when others have come or failed to come: its deadline is not known from its time."""
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def is_counted(self) -> bool:
+        return True
+
+    @property
+    def span(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class CountWindow(_Counted):
     """The last `rows` rows of the stream, or of each partition by the columns of `partition`.
 
     Rows are counted in order of event time, and rows with equal times in order of their values. A row expires when
@@ -142,18 +159,6 @@ class CountWindow(Window):
     rows: int = 1
     partition: tuple[str, ...] = ()
 
-    @property
-    def is_bounded(self) -> bool:
-        return True
-
-    @property
-    def is_counted(self) -> bool:
-        return True
-
-    @property
-    def span(self) -> int | None:
-        return None
-
     def __str__(self) -> str:
         parts = [f"PARTITION BY {', '.join(self.partition)}"] if self.partition else []
         parts += [f"RANGE {duration_text(self.range)}"] if self.range is not None else []
@@ -163,7 +168,7 @@ class CountWindow(Window):
 
 
 @dataclass(frozen=True)
-class SessionWindow(Window):
+class SessionWindow(_Counted):
     """Runs of rows of each partition, each row at most `gap` after the one before it.
 
     A row leaves its window at the end of its session, `gap` after the last row.
@@ -171,18 +176,6 @@ class SessionWindow(Window):
 
     gap: int = 0
     partition: tuple[str, ...] = ()
-
-    @property
-    def is_bounded(self) -> bool:
-        return True
-
-    @property
-    def is_counted(self) -> bool:
-        return True
-
-    @property
-    def span(self) -> int | None:
-        return None
 
     def __str__(self) -> str:
         by = f"PARTITION BY {', '.join(self.partition)} " if self.partition else ""

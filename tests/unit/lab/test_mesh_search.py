@@ -28,6 +28,7 @@ def test_a_quick_run_comes_close_to_the_optimum_and_never_below_it() -> None:
     outcome = present_quality(measure_quality(Setting(seed=2, quick=True)))
     ratios = [float(row[4]) for row in outcome.rows]
     assert min(ratios) >= 1 - 1e-12
-    # Starts at random and at extremes are among them.
-    assert np.mean(ratios) < 1.1
+    # Merging only merges routes, so its result depends on the start; the product starts with the routes of the rows.
+    usual = [ratio for ratio, row in zip(ratios, outcome.rows, strict=True) if row[2] != "merge" or row[6] == "route"]
+    assert np.mean(usual) < 1.05
     assert "II-QM +" in outcome.verdicts[0].here
