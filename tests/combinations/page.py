@@ -16,8 +16,8 @@ exact. A letter is a refusal: an error names the pair, and nothing has changed. 
 forms of the pair; all others are exact. `–` are values of one choice.
 
 The table is data (`tests/combinations/table.py`) that the tests draw from: exact pairs are compared with an evaluator
-that shares no code with the engine, in process and on Spark, and every refusal is raised. `make faults` draws
-combinations of three and more.
+that shares no code with the engine, in process, and every refusal is raised. The replay of the schedules on Spark
+(`test_on_spark.py`) does not pass yet. `make faults` draws combinations of three and more.
 """
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
@@ -131,6 +132,25 @@ def table(rows: Sequence[tuple[float, int | None, int]]) -> pa.Table:
     arrays = [pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
     arrays += [pa.array(columns.get(column.name, [None] * len(rows)), column.type) for column in list(COLUMNS)[1:]]
     return pa.table(arrays, schema=COLUMNS)
+
+
+def over_restarts(spark: SparkSession, story: Story, tables: Mapping[str, pa.Table], folder: Path) -> int:
+    """Runs a story in four batches, each by a new run with other slots; returns the watermark."""
+    query = register(spark, story, folder).sql(story.cql)
+    legs = [("auto", 3), ("mjoin", 1), ("auto", 2), ("mjoin", 3)]
+    for batch, (plan, slots) in zip(cut(tables, len(legs)), legs, strict=True):
+        feed(folder, batch)
+        handle = run(query, folder, plan, slots)
+        assert handle.report()["late_rows"] == 0
+    progress = handle.lastProgress
+    assert progress is not None
+    return int(progress["adaptive"]["watermark"])
+
+
+def before(tables: Mapping[str, pa.Table], watermark: int) -> dict[str, pa.Table]:
+    """Returns the rows that are older than a watermark."""
+    times = {name: rows["ts"].cast(pa.timestamp("us")).cast(pa.int64()) for name, rows in tables.items()}
+    return {name: rows.filter(pc.less(times[name], watermark)) for name, rows in tables.items()}
 
 
 def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.Table]]:

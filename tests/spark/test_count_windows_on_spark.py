@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.testing.oracle import describe_difference
-from tests.spark.stories import Story, cut, feed, register, run, written
+from tests.spark.stories import Story, before, over_restarts, written
 
 pytestmark = pytest.mark.spark
 
@@ -26,26 +24,15 @@ STORIES = {
         disorder={"s0": 3},
     ),
 }
-LEGS = [("auto", 3), ("mjoin", 1), ("auto", 2), ("mjoin", 3)]
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_count_windows_survive_a_restart_with_other_slots(name: str, spark: SparkSession, tmp_path: Path) -> None:
     story = STORIES[name]
     tables = story.tables()
-    query = register(spark, story, tmp_path).sql(story.cql)
-    for batch, (plan, slots) in zip(cut(tables, len(LEGS)), LEGS, strict=True):
-        feed(tmp_path, batch)
-        handle = run(query, tmp_path, plan, slots)
-        assert handle.report()["late_rows"] == 0
-    progress = handle.lastProgress
-    assert progress is not None
+    watermark = over_restarts(spark, story, tables, tmp_path)
     if name == "join":
-        before = progress["adaptive"]["watermark"]
-        tables = {
-            name: rows.filter(pc.less(rows["ts"].cast(pa.timestamp("us")).cast(pa.int64()), before))
-            for name, rows in tables.items()
-        }
+        tables = before(tables, watermark)
     expected = story.expected(tables)
     assert len(expected) > 10
     assert not describe_difference(expected, written(tmp_path))

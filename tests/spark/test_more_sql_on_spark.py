@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.cql import compile_query
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from tests.spark.stories import Story, cut, feed, register, run, table, written
+from tests.spark.stories import Story, before, feed, over_restarts, register, table, written
 
 pytestmark = pytest.mark.spark
 
@@ -32,24 +30,15 @@ STORIES = {
         disorder={"s0": 3},
     ),
 }
-LEGS = [("auto", 3), ("mjoin", 1), ("auto", 2), ("mjoin", 3)]
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_the_batch_answer_over_restarts_with_other_slots(name: str, spark: SparkSession, tmp_path: Path) -> None:
     story = STORIES[name]
     tables = story.tables()
-    query = register(spark, story, tmp_path).sql(story.cql)
-    for batch, (plan, slots) in zip(cut(tables, len(LEGS)), LEGS, strict=True):
-        feed(tmp_path, batch)
-        handle = run(query, tmp_path, plan, slots)
-        assert handle.report()["late_rows"] == 0
-    progress = handle.lastProgress
-    assert progress is not None
-    watermark = progress["adaptive"]["watermark"]
+    watermark = over_restarts(spark, story, tables, tmp_path)
     if name == "asof":
-        times = {each: rows["ts"].cast(pa.timestamp("us")).cast(pa.int64()) for each, rows in tables.items()}
-        tables = {each: rows.filter(pc.less(times[each], watermark)) for each, rows in tables.items()}
+        tables = before(tables, watermark)
     expected = batch_answer(compile_query(story.cql, story.catalog()), tables, watermark)
     assert len(expected) > 10
     assert not describe_difference(expected, written(tmp_path))
