@@ -28,15 +28,17 @@ def expiry(
 ) -> dict[str, int]:
     """Returns, for each relation, the time before which a row's deadline makes the row useless.
 
-    If rows are buffered until the watermark, the rows that they may match are kept as well.
+    If rows are buffered until the watermark, these rows and those that they may match are kept as well.
     """
     streams = [relation.name for relation in queries.graph.streamed]
-    lone = _LATEST
+    lone, latest = _LATEST, dict.fromkeys(streams, _LATEST)
     if execution.rows_wait:
         lone = min(floors[name] for name in streams)
         floors = dict.fromkeys(streams, lone)
+        # A buffered row is kept even if it is out of reach of future rows: it has not met the rows before it.
+        latest = {each.name: lone + each.window.reach for each in queries.graph.streamed}
     several = [_expiry(member.query, floors, lone) for member in queries.members]
-    lows = {name: min(_LATEST, *(lows[name] for lows in several if name in lows)) for name in streams}
+    lows = {name: min(latest[name], *(lows[name] for lows in several if name in lows)) for name in streams}
     return {**dict.fromkeys(queries.graph.names, BEFORE_ALL), **lows}
 
 

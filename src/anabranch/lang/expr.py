@@ -233,6 +233,11 @@ def compares_exactly(expr: Expr) -> bool:
     )
 
 
+def can_fail_in_join(expr: Expr) -> bool:
+    """True if the expression may raise on some combination of rows of its relations, whatever plan computes it."""
+    return can_fail(expr) and not compares_exactly(expr)
+
+
 _SUMS = frozenset({"add", "subtract", "negate", "abs"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from anabranch.errors import BundleError
-from anabranch.lang.expr import Call, Expr, can_fail, columns, compares_exactly, conjunction, conjuncts
+from anabranch.lang.expr import Call, Expr, can_fail_in_join, columns, conjunction, conjuncts
 from anabranch.lang.schema import Field, Schema
 from anabranch.lang.window import FOREVER, SessionWindow, Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
@@ -424,7 +424,7 @@ def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:
     met = [key.expression(relation) for key in graph.keys_of([relation])]
     met += [theta.predicate for theta in graph.thetas if relation in theta.relations]
     for expression in met:
-        if can_fail(expression) and not compares_exactly(expression):
+        if can_fail_in_join(expression):
             raise BundleError(
                 f"{titled(query)} has a filter of '{relation}' that the other queries do not have",
                 detail=f"'{expression}' would be computed for rows that the filter keeps away, and may fail there",
@@ -498,7 +498,7 @@ def common_conjuncts(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     for part in filters[0]:
         if all(part in parts for parts in filters):
             before = {earlier for parts in filters for earlier in parts[: parts.index(part)]}
-            if not can_fail(part) or compares_exactly(part) or before <= set(common):
+            if not can_fail_in_join(part) or before <= set(common):
                 common.append(part)
     return tuple(common)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.lang.expr import Expr, can_fail, columns
+from anabranch.lang.expr import Expr, can_fail_in_join, columns
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
@@ -39,7 +39,7 @@ def still_unchecked(
 def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
     """Returns the first expression that the condition may guard: it can fail and reads a column of the condition."""
     read = set(columns(condition))
-    return next((other for other in others if can_fail(other) and read & set(columns(other))), None)
+    return next((other for other in others if can_fail_in_join(other) and read & set(columns(other))), None)
 
 
 def checked_by_probe(

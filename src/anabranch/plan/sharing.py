@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import BundleError, PlanError
-from anabranch.lang.expr import Expr, can_fail, compares_exactly, conjunction, conjuncts
+from anabranch.lang.expr import Expr, can_fail_in_join, conjunction, conjuncts
 from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.mesh import Mesh, Plan
@@ -229,7 +229,7 @@ def _refuse_what_may_fail(shared: Shared, user: Member) -> None:
     inside = frozenset(shared.relations)
     met: list[Theta] = [theta for theta in user.query.graph.thetas if theta.relations <= inside]
     for theta in met:
-        if can_fail(theta.predicate) and not compares_exactly(theta.predicate):
+        if can_fail_in_join(theta.predicate):
             raise BundleError(
                 f"{titled(user.name)} cannot share join '{shared}'",
                 detail=f"'{theta}' may fail, and could meet rows that the query alone would not compare",

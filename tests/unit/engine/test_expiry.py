@@ -20,6 +20,7 @@ LONE = "SELECT a.k FROM a [RANGE 9 SECONDS]"
 TABLE = "SELECT a.k FROM a [RANGE 9 SECONDS], t WHERE a.k = t.k"
 PAIR = "SELECT a.k FROM a [RANGE 9 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
 NEAR = f"SELECT a.k FROM a [RANGE 9 SECONDS], b [RANGE 5 SECONDS] WHERE {BAND}"
+AFTER = "SELECT a.k FROM a [RANGE 9 SECONDS], b [RANGE 5 SECONDS] WHERE b.ts <= a.ts - INTERVAL 2 SECONDS"
 GROUPS = "SELECT COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 1 SECOND]"
 NEAR_GROUPS = (
     f"SELECT COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 1 SECOND], b [RANGE 5 SECONDS SLIDE 1 SECOND] WHERE {BAND}"
@@ -46,6 +47,8 @@ def query_set(*texts: str) -> QuerySet:
         ([TABLE], {"a": None}, {"a": 100}),
         ([PAIR], {"a": 70, "b": 100}, {"a": 70, "b": 70}),
         ([NEAR], {"a": 70 + 7, "b": 100 + 5}, {"a": 70 + 7, "b": 70 + 5}),
+        # No future row of b matches a row of a up to 72; buffered ones, from 70 on, have not met the rows of b so far.
+        ([AFTER], {"a": 70 + 9 + 2, "b": 100}, {"a": 70 + 9, "b": 70}),
         ([GROUPS], {"a": 100}, {"a": 100}),
         ([NEAR_GROUPS], {"a": 70 + 2, "b": 70}, {"a": 70 + 2, "b": 70}),
         # What a combination has met stays as long as the combination may.

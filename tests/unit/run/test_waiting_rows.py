@@ -1,6 +1,8 @@
-"""Rows do not wait for the watermark where a query reads results that are older than it."""
+"""Rows that wait for the watermark: they outlive a restart, and do not wait where results are older than it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -9,10 +11,13 @@ from anabranch.cql import compile_query
 from anabranch.errors import SpecError
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
-from anabranch.plan.execution import DEFAULT_EXECUTION, ROWS
+from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ROWS, ExecutionModel
+from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import alone
+from anabranch.run.local import LocalHost
 from anabranch.run.work import refuse_order
 
+SECOND = 1_000_000
 COLUMNS = Schema((Field("ts", TIMESTAMP), Field("x", pa.int64())))
 
 
@@ -29,3 +34,30 @@ def test_results_that_are_older_than_the_watermark_are_not_read_where_rows_wait(
     refuse_order(queries, DEFAULT_EXECUTION)
     with pytest.raises(SpecError, match="rows cannot wait for the watermark where the subquery in FROM is read"):
         refuse_order(queries, ROWS)
+
+
+@pytest.mark.parametrize("execution", EXECUTION_MODELS, ids=str)
+def test_a_row_that_waits_meets_older_rows_after_a_restart(execution: ExecutionModel, tmp_path: Path) -> None:
+    """No future row of b matches it, but it has not met the rows of b that came before."""
+    catalog = Catalog()
+    catalog.register(StreamDeclaration("a", COLUMNS, "ts", disorder=3 * SECOND))
+    catalog.register(StreamDeclaration("b", COLUMNS, "ts"))
+    text = (
+        "SELECT a.x AS one, b.x AS other FROM a [RANGE 20 SECONDS] AS a, b [RANGE 20 SECONDS] AS b "
+        "WHERE b.ts <= a.ts - INTERVAL 2 SECONDS"
+    )
+    batches = [
+        {"a": {9: 1, 8: 2, 7: 3}, "b": {5: 1, 11: 2}},
+        {"a": {10: 4}, "b": {12: 3}},
+        {"a": {60: 5}, "b": {60: 4}},
+    ]
+    found = []
+    for batch in batches:
+        host = LocalHost(compile_query(text, catalog), mjoin("ab"), checkpoint=str(tmp_path), execution=execution)
+        found += host.step({name: _rows(rows) for name, rows in batch.items()}).to_pylist()
+    assert sorted((each["one"], each["other"]) for each in found) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def _rows(values: dict[int, int]) -> pa.Table:
+    times = pa.array([second * SECOND for second in values], pa.int64()).cast(TIMESTAMP)
+    return pa.table({"ts": times, "x": pa.array(list(values.values()), pa.int64())})

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from anabranch.engine.evaluate.expression import ColumnLookup, Mask, evaluate_mask
 from anabranch.engine.kernels import Int64Array
-from anabranch.lang.expr import Column, Expr, can_fail, conjunction, conjuncts, own_functions
+from anabranch.lang.expr import Column, Expr, conjunction, conjuncts, own_functions
 from anabranch.plan.cost_rank import costliest_last
 from anabranch.plan.selections import guarded_by
 
@@ -209,6 +209,4 @@ def _marked(length: int, *several: Int64Array) -> Mask:
 
 def _guards(parts: Sequence[Expr]) -> bool:
     """True if some conjunct may keep another from rows on which it fails."""
-    return any(
-        guarded_by(one, [other]) is not None for one in parts for other in parts if one is not other and can_fail(other)
-    )
+    return any(guarded_by(one, [other]) is not None for one in parts for other in parts if one is not other)
