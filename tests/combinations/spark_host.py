@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.lang.schema import Schema
@@ -24,6 +25,7 @@ from anabranch.run.manifest import Manifest
 from anabranch.run.round import Announce, EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.work import Work
+from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.late import LateRows
 from anabranch.spark.runner import SparkRunner
 from anabranch.spark.running import RunOptions
@@ -111,6 +113,12 @@ class SparkHost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
 
+    def _arrived(self, stream: str, rows: pa.Table) -> DataFrame:
+        """The frame of new rows; a file, because Spark runs no task where it knows that there are no rows."""
+        path = f"{self.runner.store.location}/arrived-{stream}-{self.batch}.parquet"
+        pq.write_table(rows, path)
+        return self.session.read.schema(to_spark(Schema.from_arrow(rows.schema))).parquet(path)
+
     def _frame(self, table: str) -> DataFrame:
         return self.session.createDataFrame(self._tables[table])
 
@@ -136,9 +144,7 @@ class SparkHost:
     def step(self, rows: Mapping[str, pa.Table], receive: Receive) -> None:
         """Takes one batch."""
         self.receive, self.diverted_rows = receive, None
-        frames = {
-            name: self.session.createDataFrame(rows.get(name, COLUMNS.empty_table())) for name in self.queries.streams
-        }
+        frames = {name: self._arrived(name, rows.get(name, COLUMNS.empty_table())) for name in self.queries.streams}
         frame, _ = self.runner.streams(frames)
         try:
             self.runner.on_batch(frame, self.batch)

