@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from string import ascii_uppercase
+from itertools import combinations
 
 from tests.combinations import table
 
@@ -12,12 +12,12 @@ _HEAD = """# Combinations
 
 A query consists of features, and events change it while it runs. This page says for every pair of them whether the
 results are exact: the multiset of the batch answer, whatever the cut into batches, the plan and the slots. `·` is
-exact. A letter is a refusal: an error names the pair, and nothing has changed. A small letter is a refusal of some
+exact. A number is a refusal: an error names the pair, and nothing has changed. A number in brackets is a refusal of some
 forms of the pair; all others are exact. `–` are values of one choice.
 
 The table is data (`tests/combinations/table.py`) that the tests draw from: exact pairs are compared with an evaluator
-that shares no code with the engine, in process, and every refusal is raised. The replay of the schedules on Spark
-(`test_on_spark.py`) does not pass yet. `make faults` draws combinations of three and more.
+that shares no code with the engine, in process and on Spark (`make test-all`), and every refusal is raised. `make faults`
+draws combinations of three and more.
 """
 
 
@@ -47,10 +47,10 @@ def _entries() -> Iterable[str]:
         yield f"| {_number(name)} | {name} | {entry.meaning} |"
 
 
-def _letter(refusal: table.Refusal) -> str:
+def _mark(refusal: table.Refusal) -> str:
     texts = list(dict.fromkeys(each.text for each in table.REFUSALS))
-    letter = ascii_uppercase[texts.index(refusal.text)]
-    return letter.lower() if refusal.forms else letter
+    number = texts.index(refusal.text) + 1
+    return f"({number})" if refusal.forms else str(number)
 
 
 def _cell(row: str, column: str) -> str:
@@ -59,7 +59,10 @@ def _cell(row: str, column: str) -> str:
     if table.is_one_choice(frozenset({row, column})):
         return "–"
     found = table.refusals(row, column)
-    return "".join(dict.fromkeys(map(_letter, found))) or "·"
+    if not found:  # of what they need
+        needed = combinations(sorted(table.closed([row, column])), 2)
+        found = tuple(each for pair in needed for each in table.refusals(*pair) if not each.forms)
+    return " ".join(dict.fromkeys(map(_mark, found))) or "·"
 
 
 def _matrix(rows: Sequence[str], columns: Sequence[str]) -> str:
@@ -71,4 +74,4 @@ def _matrix(rows: Sequence[str], columns: Sequence[str]) -> str:
 def _rows() -> Iterable[str]:
     for refusal in table.REFUSALS:
         forms = refusal.forms or "all"
-        yield f"| {_letter(refusal)} | `{refusal.error.__name__}`: … {refusal.text} … | {refusal.reason} | {forms} |"
+        yield f"| {_mark(refusal)} | `{refusal.error.__name__}`: … {refusal.text} … | {refusal.reason} | {forms} |"

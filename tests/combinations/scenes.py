@@ -89,7 +89,8 @@ def scenes(draw: st.DrawFn, features: frozenset[str], least_batches: int = 5) ->
         batches = _with(batches, draw, FAR_AHEAD)
     names = list(texts)
     in_set = bool(features & {"set"})
-    is_alone = not in_set and draw(st.booleans())
+    # Where an error does not say that a query runs alone, it does.
+    is_alone = not in_set and (bool(features & {"session window", "ASOF join"}) or draw(st.booleans()))
     silent = frozenset(name for name in names[:-1] if name in ("low", "q") and not in_set and draw(st.booleans()))
     catalog = with_tables(rows.catalog, beside)
     return Scene(features, texts, catalog, rows.disorder, batches, beside, is_alone, silent, changed)
@@ -126,7 +127,8 @@ class _Texts:
 
     def __init__(self, draw: st.DrawFn, features: frozenset[str]) -> None:
         self.draw, self.features = draw, features
-        self.slide = self.one_of([1, 2]) if features & {"groups"} else None
+        is_sliding = features & {"groups", "top-N"} and "session window" not in features
+        self.slide = self.one_of([1, 2]) if is_sliding else None
         self.size = self.one_of([1, 2, 3, 5])
         self.counted = self.one_of(["a", "b"]) if self.has("inner join") else "a"
 
@@ -154,12 +156,16 @@ class _Texts:
     def window(self, alias: str) -> str:
         """The window of a relation of `q`."""
         slides = "" if self.slide is None else f" SLIDE {self.slide} SECONDS"
-        if self.is_plain():
+        others = {"count window", "tumbling window", "hopping window", "session window"}
+        is_left = self.has("ASOF join") and alias in "al" and self.slide is None
+        if self.is_plain() or (is_left and not self.features & others):
             return ""
         if self.has("count window") and alias == self.counted:
             part = self.one_of(["", "", "PARTITION BY x "])
             time = self.one_of(["", "", f"RANGE {self.size} SECONDS "])
             return f"[{part}{time}ROWS {self.one_of([1, 2, 3])}{slides}]"
+        if self.has("session window"):
+            return f"[SESSION {self.size} SECONDS]"
         if self.has("tumbling window"):
             return f"[TUMBLE {self.slide or self.size} SECONDS]"
         if self.has("hopping window"):
@@ -169,7 +175,8 @@ class _Texts:
     def is_plain(self) -> bool:
         """True where `window(…)` is the window of the only stream."""
         others = {"inner join", "outer join", "semi join", "anti join", "count window", "tumbling window"}
-        return self.has("groups by window()") and not self.features & (others | {"hopping window"})
+        others |= {"hopping window", "ASOF join"}
+        return self.has("groups by window()") and not self.features & others
 
     def main(self) -> tuple[str, str]:
         reads, joins = self.has("reads a query"), self.has("inner join")
@@ -177,6 +184,9 @@ class _Texts:
         stream = "low" if first == "l" else "s0"
         if first == "l" and self.counted == "a":
             self.counted = "l"
+        if self.has("UNION ALL") and stream == "s0":
+            columns = "x, y, s, p, ts"
+            stream = f"(SELECT {columns} FROM s0 UNION ALL SELECT {columns} FROM s2)"
         source = f"{stream} {self.window(first)} AS {first}"
         where: list[str] = []
         shown = {first}
@@ -190,6 +200,13 @@ class _Texts:
             shown |= {"b"}
             if reads:
                 source += f" JOIN low {self.window('l')} AS l ON l.x = b.x"
+        if self.has("ASOF join"):
+            runs_alone = not self.features & {"set", "read by a query", "groups by window()"}
+            kind = self.one_of(["ASOF", "LEFT ASOF"]) if runs_alone else "ASOF"
+            window = self.one_of(["", " [RANGE 3 SECONDS]"])
+            near = f" AND h.ts >= {first}.ts - INTERVAL 2 SECONDS" if self.has("interval join") else ""
+            source += f" {kind} JOIN s2{window} AS h ON h.x = {first}.x AND h.ts <= {first}.ts{near}"
+            shown |= {"h"}
         if self.has("table"):
             kind = self.one_of(["JOIN", "LEFT JOIN"])
             source += f" {kind} t0 ON {first}.y = t0.y"
@@ -232,15 +249,22 @@ class _Texts:
         tests = f" WHERE {' AND '.join(where)}" if where else ""
         last = sorted(shown)[-1]
         own = f", half({first}.p) AS h" if self.has("own function") else ""
-        if self.slide is None and not self.has("groups by window()"):
+        if not self.features & {"groups", "groups by window()", "top-N"}:
             more = "".join(f", {name}.p AS p{name}" for name in sorted(shown - {first}))
             outputs = f"{first}.x AS x, {first}.y AS y, {first}.s AS s, {first}.p AS p{more}{own}"
             return f"SELECT {outputs} FROM {source}{tests}"
         having = " HAVING COUNT(*) > 1" if self.has("having") else ""
+        if self.has("top-N"):
+            outputs = f"WINDOW_END() AS at, {first}.x AS x, {first}.y AS y, {first}.s AS s, {last}.p AS p{own}"
+            number = f"ROW_NUMBER() OVER (PARTITION BY {first}.x ORDER BY {first}.s DESC, {last}.p)"
+            return f"SELECT {outputs} FROM {source}{tests}{having} QUALIFY {number} <= {self.one_of([1, 2])}"
         own = f", SUM(half({first}.p)) AS h" if self.has("own function") else ""
         shows = f"{first}.x AS x, COUNT(*) AS y, MIN({first}.s) AS s, MAX({last}.p) AS p{own}"
-        if self.slide is not None:
+        if self.has("groups"):
             return f"SELECT WINDOW_END() AS at, {shows} FROM {source}{tests} GROUP BY {first}.x{having}"
+        if self.has("session window"):
+            by = f"session_window({first}.ts, '{self.size} seconds'), {first}.x"
+            return f"SELECT session_window.start AS at, {shows} FROM {source}{tests} GROUP BY {by}{having}"
         by = f"window({first}.ts, '4 seconds'), {first}.x"
         return f"SELECT window.start AS at, {shows} FROM {source}{tests} GROUP BY {by}{having}"
 
@@ -289,10 +313,12 @@ class _Texts:
         window = f"[RANGE {size} SECONDS]"
         if self.has("tumbling window") and not self.has("own terms in a set"):
             window = f"[TUMBLE {self.slide or self.size} SECONDS]"
-        # A relation with a count window cannot be shared.
-        a, b = (f"{each}z" if self.has("count window") and each == self.counted else each for each in "ab")
-        own = f" AND {a}.p % 3 <> 0" if self.has("own terms in a set") else ""
-        shown, source, where = f"{a}.p AS p, {a}.x AS x", f"s0 {window} AS {a}", f"{a}.p % 7 <> 2{own}"
+        # A relation with a count window cannot be shared, and several streams together are another relation.
+        own = {self.counted} if self.has("count window") else set()
+        own |= {"a"} if self.has("UNION ALL") else set()
+        a, b = (f"{each}z" if each in own else each for each in "ab")
+        more = f" AND {a}.p % 3 <> 0" if self.has("own terms in a set") else ""
+        shown, source, where = f"{a}.p AS p, {a}.x AS x", f"s0 {window} AS {a}", f"{a}.p % 7 <> 2{more}"
         if self.has("inner join"):
             shown, source = f"{shown}, {b}.p AS pb", f"{source} JOIN s1 {window} AS {b} ON {a}.x = {b}.x"
         is_alike = not self.features & {"tumbling window", "hopping window", "count window"}

@@ -48,6 +48,10 @@ FEATURES: Mapping[str, Entry] = {
         Entry("groups", "`GROUP BY` with a slide"),
         Entry("groups by window()", "`GROUP BY window(…)`"),
         Entry("having", "`HAVING`", ("groups",)),
+        Entry("top-N", "`QUALIFY ROW_NUMBER() OVER (…) <= n`: the first rows of each window"),
+        Entry("session window", "`[SESSION t]`", ("groups",)),
+        Entry("ASOF join", "`ASOF JOIN` or `LEFT ASOF JOIN`"),
+        Entry("UNION ALL", "a relation that is several streams together"),
         Entry("merged inputs", "a plan that merges rows before they join, `([a] b)`", ("groups", "inner join")),
         Entry("reads a query", "a query over the results of another one"),
         Entry("read by a query", "a query whose results another one reads"),
@@ -95,7 +99,11 @@ ENTRIES: Mapping[str, Entry] = {**FEATURES, **EVENTS}
 
 ALTERNATIVES: tuple[frozenset[str], ...] = (
     frozenset({"semi-synchronised", "row-synchronised", "totally-synchronised"}),
-    frozenset({"groups", "groups by window()"}),
+    frozenset({"groups", "groups by window()", "top-N"}),
+    frozenset({"inner join", "ASOF join"}),
+    frozenset({"session window", "tumbling window"}),
+    frozenset({"session window", "hopping window"}),
+    frozenset({"session window", "count window"}),
     frozenset({"merged inputs", "groups by window()"}),
 )
 """Entries of which a query has one at most: they are other values of one choice."""
@@ -126,7 +134,7 @@ def with_each(one: str, *others: str) -> tuple[frozenset[str], ...]:
 
 SIDES = ("outer join", "semi join", "anti join")
 GROUPED = ("groups", "groups by window()", "having", "hopping window", "merged inputs")
-STAGES = ("reads a query", "read by a query")
+STAGES = ("reads a query", "read by a query", "UNION ALL")
 WAITING = ("row-synchronised", "totally-synchronised")
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -192,6 +200,78 @@ REFUSALS: tuple[Refusal, ...] = (
         "A result without the row has no time by which it could be grouped.",
         with_each("groups by window()", "outer join"),
         "the event time of a stream that an outer join may leave NULL",
+    ),
+    Refusal(
+        BundleError,
+        "which are results, beside",
+        "Rows of streams come before results in each batch, and would meet rows that later results push out.",
+        with_each("count window", "UNION ALL"),
+        "a join whose count window is that of the results",
+    ),
+    Refusal(
+        BindError,
+        "is not the event time of a stream that is in every result",
+        "The streams together are a relation of their own, with the event times of their rows.",
+        with_each("groups by window()", "UNION ALL"),
+        "a join",
+    ),
+    Refusal(
+        Unsupported,
+        "HAVING beside ROW_NUMBER() is not supported",
+        "A query either forms groups or numbers rows; a query over groups can number them.",
+        with_each("top-N", "having"),
+    ),
+    Refusal(
+        Unsupported,
+        "session windows of a join are not supported",
+        "Rows of a session are combined when it has ended, and a join would hold them until then.",
+        with_each("session window", "inner join", *SIDES, "table"),
+    ),
+    Refusal(
+        BundleError,
+        "has a session window",
+        "When a session ends depends on its rows, so no window bounds the rows that others would need.",
+        with_each("session window", "set", *STAGES),
+    ),
+    Refusal(
+        BindError,
+        "the stream on the left of ASOF JOIN takes no window",
+        "Each of its rows meets the latest row at its own event time.",
+        with_each(
+            "ASOF join",
+            "groups",
+            "having",
+            "hopping window",
+            "tumbling window",
+            "count window",
+            "top-N",
+            "merged inputs",
+        ),
+    ),
+    Refusal(
+        BindError,
+        "the stream on the left of ASOF JOIN takes no window",
+        "As above.",
+        with_each("ASOF join", "session window"),
+    ),
+    Refusal(
+        Unsupported,
+        "ASOF JOIN beside another join of streams is not supported",
+        "The latest row is that of a count window, which the rows of a side cannot leave.",
+        with_each("ASOF join", "outer join"),
+    ),
+    Refusal(
+        Unsupported,
+        "ASOF JOIN beside another join of streams is not supported",
+        "As above.",
+        with_each("ASOF join", "semi join", "anti join"),
+        "`SEMI JOIN` and `ANTI JOIN`; the subqueries of `WHERE` come after the join",
+    ),
+    Refusal(
+        Unsupported,
+        "ASOF JOIN takes equalities with columns of the joined stream",
+        "Its one comparison of event times names those of two streams.",
+        with_each("ASOF join", "interval join", "reads a query", "UNION ALL"),
     ),
     Refusal(
         SpecError,
@@ -267,7 +347,7 @@ REFUSALS: tuple[Refusal, ...] = (
         BatchError,
         "cannot change: the query has groups or waits for the watermark",
         "After a crash, groups and combinations that wait would be computed with another version of the table.",
-        with_each("table changes", *SIDES, "groups", "having", "hopping window", "merged inputs"),
+        with_each("table changes", *SIDES, "groups", "having", "hopping window", "merged inputs", "top-N"),
     ),
     Refusal(
         BatchError,
@@ -277,10 +357,20 @@ REFUSALS: tuple[Refusal, ...] = (
         "a query over one stream",
     ),
     Refusal(
+        BatchError,
+        "cannot change: the query has groups or waits for the watermark",
+        "As above.",
+        with_each("table changes", "ASOF join"),
+        "`LEFT ASOF JOIN`",
+    ),
+    Refusal(
         PlanError,
         "groups cannot move on parallel tracks",
         "The old and the new slot would both need all rows of a group to match, load or count them.",
-        with_each("move by parallel-track", *SIDES, "table", "table changes", *STAGES, "count window"),
+        with_each(
+            "move by parallel-track",
+            *(*SIDES, "table", "table changes", *STAGES, "count window", "session window", "ASOF join"),
+        ),
     ),
     Refusal(
         PlanError,
@@ -293,7 +383,11 @@ REFUSALS: tuple[Refusal, ...] = (
         PlanError,
         "a move cannot be spread over several batches",
         "Slots whose pending groups, waiting combinations, tables or counts depend on all rows are rebuilt at once.",
-        with_each("move in parts", *SIDES, *GROUPED, "table", "table changes", *STAGES, *WAITING, "count window"),
+        with_each(
+            "move in parts",
+            *(*SIDES, *GROUPED, "top-N", "session window", "table", "table changes"),
+            *(*STAGES, *WAITING, "count window", "ASOF join"),
+        ),
     ),
     Refusal(
         PlanError,
@@ -341,7 +435,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ForeignCheckpoint,
         "cannot be taken over by the changed query",
         "Rows that have left a count window are gone, and a changed query may count others.",
-        with_each("count window", "evolve"),
+        (pair("count window", "evolve"), pair("session window", "evolve"), pair("ASOF join", "evolve")),
     ),
     Refusal(
         ForeignCheckpoint,
@@ -358,9 +452,24 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         BundleError,
+        "cannot share join",
+        "The streams together are a relation of one query.",
+        with_each("UNION ALL", "share", "unshare"),
+    ),
+    Refusal(
+        BundleError,
+        "no query joins a, b",
+        "As above: the stream on the right of an ASOF join has a count window.",
+        with_each("ASOF join", "share", "unshare"),
+    ),
+    Refusal(
+        BundleError,
         "can neither join nor leave",
         "Rows wait for the watermark while a query counts them, and a query that joins lacks the rows before it.",
-        with_each("count window", "query joins", "query leaves", "query comes back"),
+        (
+            *with_each("count window", "query joins", "query leaves", "query comes back"),
+            *with_each("ASOF join", "query joins", "query leaves", "query comes back"),
+        ),
         "the query with the count window",
     ),
     # --- two events ---------------------------------------------------------------------------------------------------

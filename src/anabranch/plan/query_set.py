@@ -116,6 +116,10 @@ class QuerySet:
                     levels[member.name] = 1 + max((levels[name] for name in read), default=-1)
         return levels
 
+    def stage_of(self, relation: Relation) -> int:
+        """Returns the stage of a batch in which rows of a relation arrive."""
+        return 1 + max((self.levels[name] for name in relation.producers), default=-1)
+
     @property
     def stages(self) -> int:
         """The number of stages of a batch: the results of one stage are input rows of the next."""
@@ -294,7 +298,23 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
     parts = [f"{member.name} {member.query.fingerprint} {member.terms}" for member in members]
     fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return QuerySet(members, graph, text, fingerprint)
+    found = QuerySet(members, graph, text, fingerprint)
+    for member in found.members:
+        _refuse_late_counts(found, member)
+    return found
+
+
+def _refuse_late_counts(queries: QuerySet, member: Member) -> None:
+    """Raises if rows are counted in a later stage of a batch than the rows that they are joined with arrive."""
+    stages = {each.name: queries.stage_of(each) for each in member.query.graph.streamed}
+    for relation in member.query.graph.relations:
+        early = [name for name, stage in stages.items() if stage < stages.get(relation.name, 0)]
+        if relation.window.is_counted and early:
+            raise BundleError(
+                f"{titled(member.name)} counts rows of '{relation.name}', which are results, beside '{early[0]}'",
+                detail=f"rows of '{early[0]}' come first in each batch, and would meet rows that later ones push out",
+                hint="give the results a window in time, or write them to a topic or folder and read that as a stream",
+            )
 
 
 def _refuse_names(names: Iterable[str]) -> None:
