@@ -12,12 +12,12 @@ _HEAD = """# Combinations
 
 A query consists of features, and events change it while it runs. This page says for every pair of them whether the
 results are exact: the multiset of the batch answer, whatever the cut into batches, the plan and the slots. `·` is
-exact. A number is a refusal: an error names the pair, and nothing has changed. A number in brackets is a refusal of some
-forms of the pair; all others are exact. `–` are values of one choice.
+exact. A number is a refusal: an error names the pair, and nothing has changed. A number in brackets is a refusal of
+some forms of the pair; all others are exact. `–` are values of one choice.
 
 The table is data (`tests/combinations/table.py`) that the tests draw from: exact pairs are compared with an evaluator
-that shares no code with the engine, in process and on Spark (`make test-all`), and every refusal is raised. `make faults`
-draws combinations of three and more.
+that shares no code with the engine, in process and on Spark (`make test-all`), and every refusal is raised.
+`make faults` draws combinations of three and more.
 """
 
 
