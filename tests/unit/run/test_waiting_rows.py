@@ -53,7 +53,7 @@ def test_a_row_that_waits_meets_older_rows_after_a_restart(execution: ExecutionM
     ]
     found = []
     for batch in batches:
-        host = LocalHost(compile_query(text, catalog), mjoin("ab"), checkpoint=str(tmp_path), execution=execution)
+        host = LocalHost(compile_query(text, catalog), mjoin(("a", "b")), checkpoint=str(tmp_path), execution=execution)
         found += host.step({name: _rows(rows) for name, rows in batch.items()}).to_pylist()
     assert sorted((each["one"], each["other"]) for each in found) == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
