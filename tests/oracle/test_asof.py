@@ -31,12 +31,16 @@ def asof_queries(draw: st.DrawFn, joined: int) -> tuple[str, str]:
         # The columns that the query names, in the order of the stream, decide between rows of one instant.
         named = [column for column in ("x", "y", "s", "f", "p") if column in {*columns, "p"}]
         on = [f"{name}.{column} = {KEYS[column]}" for column in columns]
-        on.insert(
-            draw(st.integers(0, len(on))), draw(st.sampled_from(["{b}.ts <= a.ts", "a.ts >= {b}.ts"])).format(b=name)
-        )
         window = f" [RANGE {seconds} SECONDS]" if seconds is not None else ""
-        kind = draw(st.sampled_from(["LEFT ASOF", "ASOF LEFT"])) if is_left else "ASOF"
-        cql += f" {kind} JOIN {stream}{window} AS {name} ON {' AND '.join(on)}"
+        if on and draw(st.booleans()):
+            kind = "LEFT " if is_left else ""
+            cql += f" {kind}JOIN {stream}{window} FOR SYSTEM_TIME AS OF a.ts AS {name} ON {' AND '.join(on)}"
+            on.append(f"{name}.ts <= a.ts")
+        else:
+            compared = draw(st.sampled_from(["{b}.ts <= a.ts", "a.ts >= {b}.ts"])).format(b=name)
+            on.insert(draw(st.integers(0, len(on))), compared)
+            kind = draw(st.sampled_from(["LEFT ASOF", "ASOF LEFT"])) if is_left else "ASOF"
+            cql += f" {kind} JOIN {stream}{window} AS {name} ON {' AND '.join(on)}"
         if seconds is not None:
             on.append(f"epoch_us(a.ts) - epoch_us({name}.ts) <= {seconds * SECOND}")
         order = ", ".join(f"{name}.{column} DESC NULLS LAST" for column in ("ts", *named))

@@ -50,11 +50,13 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
-def change(cluster: Cluster, changes: list[tuple[str, int, float]]) -> None:
-    for op, key, rate in changes:
+def change(cluster: Cluster, changes: list[tuple[str, int, float]], time: int = 0) -> None:
+    """Sends changes; each happens a millisecond after the one before it."""
+    for number, (op, key, rate) in enumerate(changes):
         row = {"k": key, "rate": rate}
         before, after = ({"k": key, "rate": None}, None) if op == "d" else (None, row)
-        value = json.dumps({"payload": {"op": op, "before": before, "after": after}}).encode()
+        payload = {"op": op, "before": before, "after": after, "ts_ms": time + number}
+        value = json.dumps({"payload": payload}).encode()
         # A database's tool writes a delete, and then a record without a value.
         cluster.send("rates", [value, *([None] if op == "d" else [])], partition=key % 2)
 
@@ -111,6 +113,45 @@ def test_a_running_query_sees_changes_with_its_next_batch(
         handle.processAllAvailable()
         expected += joined(orders, table_after(CHANGES[: number + 1]))
     handle.stop()
+    found = [(row["id"], row["rate"]) for row in spark.read.parquet(f"{tmp_path}/out").collect()]
+    assert sorted(found) == sorted(expected)
+
+
+VERSIONS = """
+streams:
+  orders: {{format: kafka, schema: "ts timestamp, id bigint, k bigint", event_time: ts, watermark: 20 seconds,
+           options: {{kafka.bootstrap.servers: "{brokers}", subscribe: orders, startingOffsets: earliest}}}}
+  rates:
+    format: kafka
+    schema: "payload struct<before struct<k bigint, rate double>, after struct<k bigint, rate double>, op string,
+             ts_ms bigint>"
+    options: {{kafka.bootstrap.servers: "{brokers}", subscribe: rates, startingOffsets: earliest, badRecords: drop}}
+    select: {{ts: timestamp_millis(payload.ts_ms), k: "coalesce(payload.after.k, payload.before.k)",
+             rate: payload.after.rate, op: payload.op}}
+    event_time: ts
+    watermark: 20 seconds
+query: |
+  SELECT o.id AS id, r.rate AS rate FROM orders AS o
+  JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON r.k = o.k WHERE r.op <> 'd'
+sink: {{format: parquet, path: {folder}/out}}
+checkpoint: {folder}/checkpoint
+trigger: available_now
+"""
+AT_TEN = 1767261600000
+"""2026-01-01 10:00 in milliseconds."""
+
+
+def test_streams_meet_the_version_of_their_event_time(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    """Orders of seconds 1 to 12 meet the changes of 0, 4, 7 and 10 seconds, which arrive in another order."""
+    spec = parse(VERSIONS.format(brokers=cluster.bootstrap, folder=tmp_path), folder=tmp_path)
+    for number in (1, 0, 3, 2):
+        change(cluster, CHANGES[number], AT_TEN + (0, 3500, 6500, 9500)[number])
+        order(cluster, ORDERS[number])
+        start(spec, spark).awaitTermination()
+    change(cluster, [("c", 5, 0.0)], AT_TEN + 60_000)
+    cluster.send("orders", [b'{"ts": "2026-01-01T10:01:00Z", "id": 0, "k": 0}'])
+    start(spec, spark).awaitTermination()
+    expected = [row for number in range(4) for row in joined(ORDERS[number], table_after(CHANGES[: number + 1]))]
     found = [(row["id"], row["rate"]) for row in spark.read.parquet(f"{tmp_path}/out").collect()]
     assert sorted(found) == sorted(expected)
 

@@ -36,6 +36,7 @@ PAIR = "FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS]"
         ("SELECT a.v FROM a [PARTITION BY q ROWS 1]", BindError, "q", "the stream has"),
         ("SELECT a.v FROM a [ROWS 5] LEFT JOIN b [NOW] ON a.k = b.k", Unsupported, "[ROWS 5]", "write [RANGE"),
         ("SELECT a.v FROM a [NOW], t [NOW] WHERE a.k = t.k", BindError, "[NOW]", "table 't' cannot have a window"),
+        ("SELECT a.v FROM a JOIN t FOR SYSTEM_TIME AS OF a.ts ON a.k = t.k", Unsupported, "a.ts", "as a stream"),
         ("SELECT t.name FROM t", Unsupported, "t", "rows of table 't' cannot come out without a row of a stream"),
         ("SELECT a.v FROM a RIGHT JOIN t ON a.k = t.k", Unsupported, "RIGHT JOIN", "join the table to a stream"),
         ("SELECT a.v FROM a [NOW] FULL JOIN t ON a.k = t.k", Unsupported, "FULL JOIN", "join the table to a stream"),

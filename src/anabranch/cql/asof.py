@@ -2,8 +2,9 @@
 
 `a ASOF JOIN b ON a.k = b.k AND b.ts <= a.ts` is `a [NOW] JOIN b [PARTITION BY k ROWS 1] ON a.k = b.k`, and LEFT ASOF
 JOIN is the LEFT JOIN of these: the last row of a partition at the event time of a row of `a`. Invariant: all rows wait
-for the watermark, so no earlier row of `b` can arrive later. Limit: only the first stream of FROM can be on the left,
-and ON has equalities with columns of `b` and the comparison of event times, nothing else.
+for the watermark, so no earlier row of `b` can arrive later. `JOIN b FOR SYSTEM_TIME AS OF a.ts` is the same join in
+the words of the SQL standard. Limit: only the first stream of FROM can be on the left, and ON has equalities with
+columns of `b` and the comparison of event times, nothing else.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from anabranch.errors import BindError, Span, Unsupported
 from anabranch.lang.catalog import Catalog
 
 _PLAIN = {JoinKind.ASOF: JoinKind.INNER, JoinKind.LEFT_ASOF: JoinKind.LEFT}
+_AS_OF = {plain: asof for asof, plain in _PLAIN.items()}
 _EXAMPLE = "ON b.key = a.key AND b.ts <= a.ts"
 
 
 def with_asof(statement: Statement, catalog: Catalog) -> Statement:
     """Returns the statement with count windows instead of ASOF joins."""
+    sources = tuple(_standard(statement, item, catalog) for item in statement.sources)
+    statement = replace(statement, sources=sources)
     if not any(item.kind in _PLAIN for item in statement.sources):
         return statement
     first, *others = statement.sources
@@ -54,6 +58,40 @@ def with_asof(statement: Statement, catalog: Catalog) -> Statement:
     now = WindowClause(None, True, None, first.span)
     found = [_asof(statement, first, item, catalog) if item.kind in _PLAIN else item for item in others]
     return replace(statement, sources=(replace(first, window=now), *found))
+
+
+def _standard(statement: Statement, item: FromItem, catalog: Catalog) -> FromItem:
+    """Returns the ASOF join that FOR SYSTEM_TIME AS OF means; any other item as it is."""
+    if item.as_of is None:
+        return item
+    if catalog.table(item.stream.name) is not None:
+        raise _unsupported(
+            statement,
+            item.as_of.span,
+            f"table '{item.stream.name}' keeps only the version that the batch uses",
+            "register its changes as a stream, or leave FOR SYSTEM_TIME out to join the version of the batch",
+        )
+    if item.kind not in _AS_OF or item.condition is None or item.subquery is not None:
+        raise _unsupported(
+            statement,
+            item.as_of.span,
+            "FOR SYSTEM_TIME AS OF needs a stream on the right of JOIN or LEFT JOIN, and ON",
+            f"write JOIN {item.stream.name} FOR SYSTEM_TIME AS OF a.ts AS b ON b.key = a.key",
+        )
+    first = statement.sources[0]
+    left = _time(catalog, first, _name(first))
+    if not _reads(item.as_of, left):
+        raise _unsupported(
+            statement,
+            item.as_of.span,
+            "FOR SYSTEM_TIME AS OF takes the event time of the first stream of FROM",
+            f"write FOR SYSTEM_TIME AS OF {'.'.join(left)}",
+        )
+    time, name = _time(catalog, item, _name(item))[1], item.alias or item.stream
+    own = ColumnName(name, Identifier(time, item.as_of.span), item.as_of.span)
+    compared = Operation("less_equal", (own, item.as_of), item.as_of.span)
+    condition = Operation("and", (compared, item.condition), item.condition.span)
+    return replace(item, kind=_AS_OF[item.kind], condition=condition, as_of=None)
 
 
 def _asof(statement: Statement, first: FromItem, item: FromItem, catalog: Catalog) -> FromItem:

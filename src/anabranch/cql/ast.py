@@ -192,6 +192,8 @@ class FromItem:
     """The position of the join keywords; None for the first item and after a comma."""
     subquery: Statement | None = None
     """The subquery in parentheses; `stream` is then the alias."""
+    as_of: Expression | None = None
+    """The time of FOR SYSTEM_TIME AS OF."""
 
 
 @dataclass(frozen=True)

@@ -277,13 +277,23 @@ def _source(cursor: Cursor) -> FromItem:
         return _subquery(cursor)
     stream = cursor.identifier("the name of a stream")
     window = _window(cursor)
+    as_of = _as_of(cursor)
     alias = _alias(cursor)
     window = window or _window(cursor)
-    last = (alias or stream).span.end
     if (named := cursor.named.get(stream.name.lower())) is not None:
         name = alias or stream
-        return FromItem(name, window, name, None, Span(stream.span.start, cursor.end_of_last), subquery=named)
-    return FromItem(stream, window, alias, None, Span(stream.span.start, max(last, window.span.end if window else 0)))
+        span = Span(stream.span.start, cursor.end_of_last)
+        return FromItem(name, window, name, None, span, subquery=named, as_of=as_of)
+    return FromItem(stream, window, alias, None, Span(stream.span.start, cursor.end_of_last), as_of=as_of)
+
+
+def _as_of(cursor: Cursor) -> Expression | None:
+    """Parses `FOR SYSTEM_TIME AS OF time`."""
+    if not (cursor.peek().is_word("FOR") and cursor.peek(1).is_word("SYSTEM_TIME")):
+        return None
+    for word in ("FOR", "SYSTEM_TIME", "AS", "OF"):
+        cursor.expect_word(word)
+    return expression(cursor)
 
 
 def _subquery(cursor: Cursor) -> FromItem:
