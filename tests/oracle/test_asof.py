@@ -32,7 +32,8 @@ def asof_queries(draw: st.DrawFn, joined: int) -> tuple[str, str]:
         named = [column for column in ("x", "y", "s", "f", "p") if column in {*columns, "p"}]
         on = [f"{name}.{column} = {KEYS[column]}" for column in columns]
         window = f" [RANGE {seconds} SECONDS]" if seconds is not None else ""
-        if on and draw(st.booleans()):
+        in_standard_words: bool = draw(st.booleans())
+        if on and in_standard_words:
             kind = "LEFT " if is_left else ""
             cql += f" {kind}JOIN {stream}{window} FOR SYSTEM_TIME AS OF a.ts AS {name} ON {' AND '.join(on)}"
             on.append(f"{name}.ts <= a.ts")
