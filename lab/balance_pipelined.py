@@ -163,8 +163,8 @@ def present(found: Mapping[str, Both]) -> Outcome:
         Verdict(
             "operators of a plan in different slots (Section 26.3.2) where a machine cannot hold the plan",
             f"partitions take {min(uneven):.2f} to {max(uneven):.2f} times the rows per second of a pipeline that "
-            f"sends for nothing, {min(gains.values()):.2f} times where both joins take equally long; the fuller slot holds "
-            f"at most {memory:.2f} times the bytes",
+            f"sends for nothing, {min(gains.values()):.2f} times where both joins take equally long; the fuller slot "
+            f"holds at most {memory:.2f} times the bytes",
             {
                 "faster where one join takes 1.3 times the other": min(uneven) >= 1.0,
                 "at least 0.9 in every setting": min(gains.values()) >= 0.9,
