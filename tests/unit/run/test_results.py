@@ -7,7 +7,9 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.engine.operators.group_by import parts_schema
+from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import ALONE, alone, partitioning_of, together
+from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout, group_codes, merging, parts_table, results_of
 from anabranch.testing.scripted import read_script
 
@@ -67,3 +69,21 @@ def test_groups_that_the_key_of_the_slots_decides_are_not_merged(group: str, is_
     queries = together({"g": compile_query(text, CATALOG), "p": PAIR})
     assert merging(queries, partitioning_of(queries, 2)) == ({"g"} if is_merged else set())
     assert not merging(queries, partitioning_of(queries, 1))
+
+
+def test_the_group_without_a_key_behind_a_full_join_is_merged() -> None:
+    """Its rows are those of the side, which every slot has."""
+    joined = "FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS] JOIN b [RANGE 5 SECONDS SLIDE 5 SECONDS] ON a.k = b.k"
+    side = "JOIN b [RANGE 5 SECONDS SLIDE 5 SECONDS] AS c ON c.k = a.k GROUP BY a.k"
+    queries = {
+        kind: alone(compile_query(f"SELECT a.k AS k, COUNT(*) AS n {joined} {kind} {side}", CATALOG))
+        for kind in ("FULL", "LEFT")
+    }
+    assert merging(queries["FULL"], partitioning_of(queries["FULL"], 2)) == {ALONE}
+    assert not merging(queries["LEFT"], partitioning_of(queries["LEFT"], 2))
+    times = [pa.scalar(second * 1_000_000, pa.timestamp("us", "UTC")) for second in (1, 30)]
+    rows = {"ts": [*[times[0]] * 8, times[1]], "k": [*range(8), None], "v": [0] * 9}
+    full = pa.table(rows, CATALOG.streams["b"].schema.to_arrow())
+    host = LocalHost(queries["FULL"], mjoin(("a", "b")), slots=2)
+    answer = [*host.step({"b": full}).to_pylist(), *host.step({"a": full.slice(8)}).to_pylist()]
+    assert answer == [{"k": None, "n": 8}]
