@@ -71,6 +71,36 @@ def test_groups_that_the_key_of_the_slots_decides_are_not_merged(group: str, is_
     assert not merging(queries, partitioning_of(queries, 1))
 
 
+def test_groups_are_merged_while_several_slots_find_their_combinations() -> None:
+    """That is while groups move on parallel tracks, and where the rows of a heavy key are spread."""
+    text = "SELECT COUNT(*) AS n FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS], b [NOW] WHERE a.k = b.k GROUP BY a.k"
+    queries = alone(compile_query(text, CATALOG))
+    table = partitioning_of(queries, 2)
+    (axis,) = table.dimensions
+    assert not merging(queries, table)
+    assert merging(queries, table.beside(table.moved(table.groups_of(0)[:3], 1), mark=0)) == {ALONE}
+    assert merging(queries, table.split(axis.code, 7, over=(0, 1))) == {ALONE}
+
+
+def test_groups_of_floats_are_merged() -> None:
+    """The two zeros are one group, and have two codes."""
+    catalog = read_script("stream a (k double)\nstream b (k double)").catalog
+    text = "SELECT COUNT(*) AS n FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS], b [NOW] WHERE a.k = b.k GROUP BY a.k"
+    queries = alone(compile_query(text, catalog))
+    assert merging(queries, partitioning_of(queries, 2)) == {ALONE}
+
+
+@pytest.mark.parametrize(("keys", "is_merged"), [("a.k", True), ("c.v", True), ("a.k, c.v", False)])
+def test_each_axis_that_is_cut_must_be_among_the_keys_of_a_group(keys: str, is_merged: bool) -> None:
+    catalog = read_script("stream a (k bigint)\nstream b (k bigint, v bigint)\nstream c (v bigint)").catalog
+    window = "[RANGE 5 SECONDS SLIDE 5 SECONDS]"
+    text = f"SELECT COUNT(*) AS n FROM a {window}, b {window}, c {window} WHERE a.k = b.k AND b.v = c.v GROUP BY {keys}"
+    queries = alone(compile_query(text, catalog))
+    table = partitioning_of(queries, 4)
+    assert [dimension.share > 1 for dimension in table.dimensions] == [True, True]
+    assert bool(merging(queries, table)) == is_merged
+
+
 def test_the_group_without_a_key_behind_a_full_join_is_merged() -> None:
     """Its rows are those of the side, which every slot has."""
     joined = "FROM a [RANGE 5 SECONDS SLIDE 5 SECONDS] JOIN b [RANGE 5 SECONDS SLIDE 5 SECONDS] ON a.k = b.k"
