@@ -41,6 +41,7 @@ from anabranch.run.clock import Clocks
 from anabranch.run.floors import relation_floors
 from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.placeholders import stand_ins
+from anabranch.run.prefilter import demands
 from anabranch.run.row_ownership import first_slots, kept_rows
 from anabranch.run.store import Store, new_attempt, rows_name
 from anabranch.run.tables import read_columns
@@ -225,9 +226,13 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
         kept = kept_from(old, relation_floors(old, manifest.clocks))
         kept = {name: max(time, manifest.complete.get(name, BEFORE_ALL)) for name, time in kept.items()}
 
+    met, demanded = demands(old), demands(new)
+
     def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
         """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
-        found = min(kept[relation.name], first) if _is_there(old.graph, new.graph, relation, asked) else first
+        is_there = _is_there(old.graph, new.graph, relation, asked)
+        is_there &= met.get(relation.name, frozenset()) <= demanded.get(relation.name, frozenset())
+        found = min(kept[relation.name], first) if is_there else first
         return max(found, *(since.get(name, found) for name in relation.producers)) if relation.is_result else found
 
     arrivals = [each for each in new.members if each.name not in old.names]

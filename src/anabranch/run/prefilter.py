@@ -6,7 +6,7 @@ collision only sends a row unnecessarily.
 
 Invariant: a row is dropped only if no table version that could complete a result with it has its key. So pruning
 applies only if a row is joined with the version of its own batch (a query of one stream), or if the first version is
-kept.
+kept. Queries that change or join later lack the rows (`demands`).
 
 Limit: at most `MOST_KEYS` keys, which travel to every reader.
 """
@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from anabranch.engine.kernels import Int64Array
-from anabranch.plan.query_set import ALONE, QuerySet
+from anabranch.plan.query_set import QuerySet
 from anabranch.run.tables import ReadTable, table_batch
 from anabranch.run.wire import WireLayout
 
@@ -42,7 +42,7 @@ class Shared:
 
 def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
     """Returns the keys by which tables may filter streams; empty if a later version could complete a result."""
-    if queries.names != (ALONE,):
+    if len(queries.members) > 1:
         return ()
     (member,) = queries.members
     graph = member.query.graph
@@ -56,6 +56,19 @@ def shared_keys(queries: QuerySet) -> tuple[Shared, ...]:
         for table in sorted(key.relations)
         if relations[table].is_table and not relations[stream].is_table and not relations[stream].window.is_counted
     )
+
+
+def demands(queries: QuerySet) -> dict[str, frozenset[object]]:
+    """Returns what tables demand of the rows of each relation: rows that do not meet it are never kept.
+
+    Two sets of queries drop the same rows if their tables, the filters of these and the compared expressions are equal.
+    """
+    keys, found = {key.name: key for key in queries.graph.keys}, dict[str, frozenset[object]]()
+    for shared in shared_keys(queries):
+        table, key = queries.graph.relation(shared.table), keys[shared.code]
+        demand = (table.stream, table.filter, key.expression(shared.table), key.expression(shared.stream))
+        found[shared.stream] = found.get(shared.stream, frozenset()) | {demand}
+    return found
 
 
 class Prefilter:

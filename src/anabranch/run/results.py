@@ -132,7 +132,9 @@ def _is_found_in_one_slot(member: Member, partitioning: Partitioning) -> bool:
         key = keys.get(dimension.code)
         if key is None or is_float(key.type):
             return False
-        own = [expression for name, expression in key.members if name in dimension.relations]
+        # A full join emits rows of its side without a row of the core: every slot finds some of their NULL group.
+        present = dimension.relations - member.query.may_be_absent
+        own = [expression for name, expression in key.members if name in present]
         if not any(expression in grouping.keys for expression in own):
             return False
     return True

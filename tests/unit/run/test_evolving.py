@@ -12,9 +12,10 @@ import pytest
 
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import ForeignCheckpoint, QueryChanged
-from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.ddl import parse_schema
 from anabranch.lang.schema import TIMESTAMP
+from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of, set_of
 from anabranch.plan.text import parse
 from anabranch.run.changing import SetChange
@@ -31,6 +32,7 @@ def catalog() -> Catalog:
     found = Catalog()
     for name in "abc":
         found.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint"), "ts"))
+    found.register_table(TableDeclaration("t", parse_schema("k bigint, w bigint")))
     return found
 
 
@@ -96,6 +98,36 @@ def test_a_column_that_rows_lack_is_waited_for(tmp_path: Path) -> None:
     # The last row without the column leaves its window after ten seconds.
     assert change.joined == {ALONE: 12 * SECOND + 1}
     assert not ran(tmp_path, {ALONE: JOIN}, range(3, 13))
+
+
+@pytest.mark.parametrize(
+    ("rest", "since"),
+    [
+        ("JOIN t ON a.v = t.k WHERE t.w > 1", 12),
+        ("WHERE a.v IS NOT NULL", 12),
+        ("JOIN t ON a.v = t.k WHERE t.w > 3 HAVING COUNT(*) > 0", 2),
+    ],
+    ids=["another filter of the table", "no table", "the same table"],
+)
+def test_rows_that_a_table_kept_away_are_waited_for(rest: str, since: int, tmp_path: Path) -> None:
+    """Rows without a match in the table were never kept."""
+    select = "SELECT WINDOW_END() AS at, COUNT(*) AS n FROM a [RANGE 10 SECONDS SLIDE 5 SECONDS] AS a"
+    table = {"t": pa.table({"k": [0, 1, 2, 3], "w": [2, 2, 2, 9]})}
+
+    def host(text: str) -> LocalHost:
+        several = queries({ALONE: text})
+        plan = mjoin(several.member(ALONE).query.graph.names)
+        return LocalHost(several, plan, checkpoint=str(tmp_path), tables=table if several.graph.tables else None)
+
+    before = host(f"{select} JOIN t ON a.v = t.k WHERE t.w > 3")
+    for second in range(3):
+        before.step({"a": rows(second)["a"]})
+    change = evolved(tmp_path, {ALONE: f"{select} {rest}"})
+    assert change is not None
+    assert change.joined == {ALONE: since * SECOND + 1}
+    after = host(f"{select} {rest}")
+    found = [row["n"] for second in (3, 60) for row in after.step({"a": rows(second)["a"]}).to_pylist()]
+    assert found == ([1, 1] if since == 2 else [])
 
 
 def test_without_consent_the_checkpoint_belongs_to_another_query(tmp_path: Path) -> None:
