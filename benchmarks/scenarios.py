@@ -204,7 +204,7 @@ def fixed_cost(bench: Bench) -> list[Figure]:
 
 def sink_delta(bench: Bench) -> list[Figure]:
     """A micro-batch of W3 into a Delta table, over the same into plain Parquet files."""
-    workload = w3(bench.sizes.rows // 4, bench.sizes.batches // 2)
+    workload = w3(bench.sizes.rows // 4, bench.sizes.fixed_batches)
     systems: tuple[System, ...] = ("ours", "ours-delta")
     middles = [
         {system: median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:]) for system in systems}
