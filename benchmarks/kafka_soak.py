@@ -5,8 +5,8 @@ its own. Five times the whole driver is killed and started again; once the broke
 where there are executors of their own (`--executors`), one is killed. At the end DuckDB computes the batch answer over
 the rows that were sent.
 
-Invariant: a fault comes when the run has committed batches since the last one, so each meets a running query. Limit: the
-mock cluster keeps five megabytes of a partition, so a driver must not stand still for minutes.
+Invariant: a fault comes when the run has committed batches since the last one, so each meets a running query. Limit:
+the mock cluster keeps five megabytes of a partition, so a driver must not stand still for minutes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class _Run:
                 self._feed(driver, self._began + seconds * number / (len(faults) + 1))
                 self._until_committed(driver)
                 self.faults.append(f"{fault} after batch {self._batches()[-1]}")
-                print(f"{monotonic() - self._began:6.0f} s, {self.sent} rows of each topic: {self.faults[-1]}", flush=True)
+                print(
+                    f"{monotonic() - self._began:6.0f} s, {self.sent} rows of each topic: {self.faults[-1]}", flush=True
+                )
                 match fault:
                     case "stop":
                         self.cluster.process.send_signal(signal.SIGSTOP)
@@ -134,9 +136,7 @@ class _Run:
 
     def _started(self, trigger: str) -> subprocess.Popen[bytes]:
         spec = self.folder / "spec.yaml"
-        spec.write_text(
-            SPEC.format(brokers=self.cluster.bootstrap, folder=self.folder, window=WINDOW, trigger=trigger)
-        )
+        spec.write_text(SPEC.format(brokers=self.cluster.bootstrap, folder=self.folder, window=WINDOW, trigger=trigger))
         self._since = len(self._batches()) and self._batches()[-1] + 1
         command = [sys.executable, "-m", "anabranch.cli.main", "run", str(spec)]
         if self.has_executors:

@@ -1,6 +1,6 @@
-"""A table of a database gets every batch once: on Derby, which Spark brings, and on PostgreSQL and MariaDB if they are.
+"""A table of a database gets every batch once: on Derby, which Spark brings, and on PostgreSQL and MariaDB.
 
-Servers and their JDBC drivers are those of the system's packages; a test that lacks one is skipped and names the package.
+Servers and their JDBC drivers are those of the system's packages. A test that lacks one is skipped, and names them.
 """
 
 from __future__ import annotations
