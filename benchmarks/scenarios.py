@@ -204,7 +204,7 @@ def fixed_cost(bench: Bench) -> list[Figure]:
 
 def sink_delta(bench: Bench) -> list[Figure]:
     """A micro-batch of W3 into a Delta table, over the same into plain Parquet files."""
-    workload = w3(bench.sizes.rows // 4, bench.sizes.batches // 2)
+    workload = w3(bench.sizes.rows // 4, bench.sizes.fixed_batches)
     systems: tuple[System, ...] = ("ours", "ours-delta")
     middles = [
         {system: median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:]) for system in systems}
@@ -307,6 +307,11 @@ def in_process(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: getattr(import_module("benchmarks.in_process_scenarios"), name)(bench)
 
 
+def changing_table(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.changing_table`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.changing_table"), name)(bench)
+
+
 def balancing(name: str) -> Callable[[Bench], list[Figure]]:
     """A scenario of `benchmarks.balancing`, loaded when it runs."""
     return lambda bench: getattr(import_module("benchmarks.balancing"), name)(bench)
@@ -337,6 +342,8 @@ SCENARIOS = (
     Scenario("spark-w3x", "a chain on different keys", spark_w3x),
     Scenario("spark-left", "a left join of three streams against Spark's own", spark_left),
     Scenario("spark-table", "a stream joined with a table against Spark's stream-static join", spark_table),
+    Scenario("changing-table", "a table of which 1 % changes before each batch", changing_table("in_process")),
+    Scenario("changing-table-spark", "the same in micro-batches on Spark", changing_table("on_spark")),
     Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),
     Scenario("fixed-cost", "our part of a micro-batch of 1,000 rows", fixed_cost),
     Scenario("sink-delta", "a micro-batch into a Delta table over one into plain files", sink_delta),

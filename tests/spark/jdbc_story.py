@@ -1,16 +1,18 @@
 """A driver that writes a story into a table of a database and is killed amid it; the tests start it as a child process.
 
-    python jdbc_story.py <folder> <url> <driver jar> <moment>
+    python jdbc_story.py <folder> <options as JSON> <driver jar> <moment>
 
 It dies at batch 1 at the moment, or ends with all rows of the table in `<folder>/found.parquet`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +34,24 @@ MOMENTS = ("DELETE", "INSERT", "commit", "count")
 """After which statement the driver dies: inside the transaction, behind it, or between staging and publishing."""
 
 
-def check(url: str, jar: str, folder: Path, moments: tuple[str, ...]) -> None:
+def check(options: Mapping[str, str], jar: str, folder: Path, moments: tuple[str, ...]) -> None:
     """Kills the driver at each moment, lets it end, and compares the table with the batch answer."""
     tables = STORY.tables()
     for batch in cut(tables, 8):
         feed(folder, batch)
     for moment in moments:
-        code = _child(folder, url, jar, moment)
+        code = _child(folder, options, jar, moment)
         assert code == -signal.SIGKILL, f"the driver ended with {code} instead of being killed at {moment}"
-    assert _child(folder, url, jar, "never") == 0
+    assert _child(folder, options, jar, "never") == 0
     found = parquet.read_table(folder / "found.parquet")
     assert not describe_difference(STORY.expected(tables), rows_as_multiset(found))
 
 
-def _child(folder: Path, url: str, jar: str, moment: str) -> int:
+def _child(folder: Path, options: Mapping[str, str], jar: str, moment: str) -> int:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     return subprocess.run(
-        [sys.executable, __file__, str(folder), url, jar, moment],
+        [sys.executable, __file__, str(folder), json.dumps(dict(options)), jar, moment],
         env=environment,
         start_new_session=True,
         timeout=300,
@@ -79,15 +81,15 @@ def _die_after(moment: str) -> None:
     setattr(jdbc, "_number", number)  # noqa: B010
 
 
-def main(folder: Path, url: str, jar: str, moment: str) -> None:
+def main(folder: Path, given: str, jar: str, moment: str) -> None:
     _die_after(moment)
     spark = local_session(2, **{"spark.jars": jar, "spark.sql.warehouse.dir": str(folder / "warehouse")})
-    options = {"url": url, "dbtable": "results", "driver": "org.postgresql.Driver"}
+    options = {**json.loads(given), "dbtable": "results"}
     handle = (
         register(spark, STORY, folder)
         .sql(STORY.cql)
         .writeStream.format("jdbc")
-        .options(**options, batchColumn="batch")
+        .options(**options)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()

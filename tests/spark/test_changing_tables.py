@@ -165,11 +165,9 @@ def test_streams_meet_the_version_of_their_event_time(spark: SparkSession, clust
         ("k binary", {"keyColumns": "k"}, "upsert", "cannot be read from JSON"),
     ],
 )
-def test_tables_that_cannot_change_are_refused(
-    spark: SparkSession, columns: str, options: dict[str, str], form: str, words: str
-) -> None:
+def test_tables_that_cannot_change_are_refused(columns: str, options: dict[str, str], form: str, words: str) -> None:
     with pytest.raises(CatalogError, match=words):
-        ChangeTable(spark, "rates", columns, options, form)
+        ChangeTable("rates", columns, options, form)
 
 
 @pytest.mark.parametrize(

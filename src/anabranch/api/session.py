@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 
+import pyarrow as pa
+
 from anabranch.api.compiled import CompiledQuery, RegisteredStream
 from anabranch.api.frame import Frame
 from anabranch.api.query import ContinuousQuery
@@ -27,7 +29,7 @@ from anabranch.spark import session as spark_host
 from anabranch.spark.arrow_schema import from_spark
 from anabranch.spark.sample import FrameSample
 from anabranch.spark.started import ContinuousQueries
-from anabranch.spark.tables import TableSource
+from anabranch.spark.tables import Rows, TableSource, schema_of
 from anabranch.spark.warming import warm_workers
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -164,7 +166,7 @@ class Session:
     def table(
         self,
         name: str,
-        frame: spark_host.DataFrame | Callable[[], spark_host.DataFrame],
+        frame: spark_host.DataFrame | Callable[[], Rows],
         refresh: str | None = None,
         version: Callable[[], object] | None = None,
     ) -> None:
@@ -178,8 +180,8 @@ class Session:
         name
             The name of the table in queries: letters, digits and `_`; case-insensitive.
         frame
-            A batch DataFrame, from `spark.read`, that is read when a query starts; or a function that returns one, for
-            tables that are refreshed while queries run.
+            A batch DataFrame, from `spark.read`, that is read when a query starts; or a function that returns one, or a
+            `pyarrow.Table`, for tables that are refreshed while queries run.
         refresh
             The refresh interval, such as `10 minutes`. The default is never.
         version
@@ -193,6 +195,7 @@ class Session:
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is not a valid table name", hint="use letters, digits and _, a letter first")
+        first: Rows
         if isinstance(frame, spark_host.DataFrame):
             if refresh is not None or version is not None:
                 raise CatalogError(
@@ -205,9 +208,10 @@ class Session:
             first = frame()
         else:
             raise CatalogError(f"table '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="use spark.read")
-        if not isinstance(first, spark_host.DataFrame) or first.isStreaming:
+        is_batch = isinstance(first, pa.Table) or (isinstance(first, spark_host.DataFrame) and not first.isStreaming)
+        if not is_batch:
             raise CatalogError(f"table '{name}' is not a batch DataFrame", hint="read it with spark.read")
-        schema = from_spark(first.schema, name)
+        schema = schema_of(first, name)
         every = None
         if refresh is not None:
             every = argument(f"the refresh of table '{name}'", refresh, CatalogError).duration()

@@ -14,6 +14,7 @@ from anabranch.errors import CheckpointError
 from anabranch.run.manifest import Manifest
 from anabranch.run.private import make_private
 from anabranch.run.store import READ, TABLES, Store
+from anabranch.run.table_versions import base_of
 
 _ATTEMPTS = 20
 """A query that commits faster than its rows can be copied is refused after so many batches."""
@@ -45,7 +46,8 @@ def copy(source: str, target: str) -> int:
 def _names(store: Store, manifest: Manifest | None) -> list[tuple[str, bool]]:
     """The files of a copy, in the order in which they are copied, and which of them the manifest lists."""
     ours = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
-    ours += [f"anabranch/{TABLES}/{name}" for name in manifest.tables.values()] if manifest else []
+    tables = manifest.tables.values() if manifest else ()
+    ours += [f"anabranch/{TABLES}/{name}" for version in tables for name in dict.fromkeys((base_of(version), version))]
     others = [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]
     others += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl", READ)]
     names = [(name, True) for name in ours] + [(name, False) for name in others if name not in ours]

@@ -19,6 +19,7 @@ from anabranch.lang.window import instant_text
 from anabranch.run.lease import Holder
 from anabranch.run.manifest import Manifest
 from anabranch.run.store import READABLE, Store
+from anabranch.run.table_versions import base_of
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
             continue
         if found != file.rows:
             yield Fault(f"rows/{file.name} has {found} rows instead of {file.rows}", "restore the file from a copy")
-    for name in manifest.tables.values():
+    for name in dict.fromkeys(each for version in manifest.tables.values() for each in (base_of(version), version)):
         try:
             store.read_table(name)
         except (AnabranchError, pa.ArrowException, OSError) as error:

@@ -33,6 +33,8 @@ class RelationBatch:
     payload: pa.RecordBatch
     classes: Mapping[str, Classes] = field(default_factory=dict)
     """The classes of the rows, by the digest of the class column; those of a missing column are unknown."""
+    numbers: Int64Array | None = None
+    """The ascending numbers of the rows of a table, by which a later version names those that it lacks."""
 
     def __len__(self) -> int:
         return len(self.times)
@@ -43,6 +45,7 @@ class RelationBatch:
             {name: codes[start:stop] for name, codes in self.codes.items()},
             self.payload.slice(start, stop - start) if self.payload.num_columns else self.payload,
             {name: classes[start:stop] for name, classes in self.classes.items()},
+            None if self.numbers is None else self.numbers[start:stop],
         )
 
     def take(self, order: Int64Array) -> RelationBatch:
@@ -53,6 +56,7 @@ class RelationBatch:
             if self.payload.num_columns
             else self.payload,
             {name: classes.take(order) for name, classes in self.classes.items()},
+            None if self.numbers is None else self.numbers.take(order),
         )
 
 

@@ -215,6 +215,33 @@ class Engine:
         self.versions = dict(versions)
         self.meter.reset()
 
+    @property
+    def follows_tables(self) -> bool:
+        """Whether `replace` can bring tables to other versions."""
+        return self.entrance is None and not self.is_migrating
+
+    def replace(
+        self,
+        gone: Mapping[str, Int64Array],
+        rows: Mapping[str, RelationBatch],
+        versions: Mapping[str, str],
+        answered: Mapping[str, int],
+    ) -> None:
+        """Removes rows of tables, by their numbers, and adds others, between two steps.
+
+        The states are then as if they had been rebuilt over these versions.
+        """
+        for name, numbers in gone.items():
+            self.bases[name].remove(numbers)
+        for name, each in self.engines.items():
+            each.begin_restore(answered[name])
+        for _ in self._advance(rows, restores=True):
+            pass
+        for each in (*self.engines.values(), *(join.engine for join in self.joins.values())):
+            each.end_restore()
+        self.versions = dict(versions)
+        self.meter.reset()
+
     def restore(self, rows: Mapping[str, RelationBatch], answered: Mapping[str, int] | None) -> None:
         """Inserts base rows as already processed: fills states and produces no results.
 

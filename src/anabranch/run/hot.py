@@ -36,7 +36,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import HostError, PlanError
 from anabranch.run.private import PRIVATE, own_folder
-from anabranch.run.rebuilding import Rows, durable_holdings, follow, rebuild
+from anabranch.run.rebuilding import Rows, durable_holdings, follow, rebuild, refresh
 from anabranch.run.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.run.store import Store
 from anabranch.stats.report import PlanChange
@@ -98,6 +98,7 @@ class OwnEngines:
         known = self._engines.pop(slot, None)
         if known is not None and known[0] == before(task) and can_reach(known[1], task, slot):
             engine = known[1]
+            refresh(engine, task, slot, store.read_table)
             taken = _followed(engine, task, slot, store)
             if taken is not None:
                 changes = bring_to(engine, task, slot) if not task.stage else {}
@@ -125,7 +126,10 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         except (OSError, ValueError, KeyError, PlanError):  # files gone or truncated, a layout without a state
             pass
         else:
-            taken = _followed(engine, task, slot, store) if can_reach(engine, task, slot) else None
+            taken = None
+            if can_reach(engine, task, slot):
+                refresh(engine, task, slot, store.read_table)
+                taken = _followed(engine, task, slot, store)
             if taken is not None:
                 changes = bring_to(engine, task, slot) if not task.stage else {}
                 return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=changes, taken=taken)

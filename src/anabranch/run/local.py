@@ -40,13 +40,13 @@ from anabranch.run.functions import functions_named
 from anabranch.run.ingest import Arrived, Ingest, cells_of, columns_to_read, in_order, merged, part
 from anabranch.run.manifest import Manifest
 from anabranch.run.prefilter import Prefilter
-from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
+from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild, refresh
 from anabranch.run.results import ResultLayout, Results, finished
 from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.rows import result_batch
 from anabranch.run.shedding import Overload
 from anabranch.run.side_output import SideOutputLayout
-from anabranch.run.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
+from anabranch.run.slot import Opening, SlotTask, advance, bring_to, can_reach, drain, idle_report, make_engine
 from anabranch.run.store import Store
 from anabranch.run.tables import TableVersions, read_columns
 from anabranch.run.wire import wire_layout
@@ -241,13 +241,15 @@ class LocalHost(Controls):
     def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
         engine = self.engines.get(slot)
+        if engine is not None and can_reach(engine, task, slot):
+            refresh(engine, task, slot, self.shelf.read_file)
         holdings = held if self.store is None else list(durable_holdings(task, self.store, slot))
         if engine is not None and _goes_on(engine, task):
             taken = follow(engine, task, slot, holdings) if task.is_moving else {}
             if taken is not None:
                 return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
         self.engines[slot] = engine = make_engine(task, slot)
-        return Opening(taken=rebuild(engine, task, slot, holdings, self.shelf.read))
+        return Opening(taken=rebuild(engine, task, slot, holdings, self.shelf.read_file))
 
     def keep_slots(self, task: SlotTask) -> None:
         """Keeps the engines until the next batch, once all slots have stepped."""
@@ -376,7 +378,11 @@ class _LocalBatch:
 
 def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
     """Returns the rows of all engines, where groups move and no checkpoint has the rows."""
-    is_changing = any(not _goes_on(engine, task) for engine in host.engines.values())
+    working = task.partitioning.working
+    is_changing = any(
+        not (_goes_on(engine, task) or (slot in working and can_reach(engine, task, slot)))
+        for slot, engine in host.engines.items()
+    )
     if host.store is not None or not (task.is_moving or is_changing):
         return []
     tables = task.partitionings[-1:] or (task.partitioning,)

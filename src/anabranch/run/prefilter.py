@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from anabranch.engine.kernels import Int64Array
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.query_set import QuerySet
-from anabranch.run.tables import ReadTable, table_batch
+from anabranch.run.table_versions import ReadTable
+from anabranch.run.tables import table_batch
 from anabranch.run.wire import WireLayout
 
 MOST_KEYS = 1_000
@@ -94,10 +97,17 @@ class Prefilter:
         for shared in self._keys:
             relation = graph.relation(shared.table)
             rows = self._read(versions[relation.stream])
-            codes = np.unique(table_batch(relation, self._layout, rows).codes[shared.code])
+            # Most large tables have too many keys among their first rows.
+            if len(self._codes(relation, shared, rows.slice(0, 2 * MOST_KEYS))) > MOST_KEYS:
+                continue
+            codes = self._codes(relation, shared, rows)
             if len(codes) > MOST_KEYS:
                 continue
             of_stream = found.setdefault(shared.stream, {})
             known = of_stream.get(shared.code)
             of_stream[shared.code] = codes if known is None else np.intersect1d(known, codes)
+        return found
+
+    def _codes(self, relation: Relation, shared: Shared, rows: pa.Table) -> Int64Array:
+        found: Int64Array = np.unique(table_batch(relation, self._layout, rows).codes[shared.code])
         return found

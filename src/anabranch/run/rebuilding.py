@@ -38,7 +38,8 @@ from anabranch.plan.physical import input_operators
 from anabranch.run.row_ownership import gains_and_losses, kept_rows, may_take, taken_rows
 from anabranch.run.slot import SlotTask, owners
 from anabranch.run.store import Store
-from anabranch.run.tables import ReadTable, table_rows
+from anabranch.run.table_versions import ReadTable
+from anabranch.run.tables import follow_tables, table_rows
 from anabranch.run.wire import WireLayout, wire_layout
 
 Rows = Mapping[str, RelationBatch]
@@ -74,7 +75,7 @@ def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str
 def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
     """Brings a new engine to the state before the task's batch; returns the rows that it took over from others.
 
-    `read` returns the rows of versions of tables.
+    `read` reads the files of versions of tables.
     """
     layout = wire_layout(task.queries, task.partitioning)
     if task.versions:
@@ -93,6 +94,13 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
         rows[name] = still_counted(task.queries.graph.relation(name), rows[name], low)
     engine.restore(rows, task.answered)
     return {name: joined(batches) for name, batches in taken.items()}
+
+
+def refresh(engine: Engine, task: SlotTask, slot: int, read: ReadTable) -> None:
+    """Brings the tables of a running engine, which can reach the task, to the task's versions."""
+    if engine.versions != task.versions:
+        layout = wire_layout(task.queries, task.partitioning)
+        follow_tables(engine, layout, task.partitioning, slot, task.versions, task.answered, read)
 
 
 def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:

@@ -48,6 +48,7 @@ from anabranch.run.manifest import RowFile
 from anabranch.run.profiles import take_profiles
 from anabranch.run.side_output import Bounds
 from anabranch.run.store import Store, rows_name
+from anabranch.run.tables import can_follow
 from anabranch.run.wire import wire_layout
 from anabranch.stats.intake import NOTHING_READ, Intake
 from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
@@ -210,15 +211,23 @@ def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
     """True when the engine need not be rebuilt.
 
-    Its tables must be the task's, its states worth keeping, and each query must have the task's plan or be able to
-    change to it.
+    Its tables must be the task's or earlier versions of them, its states worth keeping, and each query must have the
+    task's plan or be able to change to it.
     """
     plans = task.of_slot(slot)
     return (
         not engine.is_wasteful
-        and engine.versions == task.versions
+        and (engine.versions == task.versions or _follows_tables(engine, task))
         and all(engine.engines[name].can_reach(wanted.plan) for name, wanted in plans.items())
     )
+
+
+def _follows_tables(engine: Engine, task: SlotTask) -> bool:
+    """Whether the task's tables are later versions of those of the engine, which can take them in place.
+
+    A slot whose groups change is rebuilt.
+    """
+    return engine.follows_tables and not task.is_moving and can_follow(engine.versions, task.versions)
 
 
 def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:

@@ -6,7 +6,8 @@
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
     <checkpoint>/anabranch/lease.json               the driver that may commit; removed when the query stops
     <checkpoint>/anabranch/letters/<name>.json      change requests to the driver, and its answers
-    <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that applies from the batch on
+    <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that applies from the batch on; also
+        <batch>+<base>-<table>.arrow, what it changes in that of an earlier batch
     <checkpoint>/anabranch/read.jsonl               in real-time mode: the files that batches have read
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each; a restart reads statistics
 
@@ -38,6 +39,7 @@ from anabranch.run.folder import Folder
 from anabranch.run.identity import what_differs, written
 from anabranch.run.manifest import Manifest, manifest_to_json, read_manifest
 from anabranch.run.private import make_private
+from anabranch.run.table_versions import base_of, table_of
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 3
@@ -285,7 +287,7 @@ class Store(Folder):
         for name in self.names("manifests"):
             if name not in manifests and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/manifests/{name}")
-        tables = {name for manifest in keep for name in manifest.tables.values()}
+        tables = {each for manifest in keep for name in manifest.tables.values() for each in (name, base_of(name))}
         for name in self.names(TABLES) if tables else ():
             if name not in tables and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/{TABLES}/{name}")
@@ -367,11 +369,11 @@ class Store(Folder):
     def keep_tables(self, tables: Collection[str]) -> None:
         """Removes the versions of all other tables."""
         for name in self.names(TABLES):
-            if name[10:].removesuffix(".arrow") not in tables:
+            if table_of(name) not in tables:
                 self.files.delete_file(f"{self.root}/{TABLES}/{name}")
 
     def read_table(self, name: str) -> pa.Table:
-        """Reads a version of a table."""
+        """Reads the file of a version of a table."""
         return self._read_rows(name, TABLES)
 
     # --- files of streams that have been read -------------------------------------------------------------------------

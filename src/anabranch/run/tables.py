@@ -1,30 +1,30 @@
 """Tables beside streams: which version of a table a batch uses, and its rows in a slot.
 
-A version is a copy of the table's rows in the checkpoint, named by the first batch that uses it. Invariant: a batch
-uses the version with the largest number not above its own, in every attempt. A version is written before the first
-attempt at its batch reads it. The first batch after a restart, which may be a repetition, gets no new version unless
-there is none at all.
+A version is a copy of the table's rows in the checkpoint, or what has changed since such a copy (`run/table_versions`),
+named by the first batch that uses it. Invariant: a batch uses the version with the largest number not above its own, in
+every attempt. A version is written before the first attempt at its batch reads it. The first batch after a restart,
+which may be a repetition, gets no new version unless there is none at all.
 
-A changed table gives its slots new base states. Slots are then rebuilt from their rows, because intermediate states
-hold combinations with rows of the table. A combination matches the version of the batch that completes it. If
-combinations wait for the watermark, in groups or at a side, a rebuild would match them with another version; a table
-that such a query reads keeps its first version forever (`QuerySet.fixed_tables`), and `api.run` refuses to read it
-again.
+A slot follows a version of the copy that it has: it removes rows and adds others. Over another copy it is rebuilt from
+its rows. A combination matches the version of the batch that completes it. If combinations wait for the watermark, in
+groups or at a side, they would match another version after a rebuild; a table that such a query reads keeps its first
+version forever (`QuerySet.fixed_tables`), and `api.run` refuses to read it again.
 
-Limit: a version passes through the memory of the driver.
+Limit: the rows of a table are in the memory of the driver.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch
+from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import own_cells, rows_for_slot
 from anabranch.lang.expr import Column, columns
 from anabranch.lang.window import BEFORE_ALL
@@ -32,6 +32,7 @@ from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.store import Store
+from anabranch.run.table_versions import NumberedRows, ReadTable, base_of, change_of, numbered, table_of
 from anabranch.run.wire import WireLayout
 
 SMALL = 100_000
@@ -39,9 +40,6 @@ SMALL = 100_000
 
 FILES = "files"
 """The spec value that detects changes of a table by its files: their names, sizes and modification times."""
-
-ReadTable = Callable[[str], pa.Table]
-"""Returns the rows of a version."""
 
 
 def read_columns(graph: JoinGraph, table: str) -> tuple[str, ...]:
@@ -63,12 +61,14 @@ class TableVersions:
         self.fixed = frozenset(queries.fixed_tables)
         self._store = store
         self._kept: dict[str, pa.Table] = {}
-        self._digests: dict[str, str] = {}
+        """The files of the current versions, if there is no store."""
+        self._rows: dict[str, NumberedRows] = {}
+        """The rows of the current versions that are changes; a base can be read again."""
         self._offered: dict[str, pa.Table] = {}
         self.current: dict[str, str] = {}
         """The file of the current version, by table."""
         for name in store.table_versions() if store is not None and self.tables else ():
-            table = name[10:].removesuffix(".arrow")
+            table = table_of(name)
             if table in self.tables:
                 self.current[table] = name
         self._is_resumed = bool(self.current)
@@ -87,25 +87,50 @@ class TableVersions:
         """Returns the versions that a batch uses."""
         self._first = batch if self._first is None else self._first
         for table, rows in list(self._offered.items()):
-            name = f"{batch:09d}-{table}.arrow"
-            if table in self.current and (table in self.fixed or (self._is_resumed and batch == self._first)):
+            known = self.current.get(table)
+            if known is not None and (table in self.fixed or (self._is_resumed and batch == self._first)):
                 continue
-            if self.current.get(table) == name:
+            if known is not None and int(known[:9]) == batch:
                 continue  # a batch never uses two versions
             del self._offered[table]
-            digest = _digest(rows)
-            if table in self.current and self._digest_of(table) == digest:
-                continue
-            if self._store is not None:
-                self._store.write_table(name, rows)
-            else:
-                self._kept = {known: each for known, each in self._kept.items() if known[10:] != name[10:]}
-                self._kept[name] = rows
-            self.current[table], self._digests[table] = name, digest
+            if known is None:
+                self._begin(batch, table, NumberedRows.of(rows))
+            elif (found := self._current_rows(table).changed_to(rows)) is not None:
+                self._begin(batch, table, found)
         return dict(self.current)
 
+    def _begin(self, batch: int, table: str, rows: NumberedRows) -> None:
+        """Writes a version, and makes it the current one."""
+        if rows.is_base:
+            name, file = f"{batch:09d}-{table}.arrow", rows.rows
+        else:
+            base = base_of(self.current[table])
+            name, file = f"{batch:09d}+{base[:9]}-{table}.arrow", rows.change().to_arrow()
+        if self._store is not None:
+            self._store.write_table(name, file)
+        else:
+            # Slots go from the version before to this one.
+            kept = {base_of(name), self.current.get(table, name)}
+            self._kept = {each: rows for each, rows in self._kept.items() if table_of(each) != table or each in kept}
+            self._kept[name] = file
+        self.current[table] = name
+        self._rows.pop(table, None)
+        if not rows.is_base:
+            self._rows[table] = rows
+
+    def _current_rows(self, table: str) -> NumberedRows:
+        if table not in self._rows:
+            self._rows[table] = numbered(self.current[table], self.read_file)
+        return self._rows[table]
+
     def read(self, version: str) -> pa.Table:
-        """Reads the rows of a version."""
+        """Returns the rows of a version."""
+        table = table_of(version)
+        is_known = self.current.get(table) == version and table in self._rows
+        return self._rows[table].rows if is_known else numbered(version, self.read_file).rows
+
+    def read_file(self, version: str) -> pa.Table:
+        """Reads the file of a version."""
         return self._store.read_table(version) if self._store is not None else self._kept[version]
 
     def small(self) -> frozenset[str]:
@@ -114,26 +139,59 @@ class TableVersions:
         rows |= {table: offered.num_rows for table, offered in self._offered.items() if table not in rows}
         return frozenset(table for table, count in rows.items() if count <= SMALL)
 
-    def _digest_of(self, table: str) -> str:
-        if table not in self._digests:
-            self._digests[table] = _digest(self.read(self.current[table]))
-        return self._digests[table]
-
 
 def table_rows(
     layout: WireLayout, partitioning: Partitioning, slot: int, versions: Mapping[str, str], read: ReadTable
 ) -> dict[str, RelationBatch]:
-    """Returns the rows of all table relations that a slot holds."""
+    """Returns the rows of all table relations that a slot holds; `read` reads the file of a version."""
+    tables = {table: numbered(version, read) for table, version in versions.items()}
+    return _rows_of(layout, partitioning, slot, {name: (each.rows, each.numbers) for name, each in tables.items()})
+
+
+def can_follow(now: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether all tables of a slot have later versions of the copies that it has."""
+    return now.keys() == wanted.keys() and all(base_of(now[table]) == base_of(wanted[table]) for table in now)
+
+
+def follow_tables(
+    engine: Engine,
+    layout: WireLayout,
+    partitioning: Partitioning,
+    slot: int,
+    versions: Mapping[str, str],
+    answered: Mapping[str, int],
+    read: ReadTable,
+) -> None:
+    """Brings the tables of a running engine, which `can_follow`, to other versions."""
+    changes = {
+        table: change_of(version, read) for table, version in versions.items() if version != engine.versions[table]
+    }
+    before = {table: change_of(engine.versions[table], read) for table in changes}
+    news = {table: change.since(before[table]) for table, change in changes.items()}
+    gone = {
+        relation.name: news[relation.stream].gone
+        for relation in layout.queries.graph.relations
+        if relation.is_table and relation.stream in news
+    }
+    rows = _rows_of(layout, partitioning, slot, {table: (each.rows, each.numbers) for table, each in news.items()})
+    engine.replace(gone, rows, versions, answered)
+
+
+def _rows_of(
+    layout: WireLayout, partitioning: Partitioning, slot: int, tables: Mapping[str, tuple[pa.Table, Int64Array]]
+) -> dict[str, RelationBatch]:
     found = {}
     for relation in layout.queries.graph.relations:
-        if relation.is_table:
-            batch = table_batch(relation, layout, read(versions[relation.stream]))
+        if relation.is_table and relation.stream in tables:
+            batch = table_batch(relation, layout, *tables[relation.stream])
             cells = own_cells(partitioning, relation.name, batch)
             found[relation.name] = batch.take(rows_for_slot(partitioning, relation.name, cells, slot))
     return found
 
 
-def table_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
+def table_batch(
+    relation: Relation, layout: WireLayout, table: pa.Table, numbers: Int64Array | None = None
+) -> RelationBatch:
     """Returns the rows of a table as rows of one of its relations: filtered, with codes, and only the payload."""
     flat = {name: table.column(name).combine_chunks() for name in table.column_names}
 
@@ -144,6 +202,7 @@ def table_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> Rela
     if relation.filter is not None:
         kept = evaluate_mask(relation.filter, read, count)
         flat = {name: values.filter(pa.array(kept)) for name, values in flat.items()}
+        numbers = None if numbers is None else numbers[kept]
         count = int(kept.sum())
     keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
     codes = {
@@ -151,15 +210,4 @@ def table_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> Rela
         for code in layout.codes[relation.name]
     }
     payload = pa.RecordBatch.from_pydict({field.name: flat[field.name].cast(field.type) for field in relation.schema})
-    return RelationBatch(np.full(count, BEFORE_ALL, dtype=np.int64), codes, payload)
-
-
-def _digest(rows: pa.Table) -> str:
-    """Returns a digest of rows in their order."""
-    digest = hashlib.sha256(str(rows.schema).encode())
-    for batch in rows.combine_chunks().to_batches():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        digest.update(sink.getvalue())
-    return digest.hexdigest()
+    return RelationBatch(np.full(count, BEFORE_ALL, dtype=np.int64), codes, payload, numbers=numbers)

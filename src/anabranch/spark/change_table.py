@@ -1,7 +1,7 @@
 """A lookup table that a change stream keeps up to date: a topic of Kafka with inserts, updates and deletes by a key.
 
-    rates = ChangeTable(spark, "rates", "id bigint, rate double", {"subscribe": "db.rates", "keyColumns": "id", …})
-    session.table("rates", rates.frame, version=rates.version)
+    rates = ChangeTable("rates", "id bigint, rate double", {"subscribe": "db.rates", "keyColumns": "id", …})
+    session.table("rates", rates.rows, version=rates.version)
 
 A stream row is joined with the table as of the batch that completes the result. The versions are copies in the
 checkpoint, so a repeated batch sees the rows that it saw (`run/tables`). Invariant: a version has all changes up to one
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
 
 from anabranch.errors import CatalogError
 from anabranch.lang.ddl import parse_schema
@@ -29,9 +29,7 @@ KEYS = "keycolumns"
 class ChangeTable:
     """The rows of a table after the changes that have been read, in the driver."""
 
-    def __init__(
-        self, spark: SparkSession, name: str, columns: str, options: Mapping[str, str], form: str = DEBEZIUM
-    ) -> None:
+    def __init__(self, name: str, columns: str, options: Mapping[str, str], form: str = DEBEZIUM) -> None:
         given = {key.lower(): value for key, value in options.items()}
         keys = tuple(filter(None, (each.strip() for each in given.pop(KEYS, "").split(","))))
         schema = parse_schema(columns).to_arrow()
@@ -43,18 +41,18 @@ class ChangeTable:
                 f"table '{name}' has no key" if not keys else f"key column '{missing[0]}' is not in table '{name}'",
                 hint=f"name columns of the primary key: keyColumns: {schema.names[0]}",
             )
-        self._spark, self._form = spark, ChangeForm(form, schema, keys)
+        self._form = ChangeForm(form, schema, keys)
         self._options = KafkaOptions.of(given)
         self._rows = schema.empty_table()
         self._read: Offsets = {}
         self._end: Offsets | None = None
 
     def version(self) -> str:
-        """Returns the ends of the partitions; `frame` has the changes up to the last answer."""
+        """Returns the ends of the partitions; `rows` has the changes up to the last answer."""
         self._end = listing(self._options).offsets(latest=True)
         return str(self._end)
 
-    def frame(self) -> DataFrame:
+    def rows(self) -> pa.Table:
         """Returns the rows of the table, with all changes up to the last answer of `version`."""
         if self._end is None:
             self.version()
@@ -65,4 +63,4 @@ class ChangeTable:
         messages = fetched(ranges, self._options.settings, self._options.timeout)
         self._rows = self._form.after(self._rows, self._form.changes(messages)) if messages else self._rows
         self._read = self._end
-        return self._spark.createDataFrame(self._rows)
+        return self._rows

@@ -31,6 +31,7 @@ from anabranch.run.kafka.ranges import (
     CORRUPT,
     DROP,
     FAIL,
+    QUIET,
     RAW,
     RECORD_COLUMNS,
     KafkaForm,
@@ -332,7 +333,8 @@ def _admin(settings: Mapping[str, str]) -> Any:
         from confluent_kafka.admin import AdminClient
 
         try:
-            _admins[key] = AdminClient({name: value for name, value in settings.items() if name not in _OF_CONSUMERS})
+            own = {name: value for name, value in settings.items() if name not in _OF_CONSUMERS}
+            _admins[key] = AdminClient({**QUIET, **own})
         except (kafka.KafkaException, ValueError, TypeError) as error:
             raise CatalogError(
                 "the options of a Kafka source are refused by librdkafka",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,15 +19,23 @@ from anabranch.lang.schema import Schema
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.store import Store
 from anabranch.run.tables import TableVersions, read_columns
-from anabranch.spark.arrow_schema import from_spark
+from anabranch.spark.arrow_schema import from_spark, to_spark
 from anabranch.spark.failure import named_source
+
+Rows: TypeAlias = DataFrame | pa.Table
+"""The rows of a table, in Spark or in the driver."""
+
+
+def schema_of(rows: Rows, name: str) -> Schema:
+    """Returns the columns of a table, with the types that Spark gives them."""
+    return from_spark(to_spark(Schema.from_arrow(rows.schema)) if isinstance(rows, pa.Table) else rows.schema, name)
 
 
 @dataclass(frozen=True)
 class TableSource:
     """The source of a table's rows, and when they are read again."""
 
-    read: Callable[[], DataFrame]
+    read: Callable[[], Rows]
     schema: Schema
     refresh: int | None = None
     """Microseconds of processing time after which the table is read again."""
@@ -77,14 +86,17 @@ class SparkTables:
         wanted = read_columns(self._graph, name)
         types = {field.name: field.type for field in source.schema if field.name in wanted}
         with named_source(name, kind="table"):
-            frame = source.read()
-            found = {field.name: field.type for field in from_spark(frame.schema, name)}
+            whole = source.read()
+            found = {field.name: field.type for field in schema_of(whole, name)}
             if changed := [column for column in wanted if found.get(column) != types[column]]:
                 raise CatalogError(
                     f"column '{changed[0]}' of table '{name}' is gone, or of another type than when it was registered",
                     hint="keep the columns of a table, or start a new query",
                 )
-            rows: pa.Table = frame.select(*(f"`{column}`" for column in wanted)).toArrow()
+            if isinstance(whole, pa.Table):
+                rows = whole.select(wanted)
+            else:
+                rows = whole.select(*(f"`{column}`" for column in wanted)).toArrow()
         return rows.cast(pa.schema([(column, types[column]) for column in wanted]))
 
 

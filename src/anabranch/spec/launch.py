@@ -109,18 +109,18 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
         elif table.version is not None:
             version = partial(version_of, spark, table.name, table.path, table.version)
         if table.format in FORMATS:
-            changes = _changes(table, spark)
-            session.table(table.name, changes.frame, version=changes.version)
+            changes = _changes(table)
+            session.table(table.name, changes.rows, version=changes.version)
             continue
         is_read_again = table.refresh is not None or version is not None
         session.table(table.name, read_again if is_read_again else read_again(), table.refresh, version)
     return session
 
 
-def _changes(table: TableSpec, spark: SparkSession) -> ChangeTable:
+def _changes(table: TableSpec) -> ChangeTable:
     assert table.format is not None
     assert table.schema_text is not None, "the spec was checked"
-    return ChangeTable(spark, table.name, table.schema_text, from_environment(table.options), table.format)
+    return ChangeTable(table.name, table.schema_text, from_environment(table.options), table.format)
 
 
 def _ship(function: FunctionSpec) -> None:

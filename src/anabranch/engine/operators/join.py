@@ -213,12 +213,13 @@ def living(found: Combinations, bases: Mapping[str, BaseState], relations: Itera
     """Returns the combinations whose rows are all live, in these relations or in all.
 
     A state drops only its oldest combinations. A live combination may be followed by some that bands over event times
-    have put out of reach. The test of newest and deadline does not exclude those, and their rows may be gone.
+    have put out of reach. The test of newest and deadline does not exclude those, and their rows may be gone. Nor does
+    it exclude combinations with a row that its table has lost since.
     """
     for name in found.rows if relations is None else relations:
         base = bases.get(name)
-        if base is not None and base.leaves_early:
-            found = keep(found, found.rows[name] >= base.ring.first)
+        if base is not None and base.loses_rows:
+            found = keep(found, base.are_there(found.rows[name]))
     return found
 
 

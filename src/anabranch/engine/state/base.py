@@ -26,7 +26,7 @@ from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, valid
 from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.kept import Kept
-from anabranch.engine.state.ring import DEADLINE, Index, Ring
+from anabranch.engine.state.ring import ANY_TIME, DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextColumn, TextStore
 from anabranch.lang.schema import Schema, is_fixed_width, is_text
 from anabranch.lang.window import CountWindow
@@ -38,7 +38,10 @@ ABSENT = -1
 WASTE = 1 << 12
 """The tolerated excess of expired rows of a count window; a state is rebuilt at twice its last size plus this."""
 _HASH = "hash"
-_HASH_FORM = ("<i8", 1)
+_NUMBER = "number"
+_PLAIN_FORM = ("<i8", 1)
+_REMOVED = ANY_TIME
+"""The deadline of a removed row: nothing matches it."""
 
 
 class BaseState(Indexed):
@@ -70,6 +73,10 @@ class BaseState(Indexed):
         """Whether combinations may lack a row of this relation, because of an outer join."""
         self.leaves_early = False
         """Whether bands allow rows to be dropped before their deadlines have passed the floors of all others."""
+        self._removes = False
+        """Whether rows of a table have been removed, so that each has a deadline of its own."""
+        if declared.is_table:
+            columns[_NUMBER] = _PLAIN_FORM
         self._types = {field.name: field.type for field in declared.schema}
         texts = {field.name: field.type for field in declared.schema if is_text(field.type)}
         self.texts = TextStore(arena, relation, texts) if texts else None
@@ -103,7 +110,7 @@ class BaseState(Indexed):
     def spread(self, wanted: bool) -> None:
         """Starts or stops keeping the hash of each row; all live rows must be linked."""
         if wanted and not self.is_spread:
-            self.ring.keep_column(_HASH, _HASH_FORM, row_hashes(self.export()))
+            self.ring.keep_column(_HASH, _PLAIN_FORM, row_hashes(self.export()))
         elif self.is_spread and not wanted:
             self.ring.drop_column(_HASH)
 
@@ -114,6 +121,7 @@ class BaseState(Indexed):
     def layout(self) -> dict[str, Any]:
         return {
             "spread": self.is_spread,
+            "removes": self._removes,
             "kept_rows": self.kept_rows,
             "with_null": sorted(self._with_null),
             "classes": sorted(self._classes.values()),
@@ -128,7 +136,10 @@ class BaseState(Indexed):
             self._keep_nulls(name)
         self.ring.columns.pop(_HASH, None)
         if layout["spread"]:
-            self.ring.columns[_HASH] = _HASH_FORM
+            self.ring.columns[_HASH] = _PLAIN_FORM
+        if layout["removes"]:
+            self._use_deadlines()
+            self.ring.columns[DEADLINE] = _PLAIN_FORM
         # Classes added since are unknown for the existing rows.
         lacking = [f"class.{digest}" for digest in self._classes.values() if digest not in layout["classes"]]
         for column in lacking:
@@ -181,6 +192,8 @@ class BaseState(Indexed):
             columns[f"class.{digest}"] = np.full(len(batch), UNKNOWN, np.int8) if classes is None else classes
         if self.is_spread:
             columns[_HASH] = row_hashes(batch)
+        if self.declared.is_table:
+            columns[_NUMBER] = np.zeros(len(batch), np.int64) if batch.numbers is None else batch.numbers
         # Times may be in Arrow's read-only memory, or one column of several; the kernels accept neither.
         times = np.require(batch.times, requirements=["C", "W"])
         counted: Mapping[str, Array] = {}
@@ -199,6 +212,37 @@ class BaseState(Indexed):
         self._fresh = first, times
         rows = np.arange(first, first + len(batch), dtype=np.int64)
         return Combinations({self.relation: rows}, times, deadline)
+
+    def remove(self, numbers: Int64Array) -> None:
+        """Removes those rows of a table that have one of these ascending numbers; all live rows must be linked.
+
+        They stay in the ring, and in combinations, and match nothing any more.
+        """
+        live = range(self.ring.first, self.ring.next)
+        if not live:
+            return
+        held = self.ring.get(_NUMBER, live)
+        places = np.searchsorted(held, numbers)
+        places = places[places < len(held)]
+        if not self._removes:
+            ends = self.ring.times(self.ring.numbers)[1]
+            self._use_deadlines()
+            self.ring.keep_column(DEADLINE, _PLAIN_FORM, ends)
+        gone = places[held[places] == numbers[: len(places)]]
+        self.ring.put(DEADLINE, gone + self.ring.first, _REMOVED)
+
+    def _use_deadlines(self) -> None:
+        self._removes, self._span, self.ring.span = True, None, None
+
+    @property
+    def loses_rows(self) -> bool:
+        """Whether a combination may have a row that is not there any more."""
+        return self.leaves_early or self._removes
+
+    def are_there(self, rows: Int64Array) -> BoolArray:
+        """Whether the rows with those numbers have been neither dropped nor removed."""
+        there: BoolArray = rows >= self.ring.first
+        return there & (self.ring.get(DEADLINE, rows) > _REMOVED) if self._removes else there
 
     def _keep_nulls(self, name: str) -> None:
         """Starts keeping the validity of a column; all values so far are valid."""

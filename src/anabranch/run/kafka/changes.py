@@ -5,7 +5,8 @@ is skipped. `upsert`: the value is the new row, the key of the record an object 
 a value deletes the row of its key.
 
 Invariant: the rows after some changes are, for each key, those of its last change, unless that deletes. The changes of
-a key are in one partition, so their order is that of offsets. Limit: the whole table is copied for each version.
+a key are in one partition, so their order is that of offsets. Rows that do not change stay where they are, so that few
+places of the table differ. Limit: changes are found by a pass over the whole column of the first key.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.engine.kernels import Int64Array
 from anabranch.errors import CatalogError
 from anabranch.run.kafka.json_values import parse
 
 DEBEZIUM, UPSERT = "debezium", "upsert"
-_DELETED, _PLACE = "_deleted", "_place"
+_DELETED, _PLACE, _TURN = "_deleted", "_place", "_turn"
 _KEPT, _REMOVED, _OTHER = ("c", "u", "r"), "d", "m"
 """Debezium's operations: create, update and read; delete; and messages that concern no row."""
 
@@ -40,14 +42,38 @@ class ChangeForm:
         return self._upserts(messages) if self.form == UPSERT else self._envelopes(messages)
 
     def after(self, rows: pa.Table, changes: pa.Table) -> pa.Table:
-        """Returns the rows of the table after some changes."""
+        """Returns the rows of the table after some changes, most of them at the same places."""
         if not len(changes):
             return rows
-        whole = pa.concat_tables([rows.append_column(_DELETED, pa.repeat(False, len(rows))), changes])
-        places = whole.select(list(self.keys)).append_column(_PLACE, pa.array(np.arange(len(whole))))
-        last = places.group_by(list(self.keys)).aggregate([(_PLACE, "max")]).column(f"{_PLACE}_max")
-        latest = whole.take(last.take(pc.sort_indices(last)))
-        return latest.filter(pc.invert(latest.column(_DELETED))).select(self.columns.names)
+        places, turns = self._met(rows, changes)
+        is_gone = changes.column(_DELETED).to_numpy()[turns]
+        of_turn, is_known = len(rows) + turns, places >= 0
+        wanted = np.arange(len(rows))
+        wanted[places[is_known & ~is_gone]] = of_turn[is_known & ~is_gone]
+        # New rows fill the holes of those that went, and then the last rows do.
+        holes, come = np.sort(places[is_known & is_gone]), of_turn[~is_known & ~is_gone]
+        filled = min(len(holes), len(come))
+        wanted[holes[:filled]] = come[:filled]
+        wanted, holes = np.concatenate([wanted, come[filled:]]), holes[filled:]
+        length = len(wanted) - len(holes)
+        tail = np.setdiff1d(np.arange(length, len(wanted)), holes, assume_unique=True)
+        wanted[holes[holes < length]] = wanted[tail]
+        whole = pa.concat_tables([rows, changes.select(self.columns.names)])
+        return whole.take(wanted[:length]).combine_chunks()
+
+    def _met(self, rows: pa.Table, changes: pa.Table) -> tuple[Int64Array, Int64Array]:
+        """Returns, for each changed key, the place of its row, or -1, and its last change, in the order of these."""
+        first = self.keys[0]
+        near = np.flatnonzero(pc.is_in(rows.column(first), changes.column(first).combine_chunks()))
+        known = rows.select(self.keys).take(near)
+        keys = pa.concat_tables([known, changes.select(self.keys)])
+        places = np.concatenate([near, np.full(len(changes), -1)])
+        turns = np.concatenate([np.full(len(known), -1), np.arange(len(changes))])
+        keys = keys.append_column(_PLACE, pa.array(places)).append_column(_TURN, pa.array(turns))
+        found = keys.group_by(list(self.keys)).aggregate([(_PLACE, "max"), (_TURN, "max")])
+        places, turns = (found.column(f"{name}_max").to_numpy() for name in (_PLACE, _TURN))
+        order = np.argsort(turns)[np.count_nonzero(turns < 0) :]
+        return places[order], turns[order]
 
     def _envelopes(self, messages: Sequence[Any]) -> pa.Table:
         given = [each for each in messages if each.value() is not None]

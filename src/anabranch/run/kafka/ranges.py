@@ -29,6 +29,8 @@ MOST_AT_ONCE = 10_000
 """Records that are asked of librdkafka at once."""
 POLL_SECONDS = 0.05
 """How long librdkafka waits for as many as it is asked for: offsets without a record cost this time."""
+QUIET = {"log_level": "2"}
+"""librdkafka writes some twenty lines a second to standard error while a broker is away; errors name it anyway."""
 Message: TypeAlias = Any
 Client: TypeAlias = Any
 
@@ -257,6 +259,7 @@ _consumers: dict[tuple[tuple[str, str], ...], Client] = {}
 
 def _opened(settings: Mapping[str, str]) -> Client:
     own = {
+        **QUIET,
         "group.id": "anabranch",  # required, and not used: Spark keeps the offsets
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",

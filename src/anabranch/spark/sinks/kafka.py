@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import SinkError
-from anabranch.run.kafka.ranges import client_library
+from anabranch.run.kafka.ranges import QUIET, client_library
 from anabranch.run.sink_settings import KafkaTarget
 from anabranch.spark.sinks.sink import Batch, Sink
 
@@ -67,7 +67,7 @@ class KafkaRecords:
 
     def __post_init__(self) -> None:
         kafka = client_library()
-        given = {"enable.idempotence": "true", "linger.ms": "5", **self.target.settings}
+        given = {**QUIET, "enable.idempotence": "true", "linger.ms": "5", **self.target.settings}
         try:
             self._producer = kafka.Producer(given)
         except (kafka.KafkaException, ValueError, TypeError) as error:
