@@ -23,7 +23,7 @@ IDLE_TIMEOUT = "10 minutes"
 
 @dataclass(frozen=True)
 class StreamClock:
-    """One stream's progress; `heard` is the processing time, in microseconds, of its last row (or of the start)."""
+    """One stream's progress; `heard` is the processing time (microseconds) of its last row (or of the start)."""
 
     floor: int = BEFORE_ALL
     newest: int | None = None

@@ -92,7 +92,10 @@ def narrowed(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relat
 
 
 def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
-    """Returns the query with all columns of wide rows by which a classifier could separate future rows.
+    """Returns the query with the columns of wide rows by which a classifier could separate future rows.
+
+    Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
+    future rows. Columns that the query carries are always kept.
 
     Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
     future rows. Columns that the query carries are kept in any case.

@@ -76,11 +76,11 @@ class TableVersions:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The tables without a version."""
+        """Returns the tables without a version."""
         return tuple(table for table in self.tables if table not in self.current and table not in self._offered)
 
     def offer(self, table: str, rows: pa.Table) -> None:
-        """Accepts the current rows of a table; if they differ, they become a version with the next eligible batch."""
+        """Accepts the current rows of a table; changed rows become a version with the next eligible batch."""
         self._offered[table] = rows
 
     def in_force(self, batch: int) -> dict[str, str]:
@@ -109,7 +109,7 @@ class TableVersions:
         return self._store.read_table(version) if self._store is not None else self._kept[version]
 
     def small(self) -> frozenset[str]:
-        """The tables that every slot holds completely."""
+        """Returns the tables that every slot holds completely."""
         rows = {table: self.read(version).num_rows for table, version in self.current.items()}
         rows |= {table: offered.num_rows for table, offered in self._offered.items() if table not in rows}
         return frozenset(table for table, count in rows.items() if count <= SMALL)

@@ -39,12 +39,12 @@ class WireLayout:
 
     @cached_property
     def code_columns(self) -> tuple[str, ...]:
-        """One shared column per position: the n-th code of any relation is in `_code<n>`."""
+        """Returns the shared code columns: the n-th code of any relation is in `_code<n>`."""
         return tuple(f"_code{i}" for i in range(max((len(names) for names in self.codes.values()), default=0)))
 
     @cached_property
     def payload(self) -> Mapping[str, Mapping[str, str]]:
-        """Relation to column to wire column."""
+        """Returns the wire column of each column of each relation."""
         return {name: dict(placed) for name, placed in self._placed[0].items()}
 
     @cached_property
@@ -74,7 +74,7 @@ class WireLayout:
         return pa.schema(fields)
 
     def split(self, table: pa.Table, wanted: Collection[str] | None = None) -> dict[str, RelationBatch]:
-        """Returns the rows of each relation, or of some, in time order."""
+        """Returns the rows of each relation, or of the wanted ones, in time order."""
         names = self.queries.graph.names
         chosen = names if wanted is None else [name for name in names if name in wanted]
         if not table.num_rows:
@@ -186,7 +186,7 @@ def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
 
 
 def refuse_what_arrow_cuts(table: pa.Table) -> None:
-    """Raises an error for columns too large for one Arrow array, which would silently lose the rows after the limit."""
+    """Raises an error for columns too large for one Arrow array; without it, Arrow would silently drop the rest."""
     for column in table.columns:
         if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:
             raise HostError(
@@ -202,7 +202,7 @@ def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Returns the column in one piece, without copying one that already is."""
+    """Returns the column as one chunk; does not copy a column that already is."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

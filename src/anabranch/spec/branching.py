@@ -199,8 +199,8 @@ def _take_over(arguments: argparse.Namespace, chosen: Spec, original: Store, sto
             changed = {pair.name: written_text(store, pair.after) for pair in pairs_of(entry)}
             if other := [name for name, text in changed.items() if chosen.queries[name].query != text]:
                 raise ForeignCheckpoint(
-                    f"{titled(other[0])} is not the one that the branch ran",
-                    detail=f"there it is: {changed[other[0]]}",
+                    f"{titled(other[0])} differs from the query that the branch ran",
+                    detail=f"the branch ran: {changed[other[0]]}",
                     hint="undo the change, or discard the branch and make another one",
                 )
             time = entry.get("time")
