@@ -102,10 +102,12 @@ class Steering:
         with ExitStack() as locks:
             for steering in steerings.values():
                 locks.enter_context(steering.lock)
-            wishes = {name: steering.wish(plans[name], "auto", author=author) for name, steering in steerings.items()}
+            plan_options = {
+                name: steering.wish(plans[name], "auto", author=author) for name, steering in steerings.items()
+            }
             common_joins(self._set, {**self.most_plans.plans, **plans})
             for name, steering in steerings.items():
-                steering.ask(wishes[name])
+                steering.ask(plan_options[name])
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
         """Lets queries share a join from the next batch on: those that are named, else all that can.

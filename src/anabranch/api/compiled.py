@@ -1,4 +1,7 @@
-"""A compiled query: its stages, the streams that it reads, and the sample of those streams."""
+"""A compiled query: its stages, the streams that it reads, and the sample of those streams.
+
+Invariant: registering a stream, table or query again does not change a compiled query.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ class RegisteredStream:
     max_ahead: int | None = None
     """In microseconds; None for no limit."""
     has_watermark: bool = True
-    """Whether the user declared a watermark delay."""
+    """True if the user declared a watermark delay."""
 
 
 class CompiledQuery:
-    """A query and all that it reads, by name. Registering a stream, table or query again does not change them."""
+    """A query and its inputs, by name."""
 
     def __init__(
         self,

@@ -59,8 +59,8 @@ def with_placed_filters(members: Mapping[str, Member], settings: RunSettings, co
 def _own_places(places: FilterPlaces, costly: Sequence[str], decided: Mapping[str, bool]) -> FilterPlaces:
     """Returns the part of a joint placement that belongs to one query."""
     if not costly:
-        return FilterPlaces(reasons=("no filter is costly enough to be put off",))
-    reasons = [f"{each} is checked where it is in the queries of the checkpoint" for each in costly if each in decided]
+        return FilterPlaces(reasons=("no filter is costly enough to be deferred",))
+    reasons = [f"{each} keeps its place in the checkpoint" for each in costly if each in decided]
     others = [each for each in places.reasons if each == _NO_SAMPLE or any(each.startswith(one) for one in costly)]
     return FilterPlaces(tuple(each for each in costly if each in places.late), (*reasons, *others))
 
@@ -165,7 +165,7 @@ def _choice(
 ) -> Choice:
     return decide(
         query,
-        members[name].settings.wishes,
+        members[name].settings.plan_options,
         slots=slots,
         batch=settings.trigger.seconds or DEFAULT_BATCH,
         seen=known,

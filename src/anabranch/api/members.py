@@ -26,7 +26,7 @@ class Member:
     def needs_sample(self, slots: int) -> bool:
         """Returns True when a sample can change the choice of the plan or of the grid."""
         query = self.compiled.query
-        return self.settings.wishes.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
+        return self.settings.plan_options.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
 
 
 @runtime_checkable

@@ -1,4 +1,8 @@
-"""A session: streams by name inside one Spark session, and the queries over them."""
+"""A session: streams by name inside one Spark session, and the queries over them.
+
+Invariant: a name stands for one stream, table or query. Limit: registering a name again does not change compiled
+queries.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +119,8 @@ class Session:
                 raise CatalogError(f"a {kind} is named '{known.name}' already", hint="give the query another name")
             if any(given is not None for given in (event_time, watermark, idle_timeout, sample, max_ahead)):
                 raise CatalogError(
-                    f"query '{name}' is registered with settings of a stream",
-                    detail="its event time, its watermark and its rows follow from the streams that it reads",
+                    f"query '{name}' is a query and is registered with settings of a stream",
+                    detail="its event time, watermark and rows follow from the streams that it reads",
                     hint=f"write register('{name}', query)",
                 )
             self.catalog.register(declared_results(name, frame.compiled.query))
@@ -197,8 +201,8 @@ class Session:
             if refresh is not None or version is not None:
                 raise CatalogError(
                     f"table '{name}' is a DataFrame, which cannot be read again",
-                    detail="a DataFrame remembers the files that it was made of",
-                    hint="give a function, as in lambda: spark.read.parquet(path)",
+                    detail="a DataFrame keeps the files that it was created from",
+                    hint="pass a function, such as lambda: spark.read.parquet(path)",
                 )
             first = frame
         elif callable(frame):
@@ -281,7 +285,7 @@ class Session:
             raise CatalogError(
                 f"function '{name}' is not deterministic",
                 detail="a batch may be repeated after a crash, and a plan may compute a value twice",
-                hint="compute the value in the DataFrame before it is registered, from a source that keeps it",
+                hint="compute the value in a source that stores it, before the DataFrame is registered",
             )
         own = own_function(
             name, code, returns, takes=takes, kind=kind, nulls=nulls, version=version, never_fails=never_fails
@@ -329,7 +333,7 @@ class Session:
         >>> i.join(c, "c.id = i.id AND c.ts BETWEEN i.ts AND i.ts + INTERVAL 20 SECONDS", "left")  # doctest: +SKIP
         """
         if not isinstance(frame, spark_host.DataFrame):
-            raise CatalogError("a frame is made of a DataFrame", detail=f"found {frame!r}", hint="use spark.readStream")
+            raise CatalogError("frame() needs a DataFrame", detail=f"found {frame!r}", hint="use spark.readStream")
         return Frame(self, {"": frame})
 
     def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
@@ -402,7 +406,7 @@ def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: st
             raise CatalogError(
                 f"stream '{name}' is registered with a watermark of {given}, and its frame has one of "
                 f"{duration_text(own)}",
-                hint="leave one of them out: the frame's withWatermark is used where no watermark is given",
+                hint="omit one of them: without a watermark argument, the frame's withWatermark is used",
             )
         wanted = own
     return wanted

@@ -1,4 +1,8 @@
-"""Several queries started as one: streams are read, partitioned and stored once; each has its own plan and sink."""
+"""Several queries started as one: streams are read, partitioned and stored once; each has its own plan and sink.
+
+Invariant: each query has the results that it would have alone. Limit: one trigger, one checkpoint and one number of
+slots for all.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ class Together(RunBuilder):
         Run(session, unplaced(self._members), self._run)
 
     def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
-        """Limits the cores and bytes that all queries together use in each slot; plans are chosen to fit."""
+        """Limits the cores and bytes of a slot for all queries together; plans are chosen accordingly."""
         self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory))
         return self
 

@@ -33,11 +33,11 @@ from anabranch.telemetry.logs import is_json, json_lines, log_event
 COMMANDS_BY_PACKAGE = {
     "adopt": (
         "anabranch.spec.adopting",
-        "go on from the checkpoint of a stopped Spark query with a stream-stream inner join",
+        "continue from the checkpoint of a stopped Spark query with a stream-stream inner join",
     ),
     "branch": (
         "anabranch.spec.branching",
-        "run a changed query beside the old one on a copy of its state; compare them; take over or throw it away",
+        "run a changed query beside the old one on a copy of its state; compare them; take over or discard it",
     ),
     "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),

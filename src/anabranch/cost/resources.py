@@ -131,7 +131,7 @@ class ResourceModel:
         return {}
 
     @cached_property
-    def turns(self) -> dict[object, Any]:
+    def batch_order_cache(self) -> dict[object, Any]:
         """A cache for `cost.intra_batch_order`."""
         return {}
 

@@ -66,7 +66,7 @@ class JoinProgram:
 
 @dataclass(frozen=True)
 class Program:
-    """All joins of a plan, inputs first, and the indexes each state must keep (by the shape of its plan)."""
+    """All joins of a plan, inputs first, and the indexes that each state must keep (by the shape of its plan)."""
 
     plan: PhysicalPlan
     joins: tuple[JoinProgram, ...]
@@ -84,7 +84,7 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph, rests: Mapping[Shared, Re
             for probe in probes:
                 indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
     for name in leaves(plan):
-        # A base state without probes, under a merged input or as the whole plan, still keeps times.
+        # A base state without probes, under a merged input or as the whole plan, still keeps event times.
         indexes.setdefault(name, {(): None})
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
 

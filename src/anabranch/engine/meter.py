@@ -20,7 +20,7 @@ Size: TypeAlias = tuple[int, int]
 
 
 LEARNT_ROWS = 1 << 20
-"""After this many checked rows, the counts are halved, so that ranks follow the streams."""
+"""The number of checked rows after which the counts are halved, so that ranks follow the streams."""
 ASSUMED_ROWS = 1_000
 """The weight, in checked rows, of the assumed cost and selectivity of a predicate."""
 

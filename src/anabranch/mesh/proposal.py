@@ -136,7 +136,7 @@ def least_cost(condensed: Condensed, needs: Needs, setting: SearchSetting) -> fl
     return _apart(Learner(condensed, needs, setting))
 
 
-def told_apart(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
+def condensed(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
     """Returns the condensed sample; condensed to one row if attributes do not separate its rows."""
     size = 1 if _nothing_to_learn(sample, matrix) or not differ(sample, matrix) else setting.size
     return condense(sample, matrix, size)

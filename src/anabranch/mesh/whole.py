@@ -16,7 +16,7 @@ import numpy as np
 from anabranch.mesh.existence_probes import ask_first, askable, preferred, price
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.precedence import precedence
-from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only, told_apart
+from anabranch.mesh.proposal import MeshProposal, condensed, find_mesh, least_cost, one_route_only
 from anabranch.mesh.training import Condensed, TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
@@ -129,7 +129,7 @@ class _Sample:
 
     @cached_property
     def _condensed(self) -> Condensed:
-        return told_apart(self.rows, self.seen.matrix, self.setting)
+        return condensed(self.rows, self.seen.matrix, self.setting)
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
         """Returns the route with existence probes, if that saves."""
@@ -156,4 +156,4 @@ class _Sample:
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
     """Returns the setting with the measured cost of a route, if the number of rows per step is known."""
-    return replace(setting, costs=setting.costs.in_turns(seen.turn, seen.call)) if seen.turn else setting
+    return replace(setting, costs=setting.costs.for_batches(seen.turn, seen.call)) if seen.turn else setting

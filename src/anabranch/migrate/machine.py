@@ -101,12 +101,12 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 
 
 class Migration:
-    """One migration of some slots of a query; `story` has its events so far, for users and errors."""
+    """One migration of some slots of a query; `events` has its events so far, for users and errors."""
 
     def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: str, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
         self.strategy = strategy
-        self.story: list[str] = []
+        self.events: list[str] = []
         self.is_over = False
         self._targets = dict.fromkeys(slots, 0)
         self._reason: str | None = None
@@ -179,7 +179,7 @@ class Migration:
         return instruction
 
     def _note(self, line: str) -> None:
-        self.story.append(line)
+        self.events.append(line)
 
     def _broken(self, what: str) -> InvariantBroken:
-        return InvariantBroken(f"a migration met what cannot be: {what}", detail="\n".join(self.story))
+        return InvariantBroken(f"a migration met what cannot be: {what}", detail="\n".join(self.events))

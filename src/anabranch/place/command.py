@@ -58,7 +58,7 @@ def add_arguments(commands: Commands) -> None:
         "--planner", default=DEFAULT, choices=sorted(PLANNERS), help=f"which planner decides (default: {DEFAULT})"
     )
     add_sizes(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random choices (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the deployments")

@@ -197,7 +197,7 @@ def _not_deferrable(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecErro
     if len(can_be) == 1:
         return SpecError(
             f"filter '{name}' cannot be deferred",
-            detail="the query has one relation, and no join behind which to check it",
+            detail="the query has one relation, so there is no join to defer it to",
             hint="leave 'late_filters' out",
         )
     known = [f"'{relation}' ({' AND '.join(map(str, several))})" for relation, several in can_be.items() if several]

@@ -109,7 +109,7 @@ class Query:
 
     @property
     def waits(self) -> bool:
-        """Whether combinations wait at a side until the watermark proves that they have no match."""
+        """True if combinations wait at a side until the watermark proves that they have no match."""
         return any(not side.is_known_at_once for side in self.sides)
 
     def behind(self, column: str = "") -> int | None:

@@ -77,8 +77,6 @@ def split(
 
     Returns None if no row has arrived, so that all answers are complete. If the conversion is refused, the copy is
     unchanged.
-
-    None if no row has arrived, so that all answers are complete. A copy that cannot be that of a branch is not changed.
     """
     before = renamed(old, {pair.name: pair.before for pair in found})
     if read := [each.name for each in before.members if each.feeds and each.name in {pair.before for pair in found}]:
@@ -126,8 +124,6 @@ def finish(store: Store, queries: QuerySet, least: int) -> int:
     """Sets the event time until which the stopped queries of a checkpoint answer; returns it.
 
     It is `least` if no row of that time or newer has arrived. A time that was set before is kept.
-
-    It is the least one if no row of it has arrived. A time that was set before stays.
     """
     manifest = store.latest()
     if manifest is None:

@@ -40,7 +40,7 @@ from anabranch.plan.query_set import Member, QuerySet
 from anabranch.run.clock import Clocks
 from anabranch.run.floors import relation_floors
 from anabranch.run.manifest import Manifest, RowFile
-from anabranch.run.placeholders import stand_ins
+from anabranch.run.placeholders import placeholders_for
 from anabranch.run.row_ownership import first_slots, kept_rows
 from anabranch.run.store import Store, new_attempt, rows_name
 from anabranch.run.tables import read_columns
@@ -61,8 +61,6 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
     """Refuses an impossible change, before anything is modified.
 
     `manifest` is the latest manifest of the old set; without it, earlier changes are unknown.
-
-    `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
     """
     if manifest is not None and manifest.until:
         raise BundleError(
@@ -103,7 +101,7 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
             )
     for relation in new.graph.streamed:
         same = _same(old.graph, relation)
-        if same is not None and _stand_ins(relation, same, old, new) is None:
+        if same is not None and _placeholders(relation, same, old, new) is None:
             tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
             raise BundleError(
                 f"rows of '{relation.name}' lack columns that the running queries would have to test",
@@ -179,24 +177,21 @@ def _staying(old: QuerySet, new: QuerySet) -> list[Member]:
     return [each for each in new.members if each.name in old.names]
 
 
-def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
+def _placeholders(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
     """Returns placeholders for the columns that rows from before the change lack; None if there are none.
 
     Placeholders satisfy all conditions that rows have passed if possible, not only those that are tested from now on,
     because a later change may add tests.
-
-    If there are such values, all that rows have passed is true of them, and not only what is tested from now on: after
-    a later change more of it may be tested, and rows then have these in place of their own.
     """
     kept = {field.name for field in known.schema}
     lacking = [field for field in relation.schema if field.name not in kept]
     names = {field.name for field in lacking}
     passed = () if known.filter is None else conjuncts(known.filter)
-    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names])
+    found = placeholders_for(lacking, [part for part in passed if _read_by(part) <= names])
     tests = [part for part in _passed_before(relation, known, old, new) if _read_by(part) & names]
     if found is not None and all(_read_by(part) <= names for part in tests):
         return found
-    return stand_ins(lacking, tests)
+    return placeholders_for(lacking, tests)
 
 
 def _read_by(part: Expr) -> set[str]:
@@ -204,12 +199,12 @@ def _read_by(part: Expr) -> set[str]:
     return {column.name for column in columns(part)}
 
 
-def _refuse_stand_ins(part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup) -> None:
+def _refuse_failing_placeholders(
+    part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup
+) -> None:
     """Refuses a test that placeholders of an earlier change fail although their rows have passed it.
 
     Rows with an event time of at least `first` have values of their own.
-
-    Rows from `first` on have values of their own.
     """
     if not evaluate_mask(part, read, len(batch))[batch.times < first].all():
         raise BundleError(
@@ -224,8 +219,6 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
 
     Queries that answer from the first row on are left out. Without a manifest, and before the first row, times count
     from event time 0.
-
-    Without a manifest, and before the first row, as of the event time 0.
     """
     newest = None if manifest is None else manifest.clocks.newest
     if manifest is None or newest is None:
@@ -345,7 +338,7 @@ def _carried(
 
     for part in _passed_before(relation, known, old, layout.queries):
         if _read_by(part) <= carried.keys():
-            _refuse_stand_ins(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
+            _refuse_failing_placeholders(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
     times = batch.times
     codes = dict(batch.codes)
     if (condition := conjunction(rest)) is not None:
@@ -353,10 +346,10 @@ def _carried(
         carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
         times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
     length = len(times)
-    standing = _stand_ins(relation, known, old, layout.queries) or {}
+    placeholders = _placeholders(relation, known, old, layout.queries) or {}
     payload = pa.RecordBatch.from_pydict(
         {
-            f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)
+            f.name: carried[f.name] if f.name in carried else _repeated(placeholders.get(f.name), f.type, length)
             for f in relation.schema
         }
     )

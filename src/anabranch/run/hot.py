@@ -36,7 +36,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import HostError, PlanError
 from anabranch.run.private import PRIVATE, own_folder
-from anabranch.run.rebuilding import Rows, durable_holdings, follow, rebuild
+from anabranch.run.rebuilding import Rows, durable_sources, follow, rebuild
 from anabranch.run.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.run.store import Store
 from anabranch.stats.report import PlanChange
@@ -103,7 +103,7 @@ class OwnEngines:
                 changes = bring_to(engine, task, slot) if not task.stage else {}
                 return OpenEngine(engine, "", was_hot=True, changes=changes, taken=taken)
         engine = make_engine(task, slot)
-        taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
+        taken = rebuild(engine, task, slot, durable_sources(task, store, slot), store.read_table)
         return OpenEngine(engine, "", was_hot=False, taken=taken)
 
     def keep(self, opened: OpenEngine, task: SlotTask, slot: int) -> None:
@@ -136,7 +136,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
     engine = make_engine(task, slot, MappedArena(arrays))
-    taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
+    taken = rebuild(engine, task, slot, durable_sources(task, store, slot), store.read_table)
     return OpenEngine(engine, arrays.name, was_hot=False, taken=taken)
 
 
@@ -144,7 +144,7 @@ def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows |
     """Adapts an engine to the task's table; returns None if the engine must be rebuilt."""
     if not task.is_moving or task.stage:
         return {}
-    return follow(engine, task, slot, durable_holdings(task, store, slot))
+    return follow(engine, task, slot, durable_sources(task, store, slot))
 
 
 def before(task: SlotTask) -> str | None:

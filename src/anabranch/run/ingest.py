@@ -51,8 +51,6 @@ class Reader(Protocol):
     """Reads the part of one task of a micro-batch; it is pickled and sent to the workers.
 
     Invariant: all parts together have each row of the batch once, and a part that is read again has the same rows.
-
-    Invariant: the parts together have each row of the batch once, and reading a part again gives the same rows.
     """
 
     def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:

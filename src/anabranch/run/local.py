@@ -42,7 +42,7 @@ from anabranch.run.functions import functions_named
 from anabranch.run.ingest import Arrived, Ingest, cells_of, columns_to_read, in_order, merged, part
 from anabranch.run.manifest import Manifest
 from anabranch.run.prefilter import Prefilter
-from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
+from anabranch.run.rebuilding import Rows, RowSource, durable_sources, follow, rebuild
 from anabranch.run.results import ResultLayout, Results, finished
 from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.rows import result_batch
@@ -117,13 +117,13 @@ class LocalHost(Controls):
         none = dict.fromkeys(self.queries.streams, 0)
         self.late, self.ahead, self.shed, self.undated = Counter(none), Counter(none), Counter(none), Counter(none)
         """Rows that have been late, too far in the future, shed, and without an event time, by stream."""
-        self.shelf = TableVersions(self.queries, self.store)
+        self.table_versions = TableVersions(self.queries, self.store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
-        _refuse_missing_tables(self.shelf)
-        self.prefilter = Prefilter(wire_layout(self.queries), self.shelf.read)
+        _refuse_missing_tables(self.table_versions)
+        self.prefilter = Prefilter(wire_layout(self.queries), self.table_versions.read)
         rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
-        self.round = open_round(replace(work, held=self.shelf.small()), manifest, self.store, rules_of_time)
+        self.round = open_round(replace(work, held=self.table_versions.small()), manifest, self.store, rules_of_time)
         self.steering = self.round.steering
         self._records: list[Record] = []
         self.engines: dict[int, Engine] = {}
@@ -133,7 +133,7 @@ class LocalHost(Controls):
         """True once a batch failed in the middle: engines may be ahead of the last commit."""
         self.task = self._first_task()
         """The task of the latest batch, or the initial state of the first batch."""
-        if not self.task.is_moving and not self.shelf.tables:
+        if not self.task.is_moving and not self.table_versions.tables:
             # After a restart with other slots, the first batch moves the rows; it also determines the versions of
             # tables.
             for slot in self.task.partitioning.working:
@@ -149,9 +149,6 @@ class LocalHost(Controls):
 
         Derived streams advance by `ticks`: no later batch has a combination whose newest row is older. `deliver`
         receives the results before the batch is committed; if it raises an error, the batch is not committed.
-
-        Derived streams advance by `ticks`: no later batch brings a combination whose newest row is older. `deliver`
-        gets the results before the batch is committed; a batch whose results it refuses is not.
         """
         if self.is_broken:
             raise HostError(
@@ -205,7 +202,7 @@ class LocalHost(Controls):
 
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Replaces the rows of a table from the next batch on; right after a restart, from the batch after it."""
-        if name in self.shelf.fixed:
+        if name in self.table_versions.fixed:
             raise BatchError(
                 f"table '{name}' cannot change: the query has groups or waits for the watermark",
                 hint="start a new query with an empty checkpoint to use the new rows",
@@ -225,7 +222,7 @@ class LocalHost(Controls):
                 detail=f"it has {', '.join(rows.column_names) or 'none'}",
                 hint="give the table the columns it was registered with",
             )
-        self.shelf.offer(name, rows.select(list(wanted)))
+        self.table_versions.offer(name, rows.select(list(wanted)))
 
     def _first_task(self) -> SlotTask:
         orders = Orders(self.steering.plans, self.steering.table.now)
@@ -239,16 +236,16 @@ class LocalHost(Controls):
         engines = [self.engines.get(slot) for slot in task.partitioning.working]
         return not task.is_moving and all(engine is not None and _goes_on(engine, task) for engine in engines)
 
-    def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
+    def open_slot(self, task: SlotTask, slot: int, held: list[RowSource], same_plans: bool = True) -> Opening:
         """Adapts the engine of a slot to the task's table and plans, or rebuilds it."""
         engine = self.engines.get(slot)
-        holdings = held if self.store is None else list(durable_holdings(task, self.store, slot))
+        sources = held if self.store is None else list(durable_sources(task, self.store, slot))
         if engine is not None and _goes_on(engine, task):
-            taken = follow(engine, task, slot, holdings) if task.is_moving else {}
+            taken = follow(engine, task, slot, sources) if task.is_moving else {}
             if taken is not None:
                 return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
         self.engines[slot] = engine = make_engine(task, slot)
-        return Opening(taken=rebuild(engine, task, slot, holdings, self.shelf.read))
+        return Opening(taken=rebuild(engine, task, slot, sources, self.table_versions.read))
 
     def keep_slots(self, task: SlotTask) -> None:
         """Keeps the engines until the next batch; called after all slots have stepped."""
@@ -272,7 +269,7 @@ class _LocalBatch:
         self.answer: pa.Table
 
     def arrivals(self, batch: int) -> Arrivals:
-        return Arrivals(self._host.shelf.in_force(batch) if self._host.shelf.tables else {})
+        return Arrivals(self._host.table_versions.in_force(batch) if self._host.table_versions.tables else {})
 
     def run(self, task: SlotTask) -> SlotReports:
         """Runs all stages in all slots and delivers the results."""
@@ -375,14 +372,14 @@ class _LocalBatch:
         return derived
 
 
-def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
+def _held(host: LocalHost, task: SlotTask) -> list[RowSource]:
     """Returns the rows of all engines if groups move and no checkpoint has the rows."""
     is_changing = any(not _goes_on(engine, task) for engine in host.engines.values())
     if host.store is not None or not (task.is_moving or is_changing):
         return []
     tables = task.partitionings[-1:] or (task.partitioning,)
     exported = {slot: engine.export() for slot, engine in host.engines.items()}
-    return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
+    return [RowSource(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
 
 
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
@@ -394,9 +391,9 @@ def _some(rows: Rows, relations: Collection[str]) -> Rows:
     return {name: batch for name, batch in rows.items() if name in relations}
 
 
-def _refuse_missing_tables(shelf: TableVersions) -> None:
-    if shelf.lacking:
-        raise BatchError(f"table '{shelf.lacking[0]}' has no rows", hint="give its rows under 'tables'")
+def _refuse_missing_tables(versions: TableVersions) -> None:
+    if versions.lacking:
+        raise BatchError(f"table '{versions.lacking[0]}' has no rows", hint="give its rows under 'tables'")
 
 
 def _refuse_misfits(queries: QuerySet, rows: Mapping[str, pa.Table]) -> None:

@@ -44,9 +44,6 @@ def learn_from_rows(
 
     If the best plan without routes is an mjoin, relations that gain nothing from routes keep its probe orders.
     Existence probes are proposed only if the sample is dense enough (see `THICK`).
-
-    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders. Existence
-    probes are proposed only if the sample is dense enough (see `THICK`).
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
     return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)

@@ -29,7 +29,7 @@ from anabranch.lang.schema import Field
 MOST_TRIES = 5_000
 
 
-def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
+def placeholders_for(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
     """Returns a value of each column such that all tests pass; None if none is found."""
     names = {field.name for field in lacking}
     asked = [test for test in tests if any(column.name in names for column in columns(test))]

@@ -1,9 +1,9 @@
 """Brings the engine of a slot to the state before a step: rebuilds it from durable rows, or follows a change of the
 table.
 
-Rows come as *holdings*: the rows of one slot, and the tables since they were written. Usually a holding is a row file
+Rows come as *sources*: the rows of one slot, and the tables since they were written. Usually a source is a row file
 of the checkpoint; a host without a checkpoint reads its engines instead. `row_ownership` defines which rows of a
-holding count.
+source count.
 
 When the table changes, a running slot follows in place if it can. A receiver inserts the rows as already processed and
 fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006, Section 22.1). A
@@ -47,7 +47,7 @@ Rows = Mapping[str, RelationBatch]
 
 
 @dataclass(frozen=True)
-class Holding:
+class RowSource:
     """Rows of one slot, read on demand, and the tables since they were written."""
 
     slot: int
@@ -56,23 +56,25 @@ class Holding:
     """Reads the rows of some relations."""
 
 
-def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
+def durable_sources(task: SlotTask, store: Store, slot: int) -> Iterator[RowSource]:
     """Yields the row files that may hold rows of a slot; files of other slots only if the table has changed."""
     # The tables of that time determine which slots needed the rows of a file.
     layout = wire_layout(task.queries, *task.tables)
     for file in task.files:
         # The first stage has taken over the rows of other slots; they are in the slot's own file.
         if file.slot == slot or (task.is_moving and not task.stage):
-            yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
+            yield RowSource(
+                file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name)
+            )
     for stage in range(task.stage):
-        yield Holding(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
+        yield RowSource(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
 
 
 def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str]) -> Rows:
     return layout.split(store.read_rows(name), relations)
 
 
-def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
+def rebuild(engine: Engine, task: SlotTask, slot: int, sources: Iterable[RowSource], read: ReadTable) -> Rows:
     """Brings a new engine to the state before the task's batch; returns the rows that it took over from others.
 
     `read` returns the rows of versions of tables.
@@ -82,9 +84,9 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
         engine.load(table_rows(layout, task.partitioning, slot, task.versions, read), task.versions)
     own: dict[str, list[RelationBatch]] = {}
     taken: dict[str, list[RelationBatch]] = {}
-    for holding in holdings:
-        into = own if holding.slot == slot else taken
-        for name, batch in _chosen(task, slot, holding).items():
+    for source in sources:
+        into = own if source.slot == slot else taken
+        for name, batch in _chosen(task, slot, source).items():
             into.setdefault(name, []).append(batch)
     streams = [relation.name for relation in task.queries.graph.streamed]
     rows = {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams}
@@ -96,10 +98,10 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
     return {name: joined(batches) for name, batches in taken.items()}
 
 
-def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:
+def follow(engine: Engine, task: SlotTask, slot: int, sources: Iterable[RowSource]) -> Rows | None:
     """Adapts a running engine from the last table to the task's; returns None if the engine must be rebuilt.
 
-    Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
+    Returns the rows that the slot took over. `sources` are read only if the slot gains rows.
     """
     before, now = task.partitionings[-1], task.partitioning
     if task.queries.has_sides or task.versions:
@@ -115,9 +117,9 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
         return None
     taken: dict[str, list[RelationBatch]] = {}
     if gains:
-        for holding in holdings:
-            if holding.slot != slot:
-                for name, batch in _chosen(task, slot, holding).items():
+        for source in sources:
+            if source.slot != slot:
+                for name, batch in _chosen(task, slot, source).items():
                     taken.setdefault(name, []).append(batch)
     rows = {name: joined(batches) for name, batches in taken.items()}
     engine.own(owners(task, slot))
@@ -150,7 +152,7 @@ def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
 def _may_leave(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
     return (
         not task.queries.grouped
-        and engine.entrance is None
+        and engine.watermark_buffer is None
         and not engine.is_migrating
         and before.before.is_partition
         and task.partitioning.is_partition
@@ -174,22 +176,22 @@ def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
     return False
 
 
-def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
-    """Returns the live rows of a holding that a slot keeps, or takes over from another slot."""
-    now, is_own = task.partitioning, holding.slot == slot
+def _chosen(task: SlotTask, slot: int, source: RowSource) -> dict[str, RelationBatch]:
+    """Returns the live rows of a source that a slot keeps, or takes over from another slot."""
+    now, is_own = task.partitioning, source.slot == slot
     names = [
         relation.name
         for relation in task.queries.graph.streamed
-        if is_own or may_take(holding.tables, now, holding.slot, slot, relation.name)
+        if is_own or may_take(source.tables, now, source.slot, slot, relation.name)
     ]
     chosen = {}
-    for name, batch in holding.read(names).items() if names else ():
+    for name, batch in source.read(names).items() if names else ():
         if not len(batch):
             continue
         if is_own:
-            mine = kept_rows((*holding.tables, now), slot, name, batch)
+            mine = kept_rows((*source.tables, now), slot, name, batch)
         else:
-            mine = taken_rows(holding.tables, now, holding.slot, slot, name, batch)
+            mine = taken_rows(source.tables, now, source.slot, slot, name, batch)
         rows = batch if mine.all() else batch.take(np.flatnonzero(mine))
         alive = _alive(task, name, rows)
         if alive.any():

@@ -202,15 +202,15 @@ def open_round(work: Work, manifest: Manifest | None, store: Store | None, rules
     return opened
 
 
-def take_batch(course: Round, host: Host) -> Taken:
+def take_batch(batch_round: Round, host: Host) -> Taken:
     """Runs the next batch on a host."""
-    started, number = perf_counter(), course.batch
+    started, number = perf_counter(), batch_round.batch
     now = host.now()
-    course.wake(now)
+    batch_round.wake(now)
     host.announce(BEGIN, number)
     arrivals = host.arrivals(number)
     deciding = thread_time()
-    begun = course.begin(arrivals, now)
+    begun = batch_round.begin(arrivals, now)
     spent = thread_time() - deciding
     task, planned = begun.task, perf_counter()
     reports = host.run(task)
@@ -218,15 +218,15 @@ def take_batch(course: Round, host: Host) -> Taken:
     host.announce(WRITTEN, number)
     host.divert(task, reports)
     host.announce(DIVERTED, number)
-    manifest, before = course.end(begun, reports), course.manifest
+    manifest, before = batch_round.end(begun, reports), batch_round.manifest
     host.commit(manifest)
     host.announce(COMMITTED, number)
-    facts = course.advance(manifest, reports, host.now(), started)
+    facts = batch_round.advance(manifest, reports, host.now(), started)
     host.collect((manifest, before) if before else (manifest,))
     host.announce(COLLECTED, number)
     collected = perf_counter()
     facts, deciding = host.facts(facts), thread_time()
-    records = [*begun.refused, *course.steering.after(facts, reports)]
+    records = [*begun.refused, *batch_round.steering.after(facts, reports)]
     host.note(records)
     spent += thread_time() - deciding
     seconds = {"plan": planned - started, "step": written - planned, "commit": collected - written}

@@ -96,9 +96,6 @@ def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
 
     Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
     future rows. Columns that the query carries are always kept.
-
-    Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
-    future rows. Columns that the query carries are kept in any case.
     """
 
     def tells(relation: Relation, field: Field) -> bool:

@@ -163,7 +163,7 @@ class SlotTask:
 
 
 Found = TypeVar("Found")
-Told = TypeVar("Told")
+Returned = TypeVar("Returned")
 UNCHANGED = PlanChange()
 
 
@@ -213,9 +213,6 @@ def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
 
     Its tables must be those of the task, its states worth keeping, and each query must have the task's plan or be able
     to change to it.
-
-    Its tables must be the task's, its states worth keeping, and each query must have the task's plan or be able to
-    change to it.
     """
     plans = task.of_slot(slot)
     return (
@@ -229,8 +226,6 @@ def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]
     """Changes each query to the task's plan, or starts its migration; returns the changes.
 
     An engine that refuses a plan keeps its current plan.
-
-    An engine that refuses a plan keeps the one that it has.
     """
     changes: dict[str, PlanChange] = {}
     sharing: dict[str, SlotPlan] = {}
@@ -383,7 +378,7 @@ def _query_report(
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 
 
-def drain(step: Generator[Found, None, Told]) -> tuple[list[Found], Told]:
+def drain(step: Generator[Found, None, Returned]) -> tuple[list[Found], Returned]:
     """Collects the items that a step yields, and its report."""
     results = []
     while True:

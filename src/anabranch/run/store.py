@@ -395,8 +395,6 @@ class Store(Folder):
         """Returns the list of files that have been read, with the batch of each entry.
 
         A line truncated by a crash is left out; the manifest of its batch has the same files.
-
-        A line that a crash cut short is left out: the manifest of its batch has the same files.
         """
         path = f"{self.root}/{READ}"
         if self.files.get_file_info(path).type != pafs.FileType.File:

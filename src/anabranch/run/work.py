@@ -126,8 +126,6 @@ class Work:
         """Returns the work with the class columns that its first and its planned plans test.
 
         A host calls this once it knows the plans, because all rows of a run have the same columns.
-
-        Whoever runs it does this once it knows the plans: rows of a run travel with the same columns all the time.
         """
         switched = ((name, switch.plan) for name, rules in self.rules.items() for switch in rules.switches)
         queries = carrying(self.queries, [*self.plans.plans.items(), *switched])

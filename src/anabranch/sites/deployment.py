@@ -1,7 +1,7 @@
-"""A deployment from Python: start it, ask for changes, read its status.
+"""A deployment from Python: start it, request changes, read its status.
 
-The controller and local sites are processes of their own, as with `anabranch deploy`, so a program may end while the
-deployment continues, and another program may take it up by its root folder.
+The controller and local sites are separate processes, as with `anabranch deploy`. So a program may end while the
+deployment continues, and another program may control it by its root folder.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Deployment:
         self.stop()
 
     def add(self, queries: str | Path, *, dry_run: bool = False) -> str:
-        """Adds the queries of a file; returns what the controller says."""
+        """Adds the queries of a file; returns the controller's reply."""
         return ask(self._root, "add", file=str(Path(queries).resolve()), dry=dry_run)
 
     def remove(self, query: str, *, dry_run: bool = False) -> str:
@@ -76,7 +76,7 @@ class Deployment:
         return ask(self._root, "remove", query=query, dry=dry_run)
 
     def replan(self, *, without: Iterable[str] = (), dry_run: bool = False) -> str:
-        """Plans all queries again as measured, without some sites; deploys the plan if it pays."""
+        """Replans all queries by measured rates, without some sites; deploys the plan if it pays."""
         return ask(self._root, "replan", without=list(without), dry=dry_run)
 
     def network(self, file: str | Path) -> str:
@@ -84,7 +84,7 @@ class Deployment:
         return ask(self._root, "network", file=str(Path(file).resolve()))
 
     def stop(self) -> None:
-        """Stops all operators and the controller; another start with the same root continues."""
+        """Stops all operators and the controller; a new start with the same root continues."""
         if self._root.holder("controller") is not None:
             ask(self._root, "stop")
         if self._controller is not None:
@@ -92,7 +92,7 @@ class Deployment:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The value of `anabranch deploy status --json`."""
+        """Returns the value of `anabranch deploy status --json`."""
         return plain_status(self._root, self._orders)
 
     @property
@@ -101,12 +101,14 @@ class Deployment:
         return troubles(self._root, self._orders)
 
     def wait(self, until: Callable[[dict[str, Any]], object], seconds: float = 600.0) -> None:
-        """Waits until the status is as wanted; raises SiteError with the problems if it does not become so."""
+        """Waits until the status satisfies `until`; raises SiteError with the problems after the given time."""
         end = time.monotonic() + seconds
         while not until(self.status):
             if time.monotonic() > end:
                 found = "; ".join([*self.troubles, *self.status["waits"]]) or "no problem is known"
-                raise SiteError(f"the deployment is not as wanted after {seconds:g} seconds", detail=found)
+                raise SiteError(
+                    f"the deployment has not reached the expected status after {seconds:g} seconds", detail=found
+                )
             time.sleep(0.5)
 
     @property

@@ -30,7 +30,7 @@ GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delive
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One derived stream of an operator: its producer, and the part that is taken."""
+    """One derived stream of an operator: its producer, and the part of its rows that is read."""
 
     stream: str
     """The name of the stream in the operator's query."""
@@ -50,7 +50,7 @@ class OperatorSpec:
     query: Query
     inputs: tuple[InputSpec, ...] = ()
     serves: str = ""
-    """The stream of a gate, the query of a delivery."""
+    """The stream of a gate, or the query of a delivery."""
 
 
 @dataclass(frozen=True)

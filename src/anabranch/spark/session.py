@@ -149,7 +149,7 @@ def first_cause(error: Exception) -> str:
 
 
 def refuse_connect(spark: object) -> None:
-    """Refuses a Spark Connect session: it has no driver in this process, and a query needs the driver."""
+    """Refuses a Spark Connect session: it has no driver in this process, and a query runs in the driver."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise HostError(
             "the Spark session is one of Spark Connect",

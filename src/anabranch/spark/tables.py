@@ -43,7 +43,7 @@ class SparkTables:
 
     def __init__(self, queries: QuerySet, store: Store, sources: Mapping[str, TableSource]) -> None:
         self._graph = queries.graph
-        self._shelf = TableVersions(queries, store)
+        self._versions = TableVersions(queries, store)
         self._sources = {name: sources[name] for name in queries.graph.tables}
         self._read_at: dict[str, int] = {}
         self._versions: dict[str, object] = {}
@@ -52,11 +52,11 @@ class SparkTables:
 
     def small(self) -> frozenset[str]:
         """Returns the tables that every slot holds in full."""
-        return self._shelf.small()
+        return self._versions.small()
 
     def read(self, version: str) -> pa.Table:
         """Returns the rows of a version."""
-        return self._shelf.read(version)
+        return self._versions.read(version)
 
     def in_force(self, batch: int) -> dict[str, str]:
         """Returns the versions that a batch uses; reads tables again when due."""
@@ -64,14 +64,14 @@ class SparkTables:
             due = source.refresh is not None and _now() - self._read_at[name] >= source.refresh
             if due or (source.version is not None and source.version() != self._versions[name]):
                 self._read(name)
-        return self._shelf.in_force(batch)
+        return self._versions.in_force(batch)
 
     def _read(self, name: str) -> None:
         source = self._sources[name]
         self._read_at[name] = _now()
         if source.version is not None:
             self._versions[name] = source.version()
-        self._shelf.offer(name, self._rows(name, source))
+        self._versions.offer(name, self._rows(name, source))
 
     def _rows(self, name: str, source: TableSource) -> pa.Table:
         wanted = read_columns(self._graph, name)
@@ -82,7 +82,7 @@ class SparkTables:
             if changed := [column for column in wanted if found.get(column) != types[column]]:
                 raise CatalogError(
                     f"column '{changed[0]}' of table '{name}' is gone, or of another type than when it was registered",
-                    hint="keep the columns of a table, or start a new query",
+                    hint="keep the columns of the table, or start a new query",
                 )
             rows: pa.Table = frame.select(*(f"`{column}`" for column in wanted)).toArrow()
         return rows.cast(pa.schema([(column, types[column]) for column in wanted]))

@@ -57,7 +57,7 @@ from anabranch.run.interrupts import noted_signals
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE, is_verbose
-from anabranch.spec.asking import told
+from anabranch.spec.asking import change_lines
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 from anabranch.spec.sinks import check_sinks
@@ -241,7 +241,7 @@ def run_spec(
         ending = signals.enter_context(noting)
         handle = ready.start()
         if (change := ready.change) is not None:
-            for line in told(change.joined, ()):
+            for line in change_lines(change.joined, ()):
                 console.print(line, highlight=False, soft_wrap=True)
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
@@ -377,14 +377,15 @@ def explain_spec(arguments: argparse.Namespace) -> int:
             print(note, file=sys.stderr)
     every = explain.with_inputs(explained)
 
-    wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}
+    plan_options = {name: chosen.queries[name].plan_options if name in chosen.queries else AUTO for name in every}
     capacities = chosen.balance.capacities if chosen.balance is not None else None
     fill = partial(first_table, capacities=capacities)
 
     def choose_at(slots: int) -> dict[str, Choice]:
         batch, host = chosen.seconds_between_batches, on_spark(chosen.trigger.seconds, len(every))
         return {
-            name: decide(each.query, wishes[name], slots=slots, batch=batch, host=host) for name, each in every.items()
+            name: decide(each.query, plan_options[name], slots=slots, batch=batch, host=host)
+            for name, each in every.items()
         }
 
     @cache
@@ -395,7 +396,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
             return None
         refuse_capacities(capacities)
         whole = set_of({name: each.query for name, each in explained.items()})
-        return allocate(whole, chosen.slots, choose_at, wishes, chosen.together, lambda grid, _: fill(grid))
+        return allocate(whole, chosen.slots, choose_at, plan_options, chosen.together, lambda grid, _: fill(grid))
 
     @cache
     def chosen_slots() -> int:
@@ -424,7 +425,9 @@ def explain_spec(arguments: argparse.Namespace) -> int:
             return choices, None
         several = together({name: each.query for name, each in explained.items()})
         adapting = [name for name, query in chosen.queries.items() if adapts_as_a_whole(query.adapt)]
-        joint = decide_together(several, choices, wishes, chosen.together, adapting=adapting, slots=chosen_slots())
+        joint = decide_together(
+            several, choices, plan_options, chosen.together, adapting=adapting, slots=chosen_slots()
+        )
         return as_run(choices, joint), joint
 
     print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
@@ -499,7 +502,7 @@ def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spe
                     f"option '--{option}' is for one query, and the spec has several",
                     hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
                 )
-    chosen = chosen.each(partial(_with_wishes, arguments))
+    chosen = chosen.each(partial(_with_plan_options, arguments))
     if arguments.slots is not None:
         chosen = replace(chosen, slots=_slots(arguments.slots))
     spark = chosen.spark
@@ -526,13 +529,13 @@ def _slots(text: str) -> SlotRange:
     return SlotRange(int(least), int(most or least))
 
 
-def _with_wishes(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
-    wishes = query.wishes.with_limits(arguments.cpu, arguments.memory)
+def _with_plan_options(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
+    plan_options = query.plan_options.with_limits(arguments.cpu, arguments.memory)
     if arguments.plan is not None:
-        wishes = replace(wishes, plan=arguments.plan)
+        plan_options = replace(plan_options, plan=arguments.plan)
     if arguments.objective is not None:
-        wishes = wishes.with_objective(arguments.objective)
-    return replace(query, wishes=wishes)
+        plan_options = plan_options.with_objective(arguments.objective)
+    return replace(query, plan_options=plan_options)
 
 
 def _write(path: Path, text: str) -> None:

@@ -128,7 +128,7 @@ def test_whatever_happens_all_slots_end_on_one_of_the_two_plans(data: st.DataObj
             assert [(state.plan, state.leaving) for state in running] == [(plan, None)] * slots
             assert plan == (OLD if isinstance(instructions[0], GivenUp) else NEW)
         case _:
-            pytest.fail("\n".join(migration.story))
+            pytest.fail("\n".join(migration.events))
 
 
 def _perform(instructions: list[Instruction], running: list[_Slot], batches: int) -> None:

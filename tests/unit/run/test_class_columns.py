@@ -69,7 +69,7 @@ def test_rows_of_a_checkpoint_have_no_class_and_miss_nothing(
     kind: type[LocalHost], execution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     query, rng = regional_query(), np.random.default_rng(1)
     batches = [{name: rows.slice(0, 60) for name, rows in regional_batch(number, rng).items()} for number in range(6)]
     other = "mesh(h: a>b, b>a by (number <= 1500.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"
@@ -134,7 +134,7 @@ def test_a_column_is_a_class_until_another_query_carries_it_and_again_when_that_
     kind: type[LocalHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     query, rng, kept = regional_query(), np.random.default_rng(1), str(tmp_path / "kept")
     batches = [{name: rows.slice(0, 60) for name, rows in regional_batch(number, rng).items()} for number in range(4)]
     other = selecting("h.region AS region")

@@ -342,7 +342,7 @@ def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Mo
         said = waits(replace(orders, wanted=replace(orders.wanted, wiring=cut)), seen)
         reached = "to reach 1970-01-01T00:01:00.000Z (it is at 1970-01-01T00:00:05.000Z; it has no idle_timeout)"
         assert sorted(said) == [f"stream '{stream}' {reached}" for stream in "ab"]
-    with pytest.raises(SiteError, match="no controller is at work"):
+    with pytest.raises(SiteError, match="no controller is running"):
         ask(root, "remove", query="r")
 
 
@@ -553,7 +553,7 @@ def test_a_lost_site_that_keeps_its_links_is_not_replaced(tmp_path: Path) -> Non
             root.lease(f"site-{site}").take()
         with pytest.raises(SiteError, match="refused to replan") as refused:
             ask(root, "replan", wait=controller.step, without=[lost])
-        assert f"site '{lost}' does not answer and keeps its links itself" in refused.value.detail
+        assert f"site '{lost}' does not respond and keeps its links itself" in refused.value.detail
         assert controller.orders == before
         assert plain_status(root, before)["unreachable"], "no site serves its links yet"
 
@@ -562,7 +562,7 @@ def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monke
     root = Root(str(tmp_path / "root"))
     first, second = root.lease("controller"), root.lease("controller")
     first.take()
-    with pytest.raises(SiteError, match="'controller' is at work already"):
+    with pytest.raises(SiteError, match="'controller' is already running"):
         second.take()
     first.take()
     monkeypatch.setattr(root_module, "now", lambda: 1e12)
@@ -577,7 +577,7 @@ def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monke
 
 
 def test_without_a_controller_nothing_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match="no controller is at work"):
+    with pytest.raises(SiteError, match="no controller is running"):
         ask(Root(str(tmp_path)), "stop")
 
 
@@ -668,7 +668,7 @@ def test_a_site_that_does_not_answer_is_named_with_what_to_do(
     root.report("east", {"at": root_module.now() - 60, "stopped": False, "operators": {}})
     assert cli.main(["deploy", "status", "--root", root.location]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "site 'east' does not answer: start it with 'anabranch site east --root …'" in said
+    assert "site 'east' does not respond: start it with 'anabranch site east --root …'" in said
     assert "anabranch deploy replan --without east" in said
     assert "site 'west'" not in said
 
@@ -742,7 +742,7 @@ def test_status_names_all_that_is_wrong_and_exits_with_1(
     root.remove("leases/controller.json")
     code, said = status_of(root, capsys)
     assert code == 1
-    assert "no controller is at work" in said
+    assert "no controller is running" in said
     root.stop(controller.orders)
     assert status_of(root, capsys) == (0, "")
 
@@ -853,7 +853,7 @@ def test_an_operator_whose_link_was_full_says_so_and_the_rest_goes_on(tmp_path: 
         (["network", "gone.yaml"], "file 'gone.yaml' does not exist"),
         (["status"], "nothing is deployed in"),
         (["stop"], "nothing is deployed in"),
-        (["replan"], "no controller is at work in"),
+        (["replan"], "no controller is running in"),
         (["stop", "--dry-run"], "'deploy stop' has no dry run"),
     ],
 )

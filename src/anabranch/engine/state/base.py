@@ -67,9 +67,9 @@ class BaseState(Indexed):
         self._classes = {each.attribute: each.digest for each in declared.classes}
         columns |= {f"class.{digest}": ("|i1", 1) for digest in self._classes.values()}
         self.may_be_absent = False
-        """Whether combinations may lack a row of this relation, because of an outer join."""
+        """True if combinations may lack a row of this relation, because of an outer join."""
         self.leaves_early = False
-        """Whether bands allow rows to be dropped before their deadlines have passed the floors of all others."""
+        """True if bands allow rows to be dropped before their deadlines have passed the floors of all others."""
         self._types = {field.name: field.type for field in declared.schema}
         texts = {field.name: field.type for field in declared.schema if is_text(field.type)}
         self.texts = TextStore(arena, relation, texts) if texts else None
@@ -78,7 +78,7 @@ class BaseState(Indexed):
         self._flat = {field.name: field for field in declared.schema if field.name in {**self._fixed, **texts}}
         """The columns that numpy can hold, texts as bytes."""
         self._with_null: set[str] = set()
-        """Columns that have had a NULL; for the others, no validity is kept."""
+        """The columns that have had a NULL; for other columns, no validity is kept."""
         self._counts = Counts(declared) if isinstance(declared.window, CountWindow) else None
         self._counted: Counted | None = None
         """The counts of the rows to be appended next."""
@@ -228,7 +228,7 @@ class BaseState(Indexed):
         return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
 
     def keep(self, wanted: BoolArray) -> Kept:
-        """Keeps only some of the live rows, which must be linked; wants a flag for each of them."""
+        """Keeps only some of the live rows, which must be linked; `wanted` has a flag for each of them."""
         kept = Kept(self.ring.first, wanted)
         if not wanted.all():
             rows = kept.numbers

@@ -134,7 +134,7 @@ class Ring:
         self._arrays[column][rows & (self.capacity - 1)] = value
 
     def lower(self, column: str, rows: Int64Array, values: Int64Array) -> None:
-        """Lowers the values in a column of live rows, each given once, to the given ones where those are smaller."""
+        """Lowers values in a column of live rows to the given ones where these are smaller; each row is given once."""
         places, array = rows & (self.capacity - 1), self._arrays[column]
         array[places] = np.minimum(array[places], values)
 

@@ -80,7 +80,7 @@ class Waiting(IntermediateState):
         return numbers
 
     def met(self, numbers: Int64Array) -> BoolArray:
-        """Whether the combinations with those numbers have been matched."""
+        """Returns True for the numbers of combinations that have been matched."""
         if not len(numbers):
             return np.zeros(0, dtype=np.bool_)
         return self.ring.get(MET, numbers).astype(np.bool_)
@@ -97,7 +97,7 @@ class Waiting(IntermediateState):
             self._covers.append((numbers[some], first[some], last[some]))
 
     def find(self, relation: str, rows: Int64Array) -> tuple[Int64Array, BoolArray]:
-        """Returns the numbers of the combinations with these rows of a relation, and which of the rows wait at all.
+        """Returns the numbers of the combinations with these rows of a relation, and a mask of the rows that wait.
 
         Rows have arrived in order. After a restart, a row that has already continued may be matched again.
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PlanContext:
-    """The objects shared by the tracks of one query: base states, the arena of the tracks' states, the meter."""
+    """The context of the tracks of one query: base states, the arena of the tracks' states, the meter."""
 
     query: Query
     bases: Mapping[str, BaseState]
