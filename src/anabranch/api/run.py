@@ -321,7 +321,7 @@ class Run:
                 raise SpecError(
                     f"table '{name}' cannot be read again while the query runs",
                     detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join "
-                    "of streams; after a crash they would meet other rows of the table",
+                    "of streams; after a crash they would match other rows of the table",
                     hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
                     "outer joins of streams",
                 )

@@ -39,7 +39,7 @@ COMMANDS_BY_PACKAGE = {
         "anabranch.spec.branching",
         "run a changed query beside the old one on a copy of its state; compare them; take over or discard it",
     ),
-    "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
+    "checkpoint": ("anabranch.checkpoint.command", "inspect, verify or copy a checkpoint"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
     "deploy": ("anabranch.sites.command", "run queries over a network of sites"),

@@ -379,7 +379,7 @@ def change_rules(
     adapt: Settings | None = None,
     switches: tuple[Switch, ...] = (),
 ) -> ChangeRules:
-    """Returns the rules for changing the chosen plan while the query runs; an explicit plan is only the starting point."""
+    """Returns the rules for changing the chosen plan at run time; an explicit plan is only the starting point."""
     free = plan_options if plan_options.plan in ("auto", *KINDS) else replace(plan_options, plan="auto")
     criteria = Criteria(
         given=choice.statistics,

@@ -287,7 +287,7 @@ def test_a_running_query_takes_only_classes_that_travel() -> None:
     host.step(regional_batch(0, rng))
     with pytest.raises(UnknownAttribute, match="attribute 'region' is not a column of relation 'h'") as error:
         host.migrate(parse_mesh(MESH))
-    assert "start again" in str(error.value.hint)
+    assert "restart the query" in str(error.value.hint)
     carrying = LocalHost(query, parse_mesh(MESH))
     carrying.migrate(mjoin(query.graph.names))
     carrying.step(regional_batch(0, rng))
