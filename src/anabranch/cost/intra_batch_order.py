@@ -28,7 +28,7 @@ MOST_INPUTS = 5
 
 
 def depends_on_batch_order(model: ResourceModel) -> bool:
-    """Whether the intra-batch order matters: some window is short."""
+    """True if some window is short, so that the intra-batch order matters."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 

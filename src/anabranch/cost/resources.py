@@ -76,7 +76,7 @@ class ResourceModel:
     estimates: Estimates
     units: UnitCosts
     keyed: bool = True
-    """Whether a join looks up rows by key, or scans all of them."""
+    """True if a join looks up rows by key; False if it scans all of them."""
     batch: float = 0.0
     """Seconds between batches; 0 if rows are processed one by one."""
     shares: tuple[Share, ...] = ()

@@ -122,12 +122,12 @@ def training_set(
             raise UnknownAttribute(
                 f"attribute '{name}' is not a column of relation '{relation}'",
                 detail=f"it has {', '.join(table.column_names)}",
-                hint="name columns of the stream, or leave the attributes out to let them be chosen",
+                hint="name columns of the stream, or omit the attributes to use all suitable columns",
             )
         if not is_classifiable(table[name].type):
             raise PlanError(
                 f"attribute '{name}' is of type {table[name].type}, which a classifier cannot test",
-                hint="take numbers, booleans, dates, timestamps or text",
+                hint="use numbers, booleans, dates, timestamps or text",
             )
     ones = np.ones(table.num_rows) if weights is None else np.asarray(weights, dtype=np.float64)
     named = {*also, *(attributes or ())}

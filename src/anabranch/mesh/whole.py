@@ -150,7 +150,7 @@ class _Sample:
         return replace(found, ways=kept, single=kept.routes[0]) if prices[0] <= KEEPING * prices[1] else found
 
     def single(self) -> MeshProposal:
-        why = "even a route for each kind of rows would not pay"
+        why = "even a separate route for each class of rows would not pay"
         return one_route_only(self.rows, self.seen.matrix, self.needs, self.setting, why)
 
 

@@ -1,4 +1,4 @@
-"""The course of a migration over the slots of a query, without I/O: events in, instructions out.
+"""Controls a migration over the slots of a query, without I/O: events in, instructions out.
 
 A migration goes from the current plan through the plans of an itinerary to the last one. Every slot advances
 independently: it gets the next plan when it has completed the change to the previous one, so slots may run different
@@ -10,7 +10,7 @@ plans for a while. The host reports events and follows the instructions before t
 
 Invariant: every slot ends on the last plan or every slot ends on the first. A refusal or an abort reverses the
 migration: the current step is undone, and completed steps are changed back by moving state. A crash is not an event:
-slots restart with some plan of the itinerary, their next report shows which, and the course continues from there.
+slots restart with some plan of the itinerary, their next report shows which, and the migration continues from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.plan.mesh import Plan
 
 @dataclass(frozen=True)
 class Standing:
-    """The plan that a slot runs after a batch, and whether it is still migrating to it."""
+    """The plan of a slot after a batch, and whether the slot is still migrating to it."""
 
     plan: Plan
     is_migrating: bool = False
@@ -59,7 +59,7 @@ class ChangeRefused:
 
 @dataclass(frozen=True)
 class AbortAsked:
-    """The migration is no longer wanted."""
+    """A user or a gate cancels the migration."""
 
     reason: str
 
@@ -182,4 +182,4 @@ class Migration:
         self.events.append(line)
 
     def _broken(self, what: str) -> InvariantBroken:
-        return InvariantBroken(f"a migration met what cannot be: {what}", detail="\n".join(self.events))
+        return InvariantBroken(f"a migration reached an impossible state: {what}", detail="\n".join(self.events))

@@ -53,7 +53,7 @@ class Choice:
     statistics: StatisticsView = NOTHING_KNOWN
     """The known statistics at the time of the choice; the model has assumed the rest."""
     is_sampled: bool = False
-    """Whether samples of the sources were requested, so that remaining assumptions cannot be sampled."""
+    """True if the sources were sampled, so that sampling cannot replace the remaining assumptions."""
 
     @property
     def estimates(self) -> Estimates:

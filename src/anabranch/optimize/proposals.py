@@ -139,7 +139,7 @@ class Infeasible:
     cost: Resources
     considered: tuple[Candidate, ...] = ()
     is_proven: bool = False
-    """Whether it is proven that no plan keeps the bound: the optimizer searched every plan."""
+    """True if it is proven that no plan keeps the bound, because the optimizer searched every plan."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class MeshOffer:
     """A mesh beside the priced plans: explicit, learnt from a sample, or yet to be learnt."""
 
     reason: str
-    """Why the mesh is taken or not."""
+    """The reason for using the mesh or not."""
     is_taken: bool = False
     mesh: Mesh | None = None
     """None if the mesh is yet to be learnt, or if learning could not pay."""

@@ -72,7 +72,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["32"],
         metavar="N",
-        help="sites a cluster may have; several sizes; or 'auto', by the planner's guideline",
+        help="the maximum sites of a cluster; several sizes; or 'auto' for the planner's guideline",
     )
 
 
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     if arguments.picture is not None and arguments.picture.suffix.lower() not in PICTURES:
         raise SpecError(
-            f"option '--picture' is '{arguments.picture}'", hint=f"let it end with one of {', '.join(PICTURES)}"
+            f"option '--picture' is '{arguments.picture}'", hint=f"use one of the suffixes {', '.join(PICTURES)}"
         )
     network = load_network(arguments.network)
     queries = load_queries(arguments.queries, network)

@@ -67,10 +67,10 @@ class Topology:
             raise TopologyError("the network has no site", hint="list at least one under 'sites'")
         if len(self.positions) != len(self.sites):
             twice = next(s.name for i, s in enumerate(self.sites) if self.positions[s.name] != i)
-            raise TopologyError(f"site '{twice}' is listed twice", hint="give each site a name of its own")
+            raise TopologyError(f"site '{twice}' is listed twice", hint="give each site a different name")
         for site in self.sites:
             if not (site.cpu >= 0 and site.memory >= 0):
-                raise TopologyError(f"site '{site.name}' has a negative capacity", hint="leave it out for no limit")
+                raise TopologyError(f"site '{site.name}' has a negative capacity", hint="omit it for no limit")
         for link in self.links:
             for end in (link.left, link.right):
                 if end not in self.positions:

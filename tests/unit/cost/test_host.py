@@ -170,7 +170,7 @@ def test_an_explanation_shows_plan_spark_and_sum_of_a_slot() -> None:
     text = explanation(choice)
     slot = choice.budget.of_slot(choice.answer.cost)
     assert f"in each slot {slot.cpu:.4g} cores: {choice.answer.cost.cpu / 2:.4g} for the plan" in text
-    assert "for a trigger every 1 s (as the trigger says)" in text
+    assert "for a trigger every 1 s (by the trigger)" in text
     assert "slot cpu" in text
     assert "slot cpu" not in explanation(decide(QUERY, PlanOptions(given=GIVEN, cpu=0.8)))
     assert "assumed; a trigger sets it" in explanation(decide(QUERY, PlanOptions(given=GIVEN), host=Host(SPARK)))
