@@ -106,7 +106,7 @@ def _placed(
     if not any(condition in seen for condition in free):
         return FilterPlaces(tuple(late), (_NO_SAMPLE,))
     slots = cores if settings.slots is None else settings.slots.most
-    early = float(_readers(members, settings, slots))
+    early = float(_readers(members, slots))
     bytes: dict[str, dict[str, float]] = {}
     for _, sample in samples.values():
         for name, columns in bytes_of_columns(sample.rows).items():
@@ -146,7 +146,7 @@ def _conditions(compiled: CompiledQuery) -> set[str]:
     return {*compiled.query.late_filters, *(str(part) for each in filters for part in conjuncts(each))}
 
 
-def _readers(members: Mapping[str, Member], settings: RunSettings, slots: int) -> int:
+def _readers(members: Mapping[str, Member], slots: int) -> int:
     """Returns how many tasks check each row: one reader, or all slots if they read all files themselves."""
     queries = set_of({name: member.compiled.query for name, member in members.items()})
     streams = {name: each for member in members.values() for name, each in member.compiled.streams.items()}

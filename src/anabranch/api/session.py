@@ -118,11 +118,7 @@ class Session:
                 kind = "stream" if known.query is None else "query"
                 raise CatalogError(f"a {kind} is named '{known.name}' already", hint="give the query another name")
             if any(given is not None for given in (event_time, watermark, idle_timeout, sample, max_ahead)):
-                raise CatalogError(
-                    f"query '{name}' is a query and is registered with settings of a stream",
-                    detail="its event time, watermark and rows follow from the streams that it reads",
-                    hint=f"write register('{name}', query)",
-                )
+                raise _settings_of_a_stream(name)
             self.catalog.register(declared_results(name, frame.compiled.query))
             return
         if known is not None and known.query is not None:
@@ -146,21 +142,14 @@ class Session:
         lead = None if max_ahead is None else argument(f"'max_ahead' of stream '{name}'", max_ahead, CatalogError)
         if idle_timeout is not None:
             argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
-        if isinstance(sample, spark_host.DataFrame):
-            if sample.isStreaming:
-                raise CatalogError(
-                    f"the sample of stream '{name}' is a streaming DataFrame", hint="read it with spark.read"
-                )
-            sample = partial(FrameSample, sample)
-        elif sample is not None and not callable(sample):
-            raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
+        sampling = _sampling(name, sample)
         self.catalog.register(declaration)
         self._tables.pop(name.lower(), None)
         self._streams[name.lower()] = RegisteredStream(
             declaration,
             frame,
             idle_timeout,
-            sample,
+            sampling,
             max_ahead=None if lead is None else lead.duration(),
             has_watermark=disorder is not None,
         )
@@ -389,6 +378,28 @@ class Session:
             When queries cannot share their rows; names the reason and the remedy.
         """
         return Together(self, queries)
+
+
+def _settings_of_a_stream(name: str) -> CatalogError:
+    return CatalogError(
+        f"query '{name}' is registered with settings of a stream",
+        detail="its event time, watermark and rows follow from the streams that it reads",
+        hint=f"write register('{name}', query)",
+    )
+
+
+def _sampling(
+    name: str, sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None
+) -> Callable[[], StreamSample | None] | None:
+    """Returns the function that samples a stream; None without a sample."""
+    hint = "read it with spark.read"
+    if isinstance(sample, spark_host.DataFrame):
+        if sample.isStreaming:
+            raise CatalogError(f"the sample of stream '{name}' is a streaming DataFrame", hint=hint)
+        return partial(FrameSample, sample)
+    if sample is not None and not callable(sample):
+        raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint=hint)
+    return sample
 
 
 def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: str | None) -> int | None:

@@ -76,10 +76,6 @@ class Route:
     def operators(self) -> tuple[str, ...]:
         return tuple(operator for step in self.steps for operator in step)
 
-    @property
-    def is_certain(self) -> bool:
-        return all(len(step) == 1 for step in self.steps)
-
     def __str__(self) -> str:
         return ">".join("|".join(step) for step in self.steps) or "-"
 

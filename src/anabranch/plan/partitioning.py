@@ -335,11 +335,6 @@ class Partitioning:
         """Returns the slots over which a heavy key is split."""
         return tuple(sorted(set(self.table[self.region(number) : self.region(number + 1)])))
 
-    @property
-    def without_heavy(self) -> Partitioning:
-        """Returns the grid without heavy keys and moves."""
-        return replace(self.settled, table=self.table[: self.region(0)], heavy=())
-
     def to_json(self) -> dict[str, Any]:
         return {
             "dimensions": [

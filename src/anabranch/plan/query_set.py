@@ -178,10 +178,6 @@ class QuerySet:
             return late_filters(self.member(ALONE).query.whole)
         return tuple(f"{each.name}: {text}" for each in self.members for text in late_filters(each.query.whole))
 
-    def has_terms(self, relation: str) -> bool:
-        """True if some query drops rows of the relation that others keep."""
-        return any(terms.relation == relation for member in self.members for terms in member.terms)
-
 
 @dataclass(frozen=True)
 class Plans:

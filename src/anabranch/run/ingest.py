@@ -133,7 +133,7 @@ class Ingest:
         if len(outside) and self.diverted is not None:
             diverted = _diverted(relation, values, seen, self.diverted, bounds)
         batch = _where(batch, inside)
-        batch, shed = self._kept(name, batch)
+        batch, shed = self._kept(batch)
         for code, known in self.keys.get(name, {}).items():
             batch = _where(batch, np.isin(batch.codes[code], known))
         return Arrived(
@@ -148,7 +148,7 @@ class Ingest:
             diverted,
         )
 
-    def _kept(self, name: str, batch: RelationBatch) -> tuple[RelationBatch, int]:
+    def _kept(self, batch: RelationBatch) -> tuple[RelationBatch, int]:
         """Returns the rows of keys that are not shed, and the number of shed rows."""
         if self.task.kept >= 1:
             return batch, 0

@@ -215,10 +215,7 @@ def run_spec(
         console = Console(quiet=True)
     # SIGTERM from a service manager ends a query like Ctrl-C; before the query runs, both end the command.
     signal.signal(signal.SIGTERM, _interrupt)
-    # Py4J logs the traceback of an interrupt to the root logger.
-    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    # Py4J also logs errors inside a batch; the error that ends the query already reports them.
-    logging.getLogger("py4j").propagate = False
+    _silence_py4j()
     with _lineage(arguments.lineage), ExitStack() as signals, prepared(chosen, console) as ready:
         begin(ready, console)
         with console.status(_SAMPLING):
@@ -258,7 +255,7 @@ def run_spec(
             for line in said:
                 console.print(line, highlight=False, soft_wrap=True)
             if handle.has_answered and not ending.is_set():
-                console.print("all results until then are delivered; the branch goes on", soft_wrap=True)
+                console.print("all results until then are delivered; the branch continues", soft_wrap=True)
                 ending.set()
             return ending.is_set()
 
@@ -277,18 +274,34 @@ def run_spec(
             with quiet():
                 seen = advance(seen, handle.progressAfter(seen.batch))
                 end(handle)
-            sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
-            places = [str(sink.path or sink.format) for sink in sinks]
-            for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
-                if words:
-                    console.print(words, highlight=False, soft_wrap=True)
+            _summarize(seen, changes.spec, console)
             if arguments.report is not None:
                 with quiet():
-                    report = handle.report()
-                    if (measured := ready.measured(handle)) is not None:
-                        report["statistics"] = measured
-                    _write(arguments.report, json.dumps(report, indent=2) + "\n")
+                    _write_report(arguments.report, ready, handle)
     return 0
+
+
+def _silence_py4j() -> None:
+    # Py4J logs the traceback of an interrupt to the root logger.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    # Py4J also logs errors inside a batch; the error that ends the query already reports them.
+    logging.getLogger("py4j").propagate = False
+
+
+def _summarize(seen: View, running: Spec, console: Console) -> None:
+    """Prints the totals of a run, and a notice of late rows."""
+    sinks = [each.sink for each in running.queries.values() if each.sink is not None]
+    places = [str(sink.path or sink.format) for sink in sinks]
+    for words in (summary(seen, places), late_notice(seen, kept=running.late is not None)):
+        if words:
+            console.print(words, highlight=False, soft_wrap=True)
+
+
+def _write_report(path: Path, ready: Run, handle: QueryHandle) -> None:
+    report = handle.report()
+    if (measured := ready.measured(handle)) is not None:
+        report["statistics"] = measured
+    _write(path, json.dumps(report, indent=2) + "\n")
 
 
 def _refuse_foreign_checkpoint(chosen: Spec) -> None:

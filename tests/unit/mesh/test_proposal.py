@@ -123,7 +123,7 @@ def test_orders_that_cost_nearly_the_same_are_left_open() -> None:
     table, matrix = stocks(600, seed=7)
     found = propose(table, matrix, tolerance=0.05)
     assert found.is_mesh
-    assert not all(route.is_certain for route in found.ways.routes)
+    assert any(len(step) > 1 for route in found.ways.routes for step in route.steps)
 
 
 def test_dear_tests_are_not_worth_a_mesh() -> None:
