@@ -28,7 +28,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch
-from anabranch.adapt.stages import MoveStrategy
+from anabranch.adapt.course import MoveStrategy
 from anabranch.api import ContinuousQuery, Session
 from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration

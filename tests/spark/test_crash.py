@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.adapt.stages import MoveStrategy
+from anabranch.adapt.course import MoveStrategy
 from anabranch.api import QueryHandle
 from anabranch.run.hot import hot_folder
 from anabranch.testing.oracle import describe_difference

@@ -44,9 +44,12 @@ class Together(RunBuilder):
         # Fails now, not at the start, if the queries cannot run together.
         Run(session, unplaced(self._members), self._run)
 
-    def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
-        """Limits the cores and bytes of a slot for all queries together; plans are chosen accordingly."""
-        self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory))
+    def limits(self, cpu: float | None = None, memory: float | str | None = None, *, auto: bool | None = None) -> Self:
+        """Limits the cores and bytes of a slot for all queries together; plans are chosen accordingly.
+
+        With `auto`, the resources of a slot's executor are limits too.
+        """
+        self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory, auto))
         return self
 
     def share(self, share: str = "auto") -> Self:

@@ -77,14 +77,20 @@ class ContinuousQueryWriter(RunBuilder):
         return self._set(plan_options=replace(self._settings.plan_options, plan=str(choice)))
 
     def limits(
-        self, *, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+        self,
+        *,
+        cpu: float | None = None,
+        memory: float | str | None = None,
+        latency: str | None = None,
+        auto: bool | None = None,
     ) -> ContinuousQueryWriter:
         """Limits the resources of a slot; plans beyond the limits never run.
 
         `cpu` is in cores, `memory` in bytes (a number, or a text such as `500 MB`). `latency` is the predicted time
-        from the arrival of a row to its results, such as `5 seconds`.
+        from the arrival of a row to its results, such as `5 seconds`. With `auto`, the
+        resources of a slot's executor, which Spark reports at the start, are limits too.
         """
-        return self._set(plan_options=self._settings.plan_options.with_limits(cpu, memory, latency))
+        return self._set(plan_options=self._settings.plan_options.with_limits(cpu, memory, latency, auto))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
         """Sets the optimization objective: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""

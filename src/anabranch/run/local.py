@@ -9,7 +9,6 @@ process.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -114,9 +113,8 @@ class LocalHost(Controls):
             self.store.open(work.queries, work.execution)
         work, manifest = recovered(work, self.store)
         self.queries = work.queries
-        none = dict.fromkeys(self.queries.streams, 0)
-        self.late, self.ahead, self.shed, self.undated = Counter(none), Counter(none), Counter(none), Counter(none)
-        """Rows that have been late, too far in the future, shed, and without an event time, by stream."""
+        self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.ahead, self.shed, self.undated = dict(self.late), dict(self.late), dict(self.late)
         self.table_versions = TableVersions(self.queries, self.store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
@@ -158,10 +156,10 @@ class LocalHost(Controls):
         _refuse_misfits(self.queries, rows)
         batch = _LocalBatch(self, rows, ticks, deliver)
         taken = take_batch(self.round, batch)
-        self.late.update(late_by_stream(self.queries, taken.reports))
-        self.ahead.update(ahead_by_stream(self.queries, taken.reports))
-        self.shed.update(shed_by_stream(self.queries, taken.reports))
-        self.undated.update(undated_by_stream(self.queries, taken.reports))
+        _add(self.late, late_by_stream(self.queries, taken.reports))
+        _add(self.ahead, ahead_by_stream(self.queries, taken.reports))
+        _add(self.shed, shed_by_stream(self.queries, taken.reports))
+        _add(self.undated, undated_by_stream(self.queries, taken.reports))
         self.task, self.reports = taken.task, taken.reports
         self.statistics = merged_statistics(taken.reports.values())
         self.seconds_adapting += taken.deciding
@@ -385,6 +383,11 @@ def _held(host: LocalHost, task: SlotTask) -> list[RowSource]:
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
     """Returns True if an engine has the task's tables and its states are worth keeping."""
     return engine.versions == task.versions and not engine.is_wasteful
+
+
+def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for stream, count in counts.items():
+        totals[stream] += count
 
 
 def _some(rows: Rows, relations: Collection[str]) -> Rows:

@@ -46,7 +46,8 @@ class SparkTables:
         self._versions = TableVersions(queries, store)
         self._sources = {name: sources[name] for name in queries.graph.tables}
         self._read_at: dict[str, int] = {}
-        self._versions: dict[str, object] = {}
+        self._observed: dict[str, object] = {}
+        """The last value of each source's `version`, by table."""
         for name in self._sources:
             self._read(name)
 
@@ -62,7 +63,7 @@ class SparkTables:
         """Returns the versions that a batch uses; reads tables again when due."""
         for name, source in self._sources.items():
             due = source.refresh is not None and _now() - self._read_at[name] >= source.refresh
-            if due or (source.version is not None and source.version() != self._versions[name]):
+            if due or (source.version is not None and source.version() != self._observed[name]):
                 self._read(name)
         return self._versions.in_force(batch)
 
@@ -70,7 +71,7 @@ class SparkTables:
         source = self._sources[name]
         self._read_at[name] = _now()
         if source.version is not None:
-            self._versions[name] = source.version()
+            self._observed[name] = source.version()
         self._versions.offer(name, self._rows(name, source))
 
     def _rows(self, name: str, source: TableSource) -> pa.Table:
