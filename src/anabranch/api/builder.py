@@ -20,7 +20,7 @@ from anabranch.settings.entries import argument
 from anabranch.spark.running import Listener
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
-"""In lower case: Spark's option names are case-insensitive."""
+"""Option names in lower case, because Spark's are case-insensitive."""
 
 
 class RunBuilder(ABC):

@@ -16,7 +16,7 @@ from anabranch.plan.query import Query
 from anabranch.planning.choosing import Learn
 from anabranch.planning.explain import Explanation
 from anabranch.run.meshing import learn_from_rows
-from anabranch.run.sample import Sample, telling
+from anabranch.run.sample import Sample, with_attributes
 from anabranch.run.stream_sample import StreamSample, sample_streams
 from anabranch.spark import session as spark_host
 from anabranch.spark.tables import TableSource
@@ -56,7 +56,7 @@ class CompiledQuery:
             self.streams |= below.streams
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self.places = FilterPlaces()
-        """Where costly filters run and why, if they were placed by cost."""
+        """The places of costly filters and the reasons, if filters were placed by cost."""
         self._sample: Sample | None = None
 
     @property
@@ -81,7 +81,7 @@ class CompiledQuery:
             key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
             if key not in known:
                 rows = self.sample.wide
-                known[key] = learn_from_rows(telling(self.query, rows), rows, held, rival, kin=self.sample.kin)
+                known[key] = learn_from_rows(with_attributes(self.query, rows), rows, held, rival, kin=self.sample.kin)
             return known[key]
 
         return learn

@@ -21,7 +21,7 @@ class Member:
     compiled: CompiledQuery
     settings: QuerySettings
     is_silent: bool = False
-    """Whether only other queries read its results."""
+    """True if only other queries read its results."""
 
     def needs_sample(self, slots: int) -> bool:
         """Returns True when a sample can change the choice of the plan or of the grid."""

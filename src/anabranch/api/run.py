@@ -471,9 +471,8 @@ def _within_executors(
     spark: spark_host.SparkSession, members: Mapping[str, Member], settings: RunSettings
 ) -> tuple[Mapping[str, Member], RunSettings]:
     """Returns the queries and settings of a run with the limits of the executors where `limits` is auto."""
-    if not (
-        settings.together.of_executors or any(each.settings.plan_options.of_executors for each in members.values())
-    ):
+    options = (settings.together, *(each.settings.plan_options for each in members.values()))
+    if not any(each.of_executors for each in options):
         return members, settings
     slot = slot_limits(spark)
     found = {}

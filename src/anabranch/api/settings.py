@@ -69,7 +69,7 @@ class RunSettings:
     """The location of Spark's part of the checkpoint; None for the same location."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
-    """How partition groups move; None for manual, or automatic when slots are elastic."""
+    """The balancing of partition groups; None for manual, or automatic when slots are elastic."""
     moves: tuple[Scheduled | SplitRequest, ...] = ()
     """Moves of partition groups scheduled at given batches."""
     late: LateSettings | None = None

@@ -84,7 +84,7 @@ class ResourceModel:
     deferred: tuple[tuple[int, int], ...] = ()
     """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
     partitioning: Partitioning | None = None
-    """How rows are spread over slots; None if every row has one slot."""
+    """The distribution of rows over slots; None if every row has one slot."""
     beside: Resources = NOTHING
     """The resources of the query outside its plan: its outer joins."""
     age: float = inf

@@ -73,7 +73,7 @@ class CarriedColumn(NamedTuple):
     """The relations of the merged input."""
     part: str
     is_validity: bool = False
-    """Whether the column marks where the part is not NULL."""
+    """True if the column marks where the part is not NULL."""
 
     def __str__(self) -> str:
         return f"{'+'.join(sorted(self.merged))}.{self.part}{'.valid' if self.is_validity else ''}"
@@ -92,7 +92,7 @@ class Combinations:
     carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
     """Weights and aggregate parts of merged rows, laid out by `operators.pregroup`; empty if nothing was merged."""
     read: Callable[[Column], pa.Array] | None = None
-    """Reads columns of finished combinations from columns read earlier; there are no row numbers then."""
+    """Reads columns of finished combinations from columns read earlier, which replace row numbers."""
 
     def __len__(self) -> int:
         return len(self.newest)

@@ -138,7 +138,7 @@ class QueryEngine:
 
     @property
     def is_rebuilt_from_combinations(self) -> bool:
-        """Whether states behind the plan are refilled by the combinations of restored rows."""
+        """True if states behind the plan are refilled by the combinations of restored rows."""
         return self.groups is not None or self.sides is not None
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:

@@ -170,7 +170,7 @@ class Migration:
     def _send(self, slot: int, to: int) -> Run:
         self._targets[slot] = to
         strategy: str = self.strategy if to else "moving-state"
-        self._note(f"slot {slot} is to run {self.plans[to]} by {strategy}")
+        self._note(f"slot {slot} must run {self.plans[to]} by {strategy}")
         return Run(slot, self.plans[to], strategy)
 
     def _end(self, instruction: Completed | GivenUp) -> Completed | GivenUp:

@@ -34,7 +34,7 @@ ORIGIN = "jtree-finder"
 
 
 class Effort(NamedTuple):
-    """How far a search of probe orders goes beyond the cheapest orders of each join."""
+    """The limits of a search of probe orders beyond the cheapest orders of each join."""
 
     interpreted: int
     """The maximum number of lookups to compare as plain Python."""

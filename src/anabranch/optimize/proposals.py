@@ -19,7 +19,7 @@ from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
-"""Whether a plan was chosen, was beaten by another, exceeds the budget, or violates a hint."""
+"""The outcome of a plan: chosen, beaten by another, over the budget, or in violation of a hint."""
 Bound: TypeAlias = Literal["cpu", "memory", "latency", "cpu and memory together", "hints"]
 """The limit that no plan keeps; "hints" if the hints reject every plan that an optimizer found."""
 

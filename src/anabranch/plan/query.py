@@ -97,7 +97,7 @@ class Query:
 
     @cached_property
     def pairwise(self) -> PairwiseWindows:
-        """How far apart in event time the rows of one result can be; for a query with sides, the rows of its core."""
+        """The bounds between the event times of rows of one result; for a query with sides, of its core."""
         return pairwise_windows(self.graph)
 
     @property

@@ -265,7 +265,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
                 raise BundleError(
                     f"{titled(name)} has a {kind}, of '{each.name}', and runs alone",
                     detail="its results follow the watermark of its own streams",
-                    hint="start it on its own, over streams, and let no other query read it",
+                    hint="start it on its own, over streams, without other queries that read it",
                 )
     for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
         raise BundleError(
@@ -310,7 +310,7 @@ def _refuse_late_counts(queries: QuerySet, member: Member) -> None:
         if relation.window.is_counted and early:
             raise BundleError(
                 f"{titled(member.name)} counts rows of '{relation.name}', which are results, beside '{early[0]}'",
-                detail=f"rows of '{early[0]}' come first in each batch, and would meet rows that later ones push out",
+                detail=f"rows of '{early[0]}' come first in each batch, and would match rows that later rows push out",
                 hint="give the results a window in time, or write them to a topic or folder and read that as a stream",
             )
 
@@ -410,7 +410,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
             if is_shorter or (rest and side.kind is SideKind.FULL):
                 raise BundleError(
                     f"{titled(name)} joins '{own.name}' by an outer, semi or anti join",
-                    detail="other queries ask for other rows of it, with another window or another filter",
+                    detail="other queries read it with another window or another filter",
                     hint=f"give '{own.name}' another alias in this query",
                 )
             found[own.name] = rest

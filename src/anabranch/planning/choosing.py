@@ -58,7 +58,7 @@ DEFAULT_GATE = Gate()
 MOST_PLANS = 40
 """The maximum number of plans per query that the joint choice of a set considers."""
 MOST_RIVALS = 8
-"""The number of plans that the record of a first plan lists beside it."""
+"""The number of alternative plans in the record of a first plan."""
 DEFAULT_BATCH = 1.0
 """Seconds between batches if the trigger has no interval."""
 
@@ -77,7 +77,7 @@ class PlanOptions:
     latency: float = math.inf
     """Maximum seconds from the arrival of a row to its results."""
     of_executors: bool = False
-    """Whether a slot may use no more CPU and memory than its executor has for it."""
+    """True if the CPU and memory that the executor has for a slot are limits of the slot."""
     objective: Objective = field(default_factory=Objective)
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class PlanOptions:
         )
 
     def within(self, cpu: float, memory: float) -> PlanOptions:
-        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+        """Returns the options with these resources of a slot's executor as limits, if requested."""
         return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def with_objective(self, text: str) -> PlanOptions:
@@ -243,7 +243,7 @@ class SetPlanOptions:
     memory: float = math.inf
     """Maximum bytes per slot for all queries together."""
     of_executors: bool = False
-    """Whether all queries together may use no more CPU and memory of a slot than its executor has for it."""
+    """True if the CPU and memory that the executor has for a slot are limits of all queries together."""
 
     def with_limits(
         self, cpu: float | None = None, memory: float | str | None = None, auto: bool | None = None
@@ -253,7 +253,7 @@ class SetPlanOptions:
         return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), of_executors=executors)
 
     def within(self, cpu: float, memory: float) -> SetPlanOptions:
-        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+        """Returns the options with these resources of a slot's executor as limits, if requested."""
         return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def may_share(self, is_adapting: bool) -> bool:

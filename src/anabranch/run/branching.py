@@ -1,13 +1,13 @@
-"""A branch: changed queries run beside those of a checkpoint, on a copy of its state, and take over at an event time.
+"""A branch: changed queries run in parallel with those of a checkpoint, on a copy of its state, and later replace them.
 
-The copy becomes the checkpoint of a set that has each changed query twice: as it was, under another name, and as it is
-wanted (`run/changing`). All queries of the branch answer from one event time on, so their results can be compared. To
-take over, the run of the original answers `until` an event time that neither run has seen yet, and ends when it can
-have no older result; the branch drops the old queries and answers from that time on.
+The copy becomes the checkpoint of a set that has each changed query twice: its old version under another name, and its
+new version (`run/changing`). All queries of the branch answer from one event time on, so their results can be compared.
+For a take-over, the original run answers `until` an event time that neither run has seen yet, and ends when it can have
+no older result; the branch drops the old queries and answers from that time on.
 
 Invariant: the original and the branch together give each result once: older ones are those of the original, the others
-those of the branch. The time is fixed in the original first; a take-over that is interrupted is finished by the same
-command, and until then the branch takes no batch. Limit: the sources must be able to deliver rows to both runs.
+those of the branch. The time is fixed in the original first; the same command resumes an interrupted take-over, and
+until then the branch runs no batch. Limit: the sources must be able to deliver rows to both runs.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class SetChange:
     """The queries that were added, with the event time from which they answer, and the queries that were removed."""
 
     joined: Mapping[str, int | None] = field(default_factory=dict)
-    """In microseconds; None if no row had arrived, so that the answer is complete."""
+    """The event time in microseconds; None if no row had arrived, so that the answer is complete."""
     left: tuple[str, ...] = ()
 
 

@@ -93,7 +93,7 @@ class Clocks:
         return Clocks(clocks)
 
     def resumed(self, now: int) -> Clocks:
-        """Returns the clocks of a restarted query: the idle timeout of every stream starts anew."""
+        """Returns the clocks of a restarted query, with new idle timeouts for all streams."""
         return Clocks({name: replace(clock, heard=now) for name, clock in self.streams.items()})
 
     def to_json(self) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class LocalHost(Controls):
         if self.is_broken:
             raise HostError(
                 "the query has ended: a batch failed half-way",
-                hint="start it again; with a checkpoint it goes on after the last committed batch",
+                hint="start it again; with a checkpoint it continues after the last committed batch",
             )
         _refuse_misfits(self.queries, rows)
         batch = _LocalBatch(self, rows, ticks, deliver)
@@ -276,7 +276,7 @@ class _LocalBatch:
         task, arrived = informed(task, found.intake), in_order(self._queries, self._layout, found.rows)
         self._diverted = found.diverted
         if host.manifest is None and task.partitioning != host.task.partitioning:
-            # Before the first batch there are no rows to move; new engines own the right share of the results.
+            # Before the first batch there are no rows to move; each new engine gets its share of the results.
             host.engines.clear()
         # Before any slot steps: without a checkpoint, slots take rows from each other's engines.
         held = _held(host, task)

@@ -76,7 +76,7 @@ class QueryProgress:
     """One query in one batch."""
 
     plans: tuple[Plan, ...]
-    """After the batch, by slot."""
+    """The state after the batch, by slot."""
     migrating: tuple[int, ...]
     """The slots whose plan was still changing after the batch."""
     statistics: StepStatistics
@@ -137,7 +137,7 @@ class BatchProgress:
     partitioning: Partitioning
     """The grid of partition groups, and the slot of each."""
     sent: Mapping[str, float]
-    """By relation, rows sent to slots over rows read."""
+    """The ratio of rows sent to slots to rows read, by relation."""
     heavy: tuple[str, ...] = ()
     """The names of heavy keys, in the order of the table."""
     statistics: StepStatistics

@@ -96,11 +96,11 @@ class SlotTask:
 
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
-    """For queries added to a running set: the event time from which they answer."""
+    """The event time from which each query that was added to the running set answers."""
     until: Mapping[str, int] = field(default_factory=dict)
-    """For queries that another run takes over from: the event time from which they answer no more."""
+    """The event time at which the answers of a query end because another run takes over."""
     complete: Mapping[str, int] = field(default_factory=dict)
-    """As in the manifest, from which it is copied to the next one."""
+    """The event times of completeness, as in the manifest."""
 
     def at(self, stage: int) -> SlotTask:
         """Returns the task of another stage of the batch."""
@@ -169,7 +169,7 @@ UNCHANGED = PlanChange()
 
 @dataclass(frozen=True)
 class Opening:
-    """How a host obtained the engine and the rows of a step."""
+    """The engine and the rows of a step, and how the host obtained them."""
 
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
     """Plan changes made just before the step, by query."""

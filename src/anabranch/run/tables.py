@@ -1,17 +1,9 @@
-"""Tables beside streams: which version of a table a batch uses, and its rows in a slot.
+"""Lookup tables: the version of a table that a batch uses, and its rows in a slot.
 
-A version is a copy of the table's rows in the checkpoint, named by the first batch that uses it. Invariant: a batch
-uses the version with the largest number not above its own, in every attempt. A version is written before the first
+A version is a copy of the table's rows in the checkpoint, named by the first batch that uses it. Invariant: in every
+attempt, a batch uses the version with the largest number not above its own. A version is written before the first
 attempt at its batch reads it. The first batch after a restart, which may be a repetition, gets no new version unless
-there is none at all.
-
-A changed table gives its slots new base states. Slots are then rebuilt from their rows, because intermediate states
-hold combinations with rows of the table. A combination matches the version of the batch that completes it. If
-combinations wait for the watermark, in groups or at a side, a rebuild would match them with another version; a table
-that such a query reads keeps its first version forever (`QuerySet.fixed_tables`), and `api.run` refuses to read it
-again.
-
-Limit: a version passes through the memory of the driver.
+the table has none.
 """
 
 from __future__ import annotations

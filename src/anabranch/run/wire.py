@@ -26,7 +26,7 @@ RELATION, TIME = "_relation", "_time"
 MOST_BYTES = (1 << 31) - 1
 """The largest text or list column that a slot can process in one batch."""
 MOST_RUNS = 256
-"""With more runs of a relation's rows, picking the rows one by one is faster than concatenating the runs."""
+"""The number of runs of a relation's rows above which picking single rows is faster than concatenating the runs."""
 
 
 @dataclass(frozen=True)

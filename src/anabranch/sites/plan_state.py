@@ -211,7 +211,7 @@ def _refuse_moved(stream: str, home: str, network: Network) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a new plan is worth its hand-over, and the reason."""
+    """The decision on a new plan, and its reason."""
 
     is_taken: bool
     before: float

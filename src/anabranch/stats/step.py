@@ -73,11 +73,11 @@ class StepStatistics:
     states: tuple[StateStatistics, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     routes: tuple[RouteStatistics, ...] = ()
-    """For a mesh; empty for other plans."""
+    """The routes of a mesh; empty for other plans."""
     tested: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """If a query of a set has its own filter on a relation: rows or combinations tested and passed."""
     checks: tuple[CheckStatistics, ...] = ()
-    """For the predicates that joins check."""
+    """The checks of predicates by joins."""
 
     @property
     def state_rows(self) -> int:
@@ -125,7 +125,7 @@ def labelled(step: StepStatistics, label: str) -> StepStatistics:
     )
 
 
-def in_turn(steps: Iterable[StepStatistics]) -> StepStatistics:
+def merge_consecutive(steps: Iterable[StepStatistics]) -> StepStatistics:
     """Sums consecutive steps of one slot: state sizes are those at the end."""
     several = list(steps)
     sizes = {state.state: state for step in several for state in step.states}

@@ -181,7 +181,7 @@ def test_routes_are_not_worth_it_where_few_rows_come_together() -> None:
 def test_nothing_is_searched_where_no_attribute_tells_rows_apart() -> None:
     table, matrix = stocks(1000, seed=3, skewed=False)
     alike = propose(table, matrix, early_out=True)
-    assert alike.reason == "one route: no attribute tells the rows apart"
+    assert alike.reason == "one route: no attribute separates the rows"
     table, matrix = stocks(1000, seed=3)
     found, same = propose(table, matrix, early_out=True), propose(table, matrix)
     assert found.is_mesh

@@ -62,7 +62,7 @@ def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
     migration.begin()
     with pytest.raises(InvariantBroken, match=r"\(a b c d e f\)") as broken:
         migration.step(BatchEnded(1, {0: Standing(parse("(a b c d e f)"))}))
-    assert "slot 0 is to run (((b c) a) ((d e) f)) by moving-state" in broken.value.detail
+    assert "slot 0 must run (((b c) a) ((d e) f)) by moving-state" in broken.value.detail
 
 
 def test_nothing_may_happen_after_the_end() -> None:

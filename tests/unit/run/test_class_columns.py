@@ -26,7 +26,7 @@ from anabranch.run.local import LocalHost
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.results import ResultLayout
 from anabranch.run.rows import relation_batch
-from anabranch.run.sample import narrowed, telling, with_sampled_classes
+from anabranch.run.sample import narrowed, with_attributes, with_sampled_classes
 from anabranch.run.store import Store
 from anabranch.run.wire import wire_layout
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
@@ -193,7 +193,7 @@ def test_a_mesh_by_an_unselected_column_is_learnt_and_pays() -> None:
     narrow = narrowed(query, wide)
     held = {"h": 10.0 * ROWS, "a": 2.5 * ROWS, "b": 2.5 * ROWS}
     assert not learn_from_rows(query, narrow, held).is_mesh
-    learnt = learn_from_rows(telling(query, wide), wide, held)
+    learnt = learn_from_rows(with_attributes(query, wide), wide, held)
     assert learnt.is_mesh
     assert "region" in attributes(learnt.mesh.of("h").classifier)
     assert "number" not in str(learnt.mesh)
@@ -207,7 +207,7 @@ def test_a_mesh_by_an_unselected_column_is_learnt_and_pays() -> None:
 
 def test_a_column_that_grows_is_no_attribute() -> None:
     query, rng = regional_query(), np.random.default_rng(1)
-    names = telling(query, sampled(query, [regional_batch(0, rng)])).graph.relation("h").schema.names
+    names = with_attributes(query, sampled(query, [regional_batch(0, rng)])).graph.relation("h").schema.names
     assert "region" in names
     assert "moment" in names
     assert "number" not in names
