@@ -266,10 +266,8 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
             known = found.get(str(plan))
             found[str(plan)] = (cpu if known is None else min(cpu, known[0]), plan)
         held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
-        if (
-            space.size > 2
-            and (learnt := learn_from_rows(with_attributes(query, sample.wide), sample.wide, held)).is_mesh
-        ):
+        rows = sample.wide
+        if space.size > 2 and (learnt := learn_from_rows(with_attributes(query, rows), rows, held)).is_mesh:
             meshes[str(learnt.mesh)] = learnt.mesh
     ordered = [plan for _, plan in sorted(found.values(), key=lambda each: each[0])]
     return [*meshes.values(), *ordered]

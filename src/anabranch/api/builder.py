@@ -1,4 +1,7 @@
-"""The writer methods that configure a run, one setting per call as in PySpark."""
+"""The writer methods that configure a run, one setting per call as in PySpark.
+
+Invariant: each method validates its own argument; `start` validates combinations.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The writer and `Together` build them one call at a time, as in PySpark; a spec sets them all at once. `api.run` reads
 nothing else.
+
+Invariant: a default means that the user has set nothing, so settings of the session may fill it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The batches of the engine: new rows of a relation, and combinations of rows on the way to a result."""
+"""The batches of the engine: new rows of a relation, and combinations of rows on the way to a result.
+
+Invariant: batches are immutable, so operators may share their arrays.
+"""
 
 from __future__ import annotations
 

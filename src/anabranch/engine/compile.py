@@ -4,6 +4,8 @@ For each input of each join, the compiler lists the probes in order: the target 
 that supply the codes, and the checks on the matches. All key classes that connect the bound relations with the target
 form one index (with a composite code if there are several). Without key classes, a band gives a bucket index. Without a
 band, the index `all` links every row under one code and the probe is a nested loop.
+
+Invariant: probe and checks together apply every key class and theta between the bound relations and the target.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Costs and selectivities of predicates are kept across steps: predicates that are checked together are ordered by their
 measured ranks (`plan.cost_rank`). So timings affect the order of checks, never their outcome.
+
+Limit: times are measured on a running machine, so they vary between runs; counts do not.
 """
 
 from __future__ import annotations

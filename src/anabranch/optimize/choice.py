@@ -2,6 +2,8 @@
 
 Up to `jtree_finder.LARGEST` relations the candidates include every undominated plan, so `choose` finds a plan within
 the budget if there is one. The result includes every candidate with its cost and the reason it lost.
+
+Limit: merging rows and deferring predicates are searched greedily, from the best plans without them.
 """
 
 from __future__ import annotations

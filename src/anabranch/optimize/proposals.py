@@ -2,6 +2,8 @@
 
 A budget that no plan keeps is an expected result and is returned as a value; only the outermost package raises it as an
 error.
+
+Invariant: a proposal's plan is within the budget and violates no hint.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ them may be joined directly. Every other predicate over two or more relations is
 
 A filter of one relation is part of the relation and applied before any state, unless it is *deferred*: then it is a
 theta over that relation alone, which a join checks. Plans and meshes name a theta by its position: `#0` is the first.
+
+Invariant: a graph with unknown relations in keys or thetas cannot be constructed. Limit: keys of a class have one type.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Nodes are immutable and validate themselves on construction. A join is n-ary. Th
 `Project(Filter(Join(Source…)))`, with an `OuterJoin` around the join for each outer, semi and anti join, and an
 `Aggregate` and a second `Filter` (HAVING) above for grouped queries. The rules in `rewrite/` push filters and
 projections down to the sources; `plan.normal_form` derives the normal form from the result.
+
+Invariant: an ill-formed plan cannot be constructed.
 """
 
 from __future__ import annotations

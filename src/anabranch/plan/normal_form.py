@@ -7,6 +7,8 @@ row has arrived: by the outputs, the grouping, the thetas, and key members whose
 
 A relation with a count window counts its rows before any condition: it has a *condition* instead of a filter, keeps
 every column that the query names, and its keys are NULL if the condition guards them against failing and is not true.
+
+Limit: a plan that the rules have not finished has no normal form and is refused.
 """
 
 from __future__ import annotations

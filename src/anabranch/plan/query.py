@@ -3,6 +3,8 @@
 It is derived from a rewritten logical plan and shared by optimizers, engine and hosts. The fingerprint identifies the
 meaning of the query (not its plan, slots or machine). A checkpoint stores it, so that state is never used for another
 query.
+
+Invariant: queries with equal fingerprints have equal results over equal rows.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ decreases. The watermark of the query is the lowest floor. A stream that has bee
 the watermark back; its floor is then raised to the watermark of the streams that are not idle. Rows below the floor of
 their stream are late: they are dropped and counted, never joined in part. Only silence while the query runs counts: a
 stream does not become idle while the query is stopped.
+
+Invariant: equal event times give equal clocks, on the driver and in every slot. Limit: idle timeouts use the processing
+time of the driver.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 *Rows in* of a stream are the rows that its source delivered: each counts once and before filters, whatever the number
 of relations, slots and stages that receive it. *Rows out* are the rows that the sinks received. `statistics` has the
 engine's counts: rows by relation and slot, and parts of groups.
+
+Invariant: an entry is built once, from the reports of its batch, and does not change.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 In the checkpoint, columns are the relation's position in FROM, the event time, one code per key class (and per
 row-spread relation), and payload columns shared between relations by type, so that a table of many relations stays
 narrow. A packet has the columns of one relation, and its classes (`plan.classes`), which the checkpoint does not keep.
+
+Invariant: up to order, `split` is the inverse of `join`, and `unpacked` of `packed`. Limit: a column of one relation
+must fit one Arrow array.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The controller and local sites are separate processes, as with `anabranch deploy`. So a program may end while the
 deployment continues, and another program may control it by its root folder.
+
+Limit: a request waits for the controller, which serves one at a time.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@
 
 The gate of a stream is the only place that decides which rows are late, so all readers agree. A delivery is a separate
 operator: a join may move to another site or change, while the delivery stays with its sink and its checkpoint.
+
+Invariant: the name of an operator determines its computation and its site.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The planning state of a deployment: the running landscape, and its changes when queries or rates change.
 
 Everything here is a value; the controller writes it to `plan.json` beside the orders that follow from it.
+
+Invariant: a refused change leaves the state as it was.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@
     <root>/work/<operator>/…        the checkpoint of an operator
 
 A lease that is not renewed for `LEASE` seconds is free. Files are renamed into place, so readers see complete ones.
+
+Invariant: one process at a time holds a lease. Limit: clocks of the machines must agree within `LEASE` seconds.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A table is read at the start. A refreshed table is read again before a batch when its interval has passed or its version
 value has changed. Unchanged rows make no new version.
+
+Invariant: a repeated batch uses the versions of its first attempt. Limit: each version passes through the driver.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Both read the spec and apply the command-line options to it. `explain` starts Spark only for `--sample`, with one
 session for all queries.
+
+Invariant: both compile and choose plans by the same code, so `explain` shows the plan that `run` would use.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 `load` returns a complete `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`) and
 the expected value. Unknown entries are refused, because a misspelt entry would otherwise have no effect. Relative paths
 start at the folder of the spec file, so a spec does not depend on the working directory.
+
+Limit: only Spark can check formats, columns and conditions that it alone knows.
 """
 
 from __future__ import annotations

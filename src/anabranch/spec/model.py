@@ -2,6 +2,8 @@
 
 A spec always has a mapping of queries. A file with `query` and `sink` at the top level is a set of one, whose query has
 no name (`ALONE`).
+
+Invariant: a spec that was loaded is complete and valid, apart from what only Spark can check.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A slot writes its report as JSON into the metadata of its row file, and the driver reads it from there. JSON is used
 only in `SlotReport.to_json` and `SlotReport.from_json`; all other packages read typed values. A report is used within
 one batch, so its JSON may change between releases.
+
+Invariant: `SlotReport.from_json(report.to_json())` is the same report.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A function receives whole columns. By default it does not receive rows with a NULL argument: they give NULL. Its result
 must have one value per row, of the declared type or one that Arrow casts to it without loss. An exception becomes a
 FunctionError that names the function; the host adds the stream of the rows and the batch.
+
+Limit: a function is trusted to be deterministic; nothing checks it.
 """
 
 from __future__ import annotations

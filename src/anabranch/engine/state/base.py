@@ -3,6 +3,9 @@
 Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint holds
 only these and does not depend on the plan. `export` returns them as a `RelationBatch`, which both snapshots and
 migrations use.
+
+Invariant: a row is readable once appended, and can be found once linked. Limit: rows leave in order of arrival, so an
+expired row may stay behind a live one.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ passed are found run by run, at the cost of what is due, although combinations d
 
 For join queries a flag records whether a combination has been matched. For grouped queries the boundaries at which its
 matches count are kept, as *covers*, until the watermark has passed them.
+
+Invariant: a combination is due once. Limit: each boundary of a grouped query reads all waiting combinations.
 """
 
 from __future__ import annotations

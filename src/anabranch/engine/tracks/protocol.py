@@ -1,4 +1,7 @@
-"""The track protocol: the interface to a query's engine, and the context that tracks are built from."""
+"""The track protocol: the interface to a query's engine, and the context that tracks are built from.
+
+Invariant: between two steps a track holds no unprocessed row.
+"""
 
 from __future__ import annotations
 

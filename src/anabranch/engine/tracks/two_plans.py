@@ -2,6 +2,8 @@
 
 The plans share the states that have the same content in both; those that only the old plan has *retire*. In statistics,
 retiring joins and states have separate names.
+
+Limit: plans that use shared joins do not run side by side.
 """
 
 from __future__ import annotations
