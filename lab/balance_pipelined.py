@@ -22,7 +22,7 @@ from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.stats.step import StepStatistics, merge_consecutive
+from anabranch.stats.step import StepStatistics, in_turn
 from lab.balance_common import charged, engine_units
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
@@ -115,7 +115,7 @@ def _run(case: Case, rows: int, seed: int, slots: int) -> list[StepStatistics]:
         host.step({name: _rows(drawn, case, rows, count, batch) for name, count in counts.items()})
         for slot in range(slots):
             kept[slot].append(host.reports[slot].statistics)
-    return [merge_consecutive(each[-MEASURED:]) for each in kept]
+    return [in_turn(each[-MEASURED:]) for each in kept]
 
 
 def _query(case: Case) -> Query:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from anabranch.cli.main import main
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError, SpecError
-from anabranch.spec.asking import ADD, RELOAD, REMOVE
+from anabranch.spec.change_commands import ADD, RELOAD, REMOVE
 from anabranch.spec.changes import Changes
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.cost.intra_batch_order import price_in_batch_order
+from anabranch.cost.intra_batch_order import price_in_turns
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.plan.physical import PhysicalPlan
 
@@ -99,7 +99,7 @@ class Stability:
         for phase in self.phases:
             model, share = model_of(phase.known), phase.seconds / total if total else 0.0
             for name, plan in plans.items():
-                cost, so_far = price_in_batch_order(plan, model), means[name]
+                cost, so_far = price_in_turns(plan, model), means[name]
                 means[name] = Resources(
                     so_far.cpu + share * cost.cpu, so_far.memory + share * cost.memory, so_far.rate + share * cost.rate
                 )

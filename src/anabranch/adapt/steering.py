@@ -102,12 +102,10 @@ class Steering:
         with ExitStack() as locks:
             for steering in steerings.values():
                 locks.enter_context(steering.lock)
-            plan_options = {
-                name: steering.wish(plans[name], "auto", author=author) for name, steering in steerings.items()
-            }
+            wishes = {name: steering.wish(plans[name], "auto", author=author) for name, steering in steerings.items()}
             common_joins(self._set, {**self.most_plans.plans, **plans})
             for name, steering in steerings.items():
-                steering.ask(plan_options[name])
+                steering.ask(wishes[name])
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
         """Lets queries share a join from the next batch on: those that are named, else all that can.

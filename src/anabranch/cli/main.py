@@ -26,7 +26,7 @@ from anabranch.lang.sizes import size_text
 from anabranch.planning.calibration import calibration_file, save_units
 from anabranch.settings.commands import USER_ERROR, add_command, error_text, examples
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import asking
+from anabranch.spec import change_commands
 from anabranch.spec import commands as spec_commands
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
@@ -157,7 +157,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     spec_commands.add_arguments(commands)
-    asking.add_arguments(commands)
+    change_commands.add_arguments(commands)
 
     command = add_command(
         commands,

@@ -19,7 +19,7 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, shape, subplan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.stats.mesh.routes import merge_routes
-from anabranch.stats.step import StepStatistics, merge_consecutive
+from anabranch.stats.step import StepStatistics, in_turn
 
 _OF_PAGE = {
     "#fcfbf8": "var(--card)",
@@ -46,7 +46,7 @@ def live_picture(queries: QuerySet, name: str, recent: Sequence[Mapping[str, Any
     plan = parse_plan(max(set(plans), key=plans.count))
     alike = [number for number, entry in enumerate(entries) if entry["plans"] == plans]
     spent = seconds * len(alike) / len(entries)
-    step = merge_consecutive(StepStatistics.from_json(entries[number]["statistics"]) for number in alike)
+    step = in_turn(StepStatistics.from_json(entries[number]["statistics"]) for number in alike)
     results = f"{_rate(sum(entries[number]['rowsOut'] for number in alike), spent)} results/s"
     if isinstance(plan, Mesh):
         return mesh_svg(member.query, plan, routes=_route_notes(step, spent), notes={OUTPUT: results})

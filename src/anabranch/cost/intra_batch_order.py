@@ -27,32 +27,32 @@ MOST_INPUTS = 5
 """The maximum inputs of a join for which all probe orders are tried."""
 
 
-def depends_on_batch_order(model: ResourceModel) -> bool:
+def takes_turns(model: ResourceModel) -> bool:
     """True if some window is short, so that the intra-batch order matters."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 
-def price_in_batch_order(plan: PhysicalPlan, model: ResourceModel) -> Resources:
+def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
     """Returns the price of a plan with intra-batch order; the model's own if windows are long."""
     cost = model.price(plan)
-    if not depends_on_batch_order(model) or not is_plain(plan):
+    if not takes_turns(model) or not is_plain(plan):
         return cost
     shifted = sum(_shifted(model.blocks(node), explicit_orders(node), model) for node in nodes(plan))
     return Resources(cost.cpu + shifted, cost.memory, cost.rate)
 
 
-def in_batch_order(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
+def in_turns(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
     """Returns the plan with the best probe orders under intra-batch order."""
     if not is_plain(plan):
         return plan
-    inputs = tuple(in_batch_order(child, model) for child in plan.inputs)
+    inputs = tuple(in_turns(child, model) for child in plan.inputs)
     if not isinstance(plan, JoinNode):
         return plan
     wide = 2 < len(inputs) <= MOST_INPUTS
     return JoinNode(inputs, _best_orders(model.blocks(plan), model) if wide else plan.orders)
 
 
-def chain_in_batch_order(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
+def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
     """Returns the CPU of the new rows of one input of a join, by input positions, without the calls."""
     bound, reached, total = blocks[start], 1.0, 0.0
     for place in order:
@@ -72,7 +72,7 @@ def _best_orders(blocks: Blocks, model: ResourceModel) -> Orders:
 
 def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, ...]:
     others = [place for place in range(len(blocks)) if place != start]
-    return min(permutations(others), key=lambda order: chain_in_batch_order(model, blocks, start, order))
+    return min(permutations(others), key=lambda order: chain_in_turns(model, blocks, start, order))
 
 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:
@@ -97,6 +97,6 @@ def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
         for start, order in enumerate(orders):
             calls = (len(order) + 1) * model.call
             usual = model.chain(blocks[start], [blocks[place] for place in order]) - calls
-            found += chain_in_batch_order(model, blocks, start, order) - usual
+            found += chain_in_turns(model, blocks, start, order) - usual
         model.batch_order_cache[key] = found
     return found

@@ -525,9 +525,9 @@ def _ranked(
     order = Scope(text, "ORDER BY", sources)
     key_expressions = _keys(statement, sources)
     sort_items = [(order.expression(item.expression), item) for item in number.order]
-    with_attributes = [(each, item) for each, item in sort_items if each not in key_expressions]
-    sort_items = with_attributes or sort_items
-    if not with_attributes and not number.text:
+    telling = [(each, item) for each, item in sort_items if each not in key_expressions]
+    sort_items = telling or sort_items
+    if not telling and not number.text:
         raise BindError(
             "the rows of a partition have no order",
             text=text,

@@ -238,7 +238,7 @@ def probe(
     cache=True,
     nogil=True,
 )
-def ask(
+def mark_met(
     entries: Int64Array,
     previous: LinkArray,
     heads: LinkArray,
@@ -259,7 +259,7 @@ def ask(
     """
     mask = np.uint64(entries.shape[0] - 1)
     varies = deadlines.shape[0] > 0
-    asking = np.empty(WAITING, dtype=np.int64)
+    probing = np.empty(WAITING, dtype=np.int64)
     rows = np.empty(WAITING, dtype=np.int64)
     links = np.empty(WAITING, dtype=np.uint32)
     met = np.empty(WAITING, dtype=np.int64)
@@ -282,7 +282,7 @@ def ask(
         left = np.uint64(0)
         for i in range(start, ahead):
             row = _below(links[i - start], stop)
-            asking[left] = i
+            probing[left] = i
             rows[left] = row
             left += np.uint64((row >= alive) & (not is_met[i]))
         while left > 0:
@@ -300,11 +300,11 @@ def ask(
                     ends[j] = times[j] + span
             left = np.uint64(0)
             for j in range(pending):
-                asker = np.uint64(asking[j])
-                fits = (met[j] == codes[asker]) & (max(newest[asker], times[j]) <= min(deadline[asker], ends[j]))
-                is_met[asker] |= fits
+                prober = np.uint64(probing[j])
+                fits = (met[j] == codes[prober]) & (max(newest[prober], times[j]) <= min(deadline[prober], ends[j]))
+                is_met[prober] |= fits
                 older = _below(links[j], rows[j])
-                asking[left] = asking[j]
+                probing[left] = probing[j]
                 rows[left] = older
                 left += np.uint64((older >= alive) & (not fits))
             visited += pending

@@ -93,6 +93,14 @@ class Orderer:
         orders = tuple(given or filled for given, filled in zip(plan.orders, own, strict=True))
         return replace(plan, inputs=inputs, orders=orders)
 
+    def anew(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """Replaces all probe orders of the plan."""
+        inputs = tuple(self.anew(child) for child in plan.inputs)
+        if not isinstance(plan, JoinNode):
+            return plan.with_inputs(inputs)
+        blocks = tuple(self.model.estimates.mask(child.relations) for child in inputs)
+        return replace(plan, inputs=inputs, orders=self.order(blocks).orders if len(inputs) > 2 else ())
+
 
 OrderBlocks: TypeAlias = Callable[[Blocks], tuple[tuple[int, ...], ...]]
 

@@ -65,7 +65,7 @@ def _error_to_json(error: AnabranchError) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": error.message, "detail": error.detail, "hint": error.hint}
 
 
-def ask(
+def request(
     store: Store,
     kind: str,
     content: Mapping[str, Any],

@@ -20,7 +20,7 @@ from anabranch.place.spec import load_network
 from anabranch.place.topology import Topology
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.plan_state import Planned
@@ -98,10 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
     root = Root(arguments.root)
     words: list[str] = arguments.words
     asked: dict[str, Callable[[], int]] = {
-        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
-        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
-        "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
-        "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
+        "add": lambda: _request(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
+        "remove": lambda: _request(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
+        "network": lambda: _request(root, "network", file=str(_file(words, 2).resolve())),
+        "replan": lambda: _request(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
         "console": lambda: _console(root, arguments.at or ""),
         "stop": lambda: _stop(root),
@@ -165,9 +165,10 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     return 0
 
 
-def _ask(root: Root, kind: str, **details: Any) -> int:
+def _request(root: Root, kind: str, **details: Any) -> int:
     console = Console()
-    console.print(ask(root, kind, tell=lambda text: console.print(text, highlight=False), **details), highlight=False)
+    reply = request(root, kind, tell=lambda text: console.print(text, highlight=False), **details)
+    console.print(reply, highlight=False)
     return 0
 
 
@@ -175,7 +176,7 @@ def _stop(root: Root) -> int:
     """Stops the deployment, even if no controller runs."""
     console = Console()
     if root.holder("controller") is not None:
-        console.print(ask(root, "stop"), highlight=False)
+        console.print(request(root, "stop"), highlight=False)
     else:
         orders = root.orders()
         if orders is None:

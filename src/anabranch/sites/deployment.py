@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.errors import SiteError
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import plain_status, troubles
 
@@ -71,24 +71,24 @@ class Deployment:
 
     def add(self, queries: str | Path, *, dry_run: bool = False) -> str:
         """Adds the queries of a file; returns the controller's reply."""
-        return ask(self._root, "add", file=str(Path(queries).resolve()), dry=dry_run)
+        return request(self._root, "add", file=str(Path(queries).resolve()), dry=dry_run)
 
     def remove(self, query: str, *, dry_run: bool = False) -> str:
         """Removes a query."""
-        return ask(self._root, "remove", query=query, dry=dry_run)
+        return request(self._root, "remove", query=query, dry=dry_run)
 
     def replan(self, *, without: Iterable[str] = (), dry_run: bool = False) -> str:
         """Replans all queries by measured rates, without some sites; deploys the plan if it pays."""
-        return ask(self._root, "replan", without=list(without), dry=dry_run)
+        return request(self._root, "replan", without=list(without), dry=dry_run)
 
     def network(self, file: str | Path) -> str:
         """Switches to another network file."""
-        return ask(self._root, "network", file=str(Path(file).resolve()))
+        return request(self._root, "network", file=str(Path(file).resolve()))
 
     def stop(self) -> None:
         """Stops all operators and the controller; a new start with the same root continues."""
         if self._root.holder("controller") is not None:
-            ask(self._root, "stop")
+            request(self._root, "stop")
         if self._controller is not None:
             self._controller.wait()
 

@@ -41,7 +41,7 @@ from anabranch.run.identity import Written, what_differs
 from anabranch.run.lease import Holder, Lease
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command
-from anabranch.spec.asking import FINISH
+from anabranch.spec.change_commands import FINISH
 from anabranch.spec.commands import add_run_options, add_spec, prepared, run_spec, spec_of
 from anabranch.spec.comparing import comparison, note_costs, results_folder
 from anabranch.spec.model import QuerySpec, SinkSpec, Spec
@@ -227,7 +227,7 @@ def _end_of_original(original: Store, new: Run, least: int) -> int:
     value = original.lease()
     holder = None if value is None else Holder.from_json(value)
     if holder is not None and holder.is_alive_now():
-        return int(control.ask(original, FINISH, {"least": least})["until"])
+        return int(control.request(original, FINISH, {"least": least})["until"])
     lease = Lease(original)
     try:
         return finish(original, _old(Written.of(original.metadata() or {}), new, original), least)

@@ -22,7 +22,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import control
 from anabranch.run.changing import SetChange
 from anabranch.run.store import Store
-from anabranch.spec.asking import FINISH, RELOAD, REMOVE, change_lines, only
+from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, change_lines, only
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec

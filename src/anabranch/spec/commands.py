@@ -59,7 +59,7 @@ from anabranch.run.interrupts import noted_signals
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE, is_verbose
-from anabranch.spec.asking import change_lines
+from anabranch.spec.change_commands import change_lines
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 from anabranch.spec.sinks import check_sinks

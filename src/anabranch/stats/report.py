@@ -18,7 +18,7 @@ from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.stats.intake import NOTHING_READ, Intake, added
 from anabranch.stats.keys import KeyCounts, merge_keys
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.stats.step import StepStatistics, merge, merge_consecutive
+from anabranch.stats.step import StepStatistics, in_turn, merge
 
 _plan = lru_cache(maxsize=256)(parse_plan)
 """Cached: every slot reports its plan after every batch, and a mesh has a long text."""
@@ -185,7 +185,7 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
     first, last = stages[0], stages[-1]
     if first is last:
         return first
-    statistics = merge_consecutive(stage.statistics for stage in stages)
+    statistics = in_turn(stage.statistics for stage in stages)
     return SlotReport(
         queries={name: _whole_query([stage.queries[name] for stage in stages]) for name in last.queries},
         statistics=statistics,
@@ -205,9 +205,7 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
 
 
 def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
-    return replace(
-        stages[-1], statistics=merge_consecutive(each.statistics for each in stages), change=stages[0].change
-    )
+    return replace(stages[-1], statistics=in_turn(each.statistics for each in stages), change=stages[0].change)
 
 
 def _added_cells(several: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

@@ -125,7 +125,7 @@ def labelled(step: StepStatistics, label: str) -> StepStatistics:
     )
 
 
-def merge_consecutive(steps: Iterable[StepStatistics]) -> StepStatistics:
+def in_turn(steps: Iterable[StepStatistics]) -> StepStatistics:
     """Sums consecutive steps of one slot: state sizes are those at the end."""
     several = list(steps)
     sizes = {state.state: state for step in several for state in step.states}

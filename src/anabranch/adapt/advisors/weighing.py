@@ -23,7 +23,7 @@ from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
-from anabranch.cost.intra_batch_order import depends_on_batch_order, in_batch_order
+from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.jtree_finder import Space
@@ -102,14 +102,12 @@ class Weighing:
         that take it into account; searches ignore it.
         """
         found = {str(plan): plan for plan in plans}
-        models = [self.model] if depends_on_batch_order(self.model) else []
+        models = [self.model] if takes_turns(self.model) else []
         models += [] if self._model_before is None else [self._model_before]
         if models and len(self.query.graph.names) <= IN_LINE:
             likely = sorted(plans, key=lambda each: self.price(each).cpu)[:MOST_REORDERED]
             for model in models:
-                reorder = (
-                    partial(in_batch_order, model=model) if depends_on_batch_order(model) else Space(model).orderer.anew
-                )
+                reorder = partial(in_turns, model=model) if takes_turns(model) else Space(model).orderer.anew
                 for ordered in map(reorder, likely):
                     found.setdefault(str(ordered), ordered)
         return list(found.values())

@@ -43,7 +43,7 @@ class ProbeModule:
         return look_up(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
 
 
-class QuestionModule:
+class ExistenceModule:
     """Keeps the rows that have a match in the base state of one relation (a semi-join)."""
 
     def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
@@ -69,7 +69,7 @@ class SelectionModule:
         yield passing(self._theta.predicate, found, self._bases)
 
 
-Module: TypeAlias = ProbeModule | QuestionModule | SelectionModule
+Module: TypeAlias = ProbeModule | ExistenceModule | SelectionModule
 
 
 class OperatorIndex:
@@ -91,7 +91,7 @@ class OperatorIndex:
             if name not in self._places:
                 self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
             if question(name) not in self._places:
-                self._add(question(name), QuestionModule(self._bases[name], self._bases, self._meter))
+                self._add(question(name), ExistenceModule(self._bases[name], self._bases, self._meter))
         for position, theta in enumerate(graph.thetas):
             if theta not in self._places:
                 self._add(theta, SelectionModule(selection_name(position), theta, self._bases))

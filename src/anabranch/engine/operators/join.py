@@ -133,7 +133,7 @@ def meeting(
     meter.probed(*names, len(found), len(found) * target.ring.live)
     is_met = np.zeros(len(found), dtype=np.bool_)
     visited = sum(
-        target.ring.ask(probe.index, codes + offset if offset else codes, found.newest, found.deadline, is_met)
+        target.ring.mark_met(probe.index, codes + offset if offset else codes, found.newest, found.deadline, is_met)
         for offset in probe.offsets
     )
     kept = keep(found, is_met)

@@ -311,11 +311,13 @@ class Ring:
             )
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
-    def ask(self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray) -> int:
+    def mark_met(
+        self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray
+    ) -> int:
         """Marks the codes that have a live linked row that matches in time; returns how many rows were visited."""
         if not self.live or not len(codes):
             return 0
-        return kernels.ask(
+        return kernels.mark_met(
             *self._of(index),
             self._deadlines,
             self.span or 0,

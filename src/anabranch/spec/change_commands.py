@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch.checkpoint.examine import opened
 from anabranch.errors import SpecError
-from anabranch.run.control import ask
+from anabranch.run.control import request
 from anabranch.settings.commands import add_command
 from anabranch.spec.file import load, parse, parse_queries, read_text
 
@@ -97,7 +97,7 @@ def reload(arguments: argparse.Namespace) -> int:
 
 def _ask(run: str, kind: str, content: Mapping[str, Any]) -> int:
     place = load(run).checkpoint if Path(run).suffix in (".yaml", ".yml") else run
-    done = ask(opened(place)[0], kind, content)
+    done = request(opened(place)[0], kind, content)
     for line in change_lines(done["joined"], done["left"]):
         print(line)
     return 0

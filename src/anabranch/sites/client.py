@@ -19,7 +19,7 @@ TELL_AFTER = 3.0
 """The seconds after which the client shows what a pending request waits for."""
 
 
-def ask(
+def request(
     root: Root,
     kind: str,
     wait: Callable[[], None] = lambda: time.sleep(0.2),
