@@ -20,7 +20,7 @@ from anabranch.optimize import Choice
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, together
-from anabranch.planning.choosing import PlanOptions, SetWishes, decide, decide_together, first_plan, joint_plans
+from anabranch.planning.choosing import PlanOptions, SetPlanOptions, decide, decide_together, first_plan, joint_plans
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from benchmarks.bench import Bench, say
@@ -127,16 +127,16 @@ def _measured(
 
 
 def _hosts(side: str, queries: Mapping[str, Query], size: Size) -> list[LocalHost]:
-    wishes = PlanOptions().with_stats(size.statistics)
-    choices = {name: decide(query, wishes, batch=BATCH) for name, query in queries.items()}
+    plan_options = PlanOptions().with_stats(size.statistics)
+    choices = {name: decide(query, plan_options, batch=BATCH) for name, query in queries.items()}
     if side == "one by one":
         return [LocalHost(query, first_plan(choices[name])) for name, query in queries.items()]
     several = together(queries)
     if side == "forced":
         plans: dict[str, Plan] = dict(_all_shared(several, queries, choices))
     else:
-        share = SetWishes("auto" if side == "shared" else "off")
-        joint = decide_together(several, choices, dict.fromkeys(queries, wishes), share)
+        share = SetPlanOptions("auto" if side == "shared" else "off")
+        joint = decide_together(several, choices, dict.fromkeys(queries, plan_options), share)
         plans = joint_plans(choices, joint)
     return [LocalHost(several, Plans(plans))]
 

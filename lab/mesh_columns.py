@@ -25,7 +25,7 @@ from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query_set import ALONE, alone
 from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
 from anabranch.run.meshing import learn_from_rows
-from anabranch.run.sample import sampled_classes, telling
+from anabranch.run.sample import sampled_classes, with_attributes
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from lab.regret_workloads import RARE, Columns, Draw, Moment, Size, Workload, windows
@@ -111,7 +111,7 @@ def measured(workload: Workload, seed: int, size: Size) -> Found:
     plans: dict[str, Plan] = {"fixed": race(workload, query, plain, list(batches()))[0]}
     model = resource_model(query.graph, first.statistics, workload.batch, query.merging)
     held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
-    wide = partial(learn_from_rows, telling(query, first.wide), first.wide)
+    wide = partial(learn_from_rows, with_attributes(query, first.wide), first.wide)
     learnt = {"carried": learn_from_rows(query, first.rows, held), "any": wide(held)}
     plans |= {name: each.mesh for name, each in learnt.items() if each.is_mesh}
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}

@@ -177,7 +177,9 @@ def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
 def learn(engine: Engine, rng: np.random.Generator, current: Mesh | None = None) -> QueryMesh:
     """Profiles the operators on the youngest rows of each stream, and searches."""
     graph = engine.queries.graph
-    seen = [profile(graph, name, engine.bases, rows=SAMPLE, turns=engine.only.turns) for name in graph.names]
+    seen = [
+        profile(graph, name, engine.bases, rows=SAMPLE, batch_starts=engine.only.batch_starts) for name in graph.names
+    ]
     return find_query_mesh(graph, seen, rng, SETTING, current)
 
 
@@ -210,5 +212,5 @@ def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
     """An eddy; it learns from its first row on."""
     competitor = Competitor(query)
     only = competitor.engine.only
-    only.track = EddyTrack(only.ground, batching=batching, seed=seed)
+    only.track = EddyTrack(only.context, batching=batching, seed=seed)
     return competitor

@@ -41,7 +41,7 @@ from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
 from anabranch.run.local import LocalHost
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.rows import relation_batch
-from anabranch.run.sample import Sample, Stretch, narrowed, sampled, sampled_classes, telling
+from anabranch.run.sample import Sample, Stretch, narrowed, sampled, sampled_classes, with_attributes
 from anabranch.run.tables import table_batch
 from anabranch.run.wire import wire_layout
 from lab.counting import Counter
@@ -195,7 +195,7 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     samples = sampled_places(query, batches, size, workload.batch, workload.tables)
     candidates = static_plans(query, samples, workload.batch, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
-    learn = partial(learn_from_rows, telling(query, samples[0].wide), samples[0].wide)
+    learn = partial(learn_from_rows, with_attributes(query, samples[0].wide), samples[0].wide)
     choice = decide(query, batch=workload.batch, seen=samples[0].statistics, learn=learn)
     nothing = decide(query, batch=workload.batch)
     plans = {str(number): plan for number, plan in enumerate(best)}
@@ -266,7 +266,8 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
             known = found.get(str(plan))
             found[str(plan)] = (cpu if known is None else min(cpu, known[0]), plan)
         held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
-        if space.size > 2 and (learnt := learn_from_rows(telling(query, sample.wide), sample.wide, held)).is_mesh:
+        rows = sample.wide
+        if space.size > 2 and (learnt := learn_from_rows(with_attributes(query, rows), rows, held)).is_mesh:
             meshes[str(learnt.mesh)] = learnt.mesh
     ordered = [plan for _, plan in sorted(found.values(), key=lambda each: each[0])]
     return [*meshes.values(), *ordered]

@@ -172,7 +172,7 @@ def _choice(spec: Spec, spark: SparkSession) -> Choice:
 
 def _with(spec: Spec, plan: str) -> Spec:
     """The spec with another plan."""
-    return spec.each(lambda query: replace(query, wishes=replace(query.wishes, plan=plan)))
+    return spec.each(lambda query: replace(query, plan_options=replace(query.plan_options, plan=plan)))
 
 
 def _start(spec: Spec, plan: Plan, folder: Path, spark: SparkSession) -> QueryHandle:

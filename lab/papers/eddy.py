@@ -56,7 +56,7 @@ class EddyTrack(StatelessTrack):
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """Every index that is there: a row may visit the operators in any order."""
-        return self.ground.bases[relation].indexes
+        return self.context.bases[relation].indexes
 
     def layout(self) -> dict[str, Any]:
         raise InvariantBroken("an eddy is not kept between processes")

@@ -1,4 +1,4 @@
-"""The entry point of the pytest plugin: it loads the engine only for tests that ask for its fixture."""
+"""The entry point of the pytest plugin; it loads the engine only for tests that use its fixture."""
 
 from __future__ import annotations
 

@@ -288,14 +288,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         SpecError,
-        "rows cannot wait for the watermark where",
+        "rows cannot be buffered until the watermark because",
         "The results of the join may be older than the watermark by which rows are released.",
         with_each("groups by window()", "row-synchronised"),
         "a join",
     ),
     Refusal(
         SpecError,
-        "rows cannot wait for the watermark where",
+        "rows cannot be buffered until the watermark because",
         "As above: a count window makes rows wait.",
         with_each("groups by window()", "count window"),
         "a join",
@@ -303,7 +303,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         SpecError,
-        "rows cannot wait for the watermark where",
+        "rows cannot be buffered until the watermark because",
         "As above: results of outer joins come late.",
         with_each("read by a query", "row-synchronised"),
         "a query with outer, semi or anti joins below",

@@ -98,7 +98,7 @@ def test_a_link_may_begin_late_and_has_no_gaps(opener: Opener) -> None:
     link = opener()
     add(link, 5, 1)
     assert values(opener()) == {5: [1]}
-    with pytest.raises(LinkError, match="ends with batch 5, and its producer goes on with batch 7"):
+    with pytest.raises(LinkError, match="ends with batch 5, and its producer continues with batch 7"):
         link.append(7, [], 0)
 
 

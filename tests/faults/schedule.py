@@ -200,7 +200,7 @@ def _run(data: st.DataObject, world: World) -> dict[str, Answer]:
                 host = _start(data, world, folder, execution, len(batches))
                 assert host.batch in (number, number + 1), f"batch {number} failed, and {host.batch} is next"
                 assert host.batch == number or number in sink, f"batch {number} was committed before its sink had it"
-    assert not any(host.late.values()), f"rows are called late that are not: {host.late}"
+    assert not any(host.late.values()), f"rows are wrongly counted as late: {host.late}"
     layout = ResultLayout(world.queries)
     split = [layout.split(table) for _, table in sorted(sink.items())]
     return {name: rows_as_multiset(pa.concat_tables([each[name] for each in split])) for name in world.answers}

@@ -127,12 +127,12 @@ def _ask(data: st.DataObject, host: LocalHost) -> None:
 def _found_again(engine: Engine, folder: Path) -> Engine:
     """The engine as another worker of the machine finds it: rebuilt in mapped memory, and opened from there."""
     folder.mkdir()
-    if engine.is_migrating or engine.entrance is None or engine.entrance.passed is None:
+    if engine.is_migrating or engine.watermark_buffer is None or engine.watermark_buffer.passed is None:
         return engine
     codes = {name: each.codes for name, each in engine.bases.items()}
     arena = MappedArena(folder)
     rebuilt = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
-    rebuilt.restore(engine.export(), {ALONE: engine.entrance.passed})
+    rebuilt.restore(engine.export(), {ALONE: engine.watermark_buffer.passed})
     again = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
     again.reopen(json.loads(json.dumps(rebuilt.layout())))
     return again

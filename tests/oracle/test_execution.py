@@ -130,8 +130,8 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
         before = (answered + 1) * grouping.slide
         # A window without its end is answered when the watermark has reached the end, any other when it is beyond.
         before -= grouping.last_answered(before) > answered
-    if engine.entrance is not None:
-        before = engine.entrance.passed if engine.entrance.passed is not None else -(2**62)
+    if engine.watermark_buffer is not None:
+        before = engine.watermark_buffer.passed if engine.watermark_buffer.passed is not None else -(2**62)
     mapped.restore(engine.export(), None if before is None else {ALONE: before})
     again = fresh()
     again.reopen(json.loads(json.dumps(mapped.layout())))

@@ -29,7 +29,7 @@ from lab.papers.eddy import EddyTrack
 
 @pytest.fixture(autouse=True)
 def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -91,7 +91,7 @@ def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
 
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:
-    engine.only.track = EddyTrack(engine.only.ground, batching=batching)
+    engine.only.track = EddyTrack(engine.only.context, batching=batching)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def _ask(data: st.DataObject, host: LocalHost) -> None:
 def _found_again(engine: Engine, folder: Path) -> Engine:
     """The engine as another worker of the machine finds it: rebuilt in mapped memory, and opened from there."""
     folder.mkdir()
-    if engine.is_migrating or engine.only.sides is None or engine.entrance is not None:
+    if engine.is_migrating or engine.only.sides is None or engine.watermark_buffer is not None:
         return engine
     codes = {name: base.codes for name, base in engine.bases.items()}
     arena = MappedArena(folder)

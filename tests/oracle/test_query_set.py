@@ -35,7 +35,7 @@ from anabranch.testing.strategies import (
 
 @pytest.fixture(autouse=True)
 def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
 
 
 @settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])

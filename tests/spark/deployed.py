@@ -18,7 +18,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from anabranch.errors import SiteError
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.controller import Controller
 from anabranch.sites.files import load_files
 from anabranch.sites.plan_state import Planned
@@ -104,7 +104,7 @@ class Deployed:
     def ask(self, kind: str, **details: Any) -> str:
         """The controller's answer to a request, or the error."""
         try:
-            return ask(self.root, kind, wait=self.step, **details)
+            return request(self.root, kind, wait=self.step, **details)
         except SiteError as error:
             return str(error)
 

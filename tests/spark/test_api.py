@@ -152,7 +152,7 @@ def test_streams_that_spark_cannot_run_are_told_from_a_damaged_checkpoint(sessio
     counted = stream(session.spark, tmp_path / "s2").groupBy("ts", "k").count()
     session.register("s2", counted, event_time="ts")
     query = session.sql("SELECT a.k AS k FROM s2 [RANGE 1 SECOND] AS a")
-    with pytest.raises(errors.CatalogError, match="Spark cannot run what the streams of the query compute") as caught:
+    with pytest.raises(errors.CatalogError, match="Spark cannot run the frames of the query's streams") as caught:
         query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "out"))
     assert "streaming aggregations without watermark" in caught.value.detail
 
@@ -245,7 +245,7 @@ def test_a_query_that_is_refused_takes_no_results_from_the_one_before(
     handle = join.writeStream.format("memory").queryName("taken").slots(1).start()
     handle.processAllAvailable()
     again = join.writeStream.format("memory").queryName("taken").slots(1)
-    with pytest.raises(errors.SpecError, match="a query named 'taken' is running already"):
+    with pytest.raises(errors.SpecError, match="a query named 'taken' is already running"):
         again.start()
     assert spark.table("taken").count() == 1
     handle.stop()

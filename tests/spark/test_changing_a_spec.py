@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from anabranch.cli.main import main
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError, SpecError
-from anabranch.spec.asking import ADD, RELOAD, REMOVE
+from anabranch.spec.change_commands import ADD, RELOAD, REMOVE
 from anabranch.spec.changes import Changes
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
@@ -154,9 +154,9 @@ def test_what_cannot_be_changed_is_refused_by_name_and_the_run_goes_on(
         running.make(REMOVE, {"names": ["nobody"]})
     with pytest.raises(BundleError, match="query 'pairs' is the only one"):
         running.make(REMOVE, {"names": ["pairs"]})
-    with pytest.raises(BundleError, match="every query of the run is another one: 'pairs'"):
+    with pytest.raises(BundleError, match="every query of the run differs: 'pairs'"):
         running.make(RELOAD, given(pairs=NEAR))
-    with pytest.raises(SpecError, match="entry 'slots' is not what the run was started with"):
+    with pytest.raises(SpecError, match="entry 'slots' differs from the value at the start of the run"):
         running.make(RELOAD, {**given(), "text": text(tmp_path, pairs=PAIRS).replace("slots: 2", "slots: 1")})
     with pytest.raises(SpecError, match="entry 'limits' or 'share' is not what"):
         running.make(RELOAD, {**given(), "text": text(tmp_path, extra="share: auto", pairs=PAIRS)})

@@ -125,7 +125,7 @@ def test_what_cannot_join_or_leave_is_refused_and_the_set_goes_on(spark: SparkSe
         handle.stop()
     alone = pairs.writeStream.format("memory").queryName("alone").start()
     try:
-        with pytest.raises(SpecError, match="a query that runs alone cannot be joined by others"):
+        with pytest.raises(SpecError, match="queries cannot be added to a query that runs alone"):
             alone.add("more", pairs.writeStream.format("memory"))
     finally:
         alone.stop()

@@ -86,7 +86,7 @@ def test_queries_come_go_and_move_while_the_controller_dies(spark: SparkSession,
 
         # The controller is gone. Sites work on; another one is refused until the lease of the first is free.
         deployed.new_controller()
-        with pytest.raises(SiteError, match="'controller' is at work already"):
+        with pytest.raises(SiteError, match="'controller' is already running"):
             deployed.begin()
         before = deployed.results("display")
         deployed.await_("sites work without it", lambda: deployed.results("display") > before, feeding=show.STREAMS)
@@ -153,7 +153,7 @@ def test_a_lost_site_is_replaced_and_a_silent_stream_is_not_waited_for(spark: Sp
 
         deployed.end_site("middle")
         assert deployed.ask("replan", without=["middle"]).startswith("replanned")
-        assert any("'west' goes on with its joins" in line for line in deployed.controller.log)
+        assert any("'west' continues its joins" in line for line in deployed.controller.log)
         deployed.await_("the change is through", deployed.is_settled, feeding=["flights"])
         assert joins_of(deployed) == {"west"}
 

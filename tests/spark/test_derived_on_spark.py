@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_refused_by_name(spark: SparkSession, tmp_path: P
     over = session.sql("SELECT r.x AS x FROM pairs [NOW] AS r")
     with pytest.raises(SpecError, match="cannot run with execution 'semi-synchronised'"):
         over.writeStream.execution("semi-synchronised").format("memory").queryName("x").start()
-    with pytest.raises(BundleError, match="query 'pairs' is not the same wherever it is read"):
+    with pytest.raises(BundleError, match="query 'pairs' has two definitions"):
         session.together(over=over.writeStream, pairs=session.sql("SELECT a.x AS x FROM s0 [NOW] AS a").writeStream)
 
 

@@ -126,7 +126,7 @@ def test_auto_chooses_by_the_first_rows_of_the_streams(spark: SparkSession, samp
 def test_limits_that_no_plan_keeps_start_nothing(spark: SparkSession, sampled_spec: Path, tmp_path: Path) -> None:
     spec = load(sampled_spec)
     with pytest.raises(NoFeasiblePlan, match=r"no plan fits within 'limits\.memory'") as caught:
-        start(spec.each(lambda each: replace(each, wishes=each.wishes.with_limits(memory="1 kB"))), spark)
+        start(spec.each(lambda each: replace(each, plan_options=each.plan_options.with_limits(memory="1 kB"))), spark)
     assert "write 'limits: {memory:" in caught.value.hint
     assert not (tmp_path / "checkpoint").exists()
     assert not spark.streams.active

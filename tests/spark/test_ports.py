@@ -144,7 +144,7 @@ def test_what_a_frame_cannot_be_is_refused_by_name(spark: SparkSession) -> None:
         _ = session.frame(rate).query
     with pytest.raises(CatalogError, match="frame 'b' has no event time"):
         _ = b.select("value").schema
-    with pytest.raises(CatalogError, match="a frame is made of a DataFrame"):
+    with pytest.raises(CatalogError, match=r"frame\(\) needs a DataFrame"):
         session.frame("rate")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="a window that starts at '30 seconds' is not supported"):
         a.groupBy(F.window("timestamp", "1 minute", "1 minute", "30 seconds"))

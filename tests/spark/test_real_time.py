@@ -95,7 +95,7 @@ def test_a_checkpoint_of_micro_batches_goes_on_in_real_time_and_not_back(spark: 
     handle.stop()
     assert handle.id == before.id
     assert not describe_difference(JOIN.expected(tables), written(tmp_path))
-    with pytest.raises(ForeignCheckpoint, match="has gone on in real-time mode"):
+    with pytest.raises(ForeignCheckpoint, match="was continued in real-time mode"):
         run(query, tmp_path, slots=1)
 
 

@@ -99,7 +99,7 @@ def test_parts_of_different_runs_are_refused(spark: SparkSession, tmp_path: Path
     run(query, tmp_path)
     (tmp_path / "checkpoint" / "anabranch" / "manifests" / "000000002.json").unlink()
     feed(tmp_path, {"s0": table([(70, 1, 1)])})
-    with pytest.raises(errors.CorruptCheckpoint, match="has state up to batch 1, but Spark goes on with batch 3"):
+    with pytest.raises(errors.CorruptCheckpoint, match="has state up to batch 1, but Spark continues with batch 3"):
         run(query, tmp_path)
     assert committed(tmp_path) == ["000000001.json"]
 

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files
 from anabranch.sites.plan_state import Planned
@@ -60,7 +60,7 @@ def test_a_site_that_is_killed_at_every_phase_loses_and_repeats_nothing(tmp_path
             time.sleep(1)
         assert sum("started again" in line for line in controller.log) == len(PHASES)
         assert _difference(tmp_path) == 0
-        assert ask(root, "stop", wait=controller.step) == "stopping"
+        assert request(root, "stop", wait=controller.step) == "stopping"
         assert controller.await_sites(120)
         children = controller.children
     assert not root.names("leases")

@@ -66,7 +66,7 @@ def test_a_run_that_spark_does_not_start_leaves_the_earlier_one_alone(spark: Spa
     hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(alone(query.compiled.query)))
     spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
     try:
-        with pytest.raises(CheckpointError, match="is in use by a query that runs"):
+        with pytest.raises(CheckpointError, match="is in use by a running query"):
             writer.start(str(tmp_path / "out"))
     finally:
         spark.conf.unset("spark.sql.streaming.stopActiveRunOnRestart")

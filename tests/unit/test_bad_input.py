@@ -54,7 +54,7 @@ def test_a_wrong_query_is_refused_with_its_place(text: str, kind: type[CqlError]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "says"),
+    ("plan_options", "says"),
     [
         (PlanOptions("(a"), "plan text is wrong at character 3"),
         (PlanOptions("((a b) c)"), "joins 'c', which the query does not have"),
@@ -63,10 +63,10 @@ def test_a_wrong_query_is_refused_with_its_place(text: str, kind: type[CqlError]
         (AUTO.with_hints(forbid=("(a z)",)), "'z'"),
     ],
 )
-def test_a_wrong_plan_is_refused(wishes: PlanOptions, says: str) -> None:
+def test_a_wrong_plan_is_refused(plan_options: PlanOptions, says: str) -> None:
     query = compile_query(f"SELECT a.v {PAIR} WHERE a.k = b.k", CATALOG)
     with pytest.raises(PlanError) as caught:
-        proposal(decide(query, wishes))
+        proposal(decide(query, plan_options))
     assert says in str(caught.value)
     assert caught.value.hint
 

@@ -46,7 +46,7 @@ def test_the_spec_that_has_every_entry_can_be_explained(tmp_path: Path, capsys: 
     (tmp_path / "query.yaml").write_text(written[0])
     assert cli.main(["explain", str(tmp_path / "query.yaml")]) == 0
     assert "plan (o c)" in capsys.readouterr().out
-    named_otherwise = {"wishes": "plan", "switches": "switch"}
+    named_otherwise = {"plan_options": "plan", "switches": "switch"}
     # The entry 'queries' stands in place of 'query' and 'sink'; 'share' and 'limits' beside it are for several queries.
     names = {field.name for kind in (Spec, QuerySpec) for field in fields(kind)} - {"queries", "together"}
     assert {named_otherwise.get(name, name) for name in names} <= yaml.safe_load(written[0]).keys()

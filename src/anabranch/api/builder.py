@@ -1,4 +1,7 @@
-"""The writer methods that configure a run, one setting per call as in PySpark."""
+"""The writer methods that configure a run, one setting per call as in PySpark.
+
+Invariant: each method validates its own argument; `start` validates combinations.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from anabranch.settings.entries import argument
 from anabranch.spark.running import Listener
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
-"""In lower case: Spark's option names are case-insensitive."""
+"""Option names in lower case, because Spark's are case-insensitive."""
 
 
 class RunBuilder(ABC):
@@ -67,7 +70,7 @@ class RunBuilder(ABC):
 
     def queryName(self, queryName: str) -> Self:
         """Sets the name of the query and of the table of a memory sink."""
-        argument("the name of a query", queryName).text("give it a name, or leave it out")
+        argument("the name of a query", queryName).text("give it a name, or omit it")
         self._run = replace(self._run, name=queryName)
         return self
 
@@ -92,15 +95,15 @@ class RunBuilder(ABC):
                 hint=f"write trigger(processingTime={given[0]!r}) or trigger(availableNow=True)",
             )
         if once:
-            hint = "write trigger(availableNow=True), which takes all data there is and ends"
+            hint = "write trigger(availableNow=True), which processes all available data and ends"
             raise SpecError("trigger 'once' is not supported", hint=hint)
         if continuous is not None:
-            hint = "write trigger(realTime=True): results come within tens of milliseconds"
+            hint = "write trigger(realTime=True), with results within tens of milliseconds"
             raise SpecError("trigger 'continuous' is not supported", hint=hint)
         if realTime not in (None, True, False):
             raise SpecError(
                 f"trigger 'realTime' takes True, found {realTime!r}",
-                detail="every batch is committed, so there is no time between checkpoints to set",
+                detail="every batch is committed, so there is no checkpoint interval",
                 hint="write trigger(realTime=True)",
             )
         match processingTime, availableNow, realTime:
@@ -109,7 +112,7 @@ class RunBuilder(ABC):
             case None, True, None | False:
                 self._run = replace(self._run, trigger=AvailableNow())
             case _, None | False, None | False if processingTime is not None:
-                hint = "write a number and a unit, such as 10 seconds; 0 seconds for batches as fast as they go"
+                hint = "write a number and a unit, such as 10 seconds; 0 seconds for no pause between batches"
                 interval = argument("the trigger's processing time", processingTime).duration(hint)
                 self._run = replace(self._run, trigger=Every(interval))
             case _:
@@ -153,7 +156,7 @@ class RunBuilder(ABC):
         """Sets the execution model: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
 
         The last two return results in order of event time: per slot within each batch, or per slot across the whole
-        run. In the last one, rows wait for the slowest stream of all queries of the run.
+        run. The last model buffers rows until the slowest stream of all queries of the run has passed them.
         """
         self._run = replace(self._run, execution=execution_model(model))
         return self
@@ -161,14 +164,15 @@ class RunBuilder(ABC):
     def evolve(self, consent: str) -> Self:
         """Sets what happens if the checkpoint was written by another version of the query.
 
-        `ask` (the default) ends with an error that shows the difference and from which event time on results would be
-        complete. `allow` takes the rows of the checkpoint over. `refuse` ends with an error.
+        `ask` (the default) ends with an error that shows the difference and the event time from which results would be
+        complete. `allow` keeps the rows of the checkpoint. `refuse` ends with an error.
         """
         self._run = replace(self._run, evolve=Evolve(argument("'evolve'", consent).choice(tuple(Evolve))))
         return self
 
     def overload(self, wanted: str) -> Self:
-        """Sets what happens if the run cannot take all its input: `keep` (the default) falls behind, `shed` drops keys.
+        """Sets the behaviour of an overloaded run: `keep` (the default) falls behind, `shed` drops the rows of some
+        keys.
 
         `shed` drops all rows of some keys and counts them; the results of the other keys are exact.
         """

@@ -41,7 +41,7 @@ class RunningSet:
         self._require_names()
         member = member_of(name, writer)
         if name in self.run.queries.names:
-            raise BundleError(f"a query is named '{name}' already", hint="give this one another name")
+            raise BundleError(f"a query is named '{name}' already", hint="use another name")
         return moment(self.become(handle, {**self.run.given, name: member}).joined.get(name))
 
     def remove(self, handle: QueryHandle, name: str) -> None:
@@ -55,7 +55,7 @@ class RunningSet:
         for name in names:
             if name not in running:
                 raise BundleError(
-                    f"no query is named '{name}'", hint=f"name one of the queries that run: {', '.join(running)}"
+                    f"no query is named '{name}'", hint=f"name one of the running queries: {', '.join(running)}"
                 )
         rest = {name: member for name, member in running.items() if name not in names}
         if not rest:
@@ -79,9 +79,9 @@ class RunningSet:
             return self._change(handle, wanted)
         if not same:
             raise BundleError(
-                f"every query of the run is another one: {_listed(replaced)}",
-                detail="no query would go on, so there is nothing that rows could be kept for",
-                hint="start the run anew, with a new checkpoint",
+                f"every query of the run differs: {_listed(replaced)}",
+                detail="no running query would remain, so there is no state to keep",
+                hint="start a new run with a new checkpoint",
             )
         between = self.run.of(same)
         refuse_change(self.run.queries, between.queries)
@@ -145,9 +145,9 @@ class RunningSet:
                 error
                 if isinstance(error, AnabranchError)
                 else HostError(
-                    "the run could not go on after a change",
+                    "the run could not continue after a change",
                     detail=repr(error),
-                    hint="start it again; its checkpoint is that of before the change, or of after it",
+                    hint="start it again; its checkpoint is either that before the change or that after it",
                 )
             )
             raise
@@ -155,13 +155,13 @@ class RunningSet:
     def _require_names(self) -> None:
         if ALONE in self.run.given:
             raise SpecError(
-                "a query that runs alone cannot be joined by others",
-                hint="start it with session.together(name=query.writeStream…), also if it is the only one",
+                "queries cannot be added to a query that runs alone",
+                hint="start it with session.together(name=query.writeStream…), even if it is the only query",
             )
         if self.run.has_spark_elsewhere:
             raise SpecError(
-                "queries cannot join or leave a run whose part of the checkpoint for Spark lies elsewhere",
-                hint="leave the place of Spark's part out: both parts are then below the checkpoint",
+                "cannot add or remove queries while 'spark_checkpoint' is set",
+                hint="omit 'spark_checkpoint', so that both parts are in the checkpoint folder",
             )
 
 

@@ -1,4 +1,7 @@
-"""A compiled query: its stages, the streams that it reads, and the sample of those streams."""
+"""A compiled query: its stages, the streams that it reads, and the sample of those streams.
+
+Invariant: registering a stream, table or query again does not change a compiled query.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from anabranch.plan.query import Query
 from anabranch.planning.choosing import Learn
 from anabranch.planning.explain import Explanation
 from anabranch.run.meshing import learn_from_rows
-from anabranch.run.sample import Sample, telling
+from anabranch.run.sample import Sample, with_attributes
 from anabranch.run.stream_sample import StreamSample, sample_streams
 from anabranch.spark import session as spark_host
 from anabranch.spark.tables import TableSource
@@ -31,11 +34,11 @@ class RegisteredStream:
     max_ahead: int | None = None
     """In microseconds; None for no limit."""
     has_watermark: bool = True
-    """Whether the user declared a watermark delay."""
+    """True if the user declared a watermark delay."""
 
 
 class CompiledQuery:
-    """A query and all that it reads, by name. Registering a stream, table or query again does not change them."""
+    """A query and its inputs, by name."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class CompiledQuery:
             self.streams |= below.streams
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self.places = FilterPlaces()
-        """Where costly filters run and why, if they were placed by cost."""
+        """The places of costly filters and the reasons, if filters were placed by cost."""
         self._sample: Sample | None = None
 
     @property
@@ -78,7 +81,7 @@ class CompiledQuery:
             key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
             if key not in known:
                 rows = self.sample.wide
-                known[key] = learn_from_rows(telling(self.query, rows), rows, held, rival, kin=self.sample.kin)
+                known[key] = learn_from_rows(with_attributes(self.query, rows), rows, held, rival, kin=self.sample.kin)
             return known[key]
 
         return learn

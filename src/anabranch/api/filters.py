@@ -59,8 +59,8 @@ def with_placed_filters(members: Mapping[str, Member], settings: RunSettings, co
 def _own_places(places: FilterPlaces, costly: Sequence[str], decided: Mapping[str, bool]) -> FilterPlaces:
     """Returns the part of a joint placement that belongs to one query."""
     if not costly:
-        return FilterPlaces(reasons=("no filter is costly enough to be put off",))
-    reasons = [f"{each} is checked where it is in the queries of the checkpoint" for each in costly if each in decided]
+        return FilterPlaces(reasons=("no filter is costly enough to be deferred",))
+    reasons = [f"{each} keeps its place in the checkpoint" for each in costly if each in decided]
     others = [each for each in places.reasons if each == _NO_SAMPLE or any(each.startswith(one) for one in costly)]
     return FilterPlaces(tuple(each for each in costly if each in places.late), (*reasons, *others))
 
@@ -106,7 +106,7 @@ def _placed(
     if not any(condition in seen for condition in free):
         return FilterPlaces(tuple(late), (_NO_SAMPLE,))
     slots = cores if settings.slots is None else settings.slots.most
-    early = float(_readers(members, settings, slots))
+    early = float(_readers(members, slots))
     bytes: dict[str, dict[str, float]] = {}
     for _, sample in samples.values():
         for name, columns in bytes_of_columns(sample.rows).items():
@@ -146,7 +146,7 @@ def _conditions(compiled: CompiledQuery) -> set[str]:
     return {*compiled.query.late_filters, *(str(part) for each in filters for part in conjuncts(each))}
 
 
-def _readers(members: Mapping[str, Member], settings: RunSettings, slots: int) -> int:
+def _readers(members: Mapping[str, Member], slots: int) -> int:
     """Returns how many tasks check each row: one reader, or all slots if they read all files themselves."""
     queries = set_of({name: member.compiled.query for name, member in members.items()})
     streams = {name: each for member in members.values() for name, each in member.compiled.streams.items()}
@@ -165,7 +165,7 @@ def _choice(
 ) -> Choice:
     return decide(
         query,
-        members[name].settings.wishes,
+        members[name].settings.plan_options,
         slots=slots,
         batch=settings.trigger.seconds or DEFAULT_BATCH,
         seen=known,

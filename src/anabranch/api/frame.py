@@ -1,7 +1,8 @@
-"""Queries in the manner of DataFrames: `session.frame(df).alias("i").join(…).groupBy(…).agg(…).writeStream`.
+"""Queries in the style of DataFrames: `session.frame(df).alias("i").join(…).groupBy(…).agg(…).writeStream`.
 
-A frame is a value with the clauses of a SELECT; every method returns another one. It becomes a query by its CQL text,
-so text and methods cannot differ in meaning. Limit: each input has an alias, which is also the name of its stream.
+A frame is a value with the clauses of a SELECT; every method returns another frame. Invariant: a frame becomes a query
+through its CQL text, so text and methods have the same meaning. Limit: each input has an alias, which is also the name
+of its stream.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Frame:
             raise SpecError("a join takes an input", hint="write join(session.frame(df).alias('b'), …)")
         (name,) = other.inputs
         if name in self.inputs:
-            raise SpecError(f"two inputs have the alias '{name}'", hint="give each input an alias of its own")
+            raise SpecError(f"two inputs have the alias '{name}'", hint="give each input a different alias")
         if isinstance(on, list | tuple) or (isinstance(on, str) and _IDENTIFIER.fullmatch(on.strip())):
             column = on if isinstance(on, str) else "id"
             raise SpecError(

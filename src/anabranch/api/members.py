@@ -21,12 +21,12 @@ class Member:
     compiled: CompiledQuery
     settings: QuerySettings
     is_silent: bool = False
-    """Whether only other queries read its results."""
+    """True if only other queries read its results."""
 
     def needs_sample(self, slots: int) -> bool:
         """Returns True when a sample can change the choice of the plan or of the grid."""
         query = self.compiled.query
-        return self.settings.wishes.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
+        return self.settings.plan_options.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
 
 
 @runtime_checkable

@@ -1,4 +1,7 @@
-"""A compiled query in the user's hands: its text, its stages, its plan and its writer."""
+"""A compiled query as the user sees it: its text, its stages, its plan and its writer.
+
+Limit: explaining chooses plans as a run would, and may sample the streams.
+"""
 
 from __future__ import annotations
 

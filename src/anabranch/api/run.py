@@ -104,7 +104,7 @@ class Run:
         self._members = _with_inputs(members)
         self._streams = _streams(self._members)
         self.change: SetChange | None = None
-        """How the start took over a checkpoint of other queries, if it did."""
+        """The conversion of an existing checkpoint at the start, if there was one."""
         refuse_order(self._queries, settings.execution)
         self._refuse_refresh()
 
@@ -124,24 +124,24 @@ class Run:
 
     @cached_property
     def allocation(self) -> Allocation | None:
-        """Returns the fewest slots that keep the limits, if the run is to find them."""
+        """Returns the fewest slots that keep the limits, if the run must determine the number."""
         allowed, balance = self._settings.slots, self._settings.balancing
         if allowed is None or not allowed.is_sought:
             return None
         refuse_capacities(balance.capacities)
         self._sample()
-        wishes = {name: member.settings.wishes for name, member in self._members.items()}
+        plan_options = {name: member.settings.plan_options for name, member in self._members.items()}
         together = self._settings.together
         return allocate(
-            self._queries, allowed, partial(self._choices, may_learn=False), wishes, together, self._first_table
+            self._queries, allowed, partial(self._choices, may_learn=False), plan_options, together, self._first_table
         )
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: shared joins, and plans within the joint limits."""
-        wishes = {name: member.settings.wishes for name, member in self._members.items()}
+        plan_options = {name: member.settings.plan_options for name, member in self._members.items()}
         adapting = [name for name, member in self._members.items() if adapts_as_a_whole(member.settings.adapt)]
         together, slots = self._settings.together, self._slots.most
-        return decide_together(self._queries, choices, wishes, together, adapting=adapting, slots=slots)
+        return decide_together(self._queries, choices, plan_options, together, adapting=adapting, slots=slots)
 
     def headlines(self) -> list[str]:
         """Returns one line per query with its plan and the reason, then the shared joins."""
@@ -200,7 +200,7 @@ class Run:
     def begin(
         self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions
     ) -> tuple[RunningQuery, RunningQueries]:
-        """Starts the work in micro-batches or in real-time mode, as the trigger says."""
+        """Starts the work in micro-batches or in real-time mode, depending on the trigger."""
         start = start_resident if self._settings.trigger == REAL_TIME else start_query
         return start(self.spark, self.frames(), work, sinks, checkpoint, options)
 
@@ -220,7 +220,7 @@ class Run:
 
     @property
     def has_spark_elsewhere(self) -> bool:
-        """Whether Spark's part of the checkpoint has its own location."""
+        """True if Spark's part of the checkpoint has its own location."""
         return self._settings.spark_checkpoint is not None
 
     @property
@@ -272,7 +272,7 @@ class Run:
         rules = {
             name: change_rules(
                 member.compiled.query,
-                member.settings.wishes,
+                member.settings.plan_options,
                 choices[name],
                 adapt=member.settings.adapt,
                 switches=member.settings.switches,
@@ -280,7 +280,7 @@ class Run:
             for name, member in self._members.items()
         }
         plans = Plans(joint_plans(choices, self.joint(choices)) | dict(running.plans))
-        wishes = settings.together
+        plan_options = settings.together
         return Work(
             self._carrying(choices, plans),
             plans,
@@ -290,7 +290,7 @@ class Run:
             scheduled(self._queries, settings.moves),
             settings.balancing,
             self._traffic(choices),
-            sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
+            sharing=SharingRules(plan_options.share != "off", joint_budget(choices, plan_options, self._slots.most)),
             sample=self._sampled_rows(),
             overload=settings.overload,
             taken=tuple(
@@ -309,7 +309,7 @@ class Run:
         offered = [
             (name, offer.learnt.mesh)
             for name, choice in choices.items()
-            if learns(self._members[name].settings.wishes, choice, self._members[name].settings.adapt)
+            if learns(self._members[name].settings.plan_options, choice, self._members[name].settings.adapt)
             and (offer := choice.mesh) is not None
             and offer.learnt is not None
         ]
@@ -324,7 +324,7 @@ class Run:
                 raise SpecError(
                     f"table '{name}' cannot be read again while the query runs",
                     detail=f"results of {titled(query)} wait for the watermark, in groups or in an outer or anti join "
-                    "of streams; after a crash they would meet other rows of the table",
+                    "of streams; after a crash they would match other rows of the table",
                     hint=f"register '{name}' without 'refresh' and 'version', or join it in a query without groups and "
                     "outer joins of streams",
                 )
@@ -345,7 +345,7 @@ class Run:
 
     @property
     def _most_slots(self) -> int:
-        """Returns the maximum number of slots, also while the number is still to be found."""
+        """Returns the maximum number of slots, also while the number is still undetermined."""
         several = self._settings.slots
         return several.most if several is not None and several.is_sought else self._slots.most
 
@@ -357,7 +357,9 @@ class Run:
     def _traffic(self, choices: Mapping[str, Choice]) -> dict[str, float]:
         """Returns the bytes of each relation; without statistics, estimated from the sizes of pending files."""
         members = self._members.values()
-        is_known = any(each.compiled.sample.statistics.rates or each.settings.wishes.given.rates for each in members)
+        is_known = any(
+            each.compiled.sample.statistics.rates or each.settings.plan_options.given.rates for each in members
+        )
         found = {} if is_known or self._slots.most == 1 else bytes_of_files(self._queries, self.frames())
         return found or shared_traffic(choices.values())
 
@@ -373,7 +375,7 @@ class Run:
             learn = compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None
             choice = decide(
                 compiled.query,
-                member.settings.wishes,
+                member.settings.plan_options,
                 slots=slots,
                 batch=self._settings.trigger.seconds or DEFAULT_BATCH,
                 seen=sample.statistics,
@@ -393,7 +395,7 @@ class Run:
         settings, spark, schema = member.settings, self._session.spark, member.compiled.query.schema
         if settings.function is not None:
             if settings.format is not None or settings.path is not None:
-                raise SpecError("a query has both a format and a foreachBatch function", hint="leave one of them out")
+                raise SpecError("a query has both a format and a foreachBatch function", hint="omit one of them")
             return ForeachBatchSink(settings.function)
         if settings.table is not None:
             require_columns(settings.partition_by, schema)
@@ -449,7 +451,7 @@ class Run:
         what = f"the query into {sinks[ALONE].title}" if ALONE in sinks else f"the run of queries {', '.join(sinks)}"
         raise SpecError(
             f"{what} has no checkpoint",
-            hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
+            hint="set option('checkpointLocation', …) to a folder of this query alone, kept between restarts",
         )
 
 
@@ -469,13 +471,14 @@ def _within_executors(
     spark: spark_host.SparkSession, members: Mapping[str, Member], settings: RunSettings
 ) -> tuple[Mapping[str, Member], RunSettings]:
     """Returns the queries and settings of a run with the limits of the executors where `limits` is auto."""
-    if not (settings.together.of_executors or any(each.settings.wishes.of_executors for each in members.values())):
+    options = (settings.together, *(each.settings.plan_options for each in members.values()))
+    if not any(each.of_executors for each in options):
         return members, settings
     slot = slot_limits(spark)
     found = {}
     for name, each in members.items():
-        wishes = each.settings.wishes.within(slot.cpu, slot.memory)
-        found[name] = replace(each, settings=replace(each.settings, wishes=wishes))
+        plan_options = each.settings.plan_options.within(slot.cpu, slot.memory)
+        found[name] = replace(each, settings=replace(each.settings, plan_options=plan_options))
     return found, replace(settings, together=settings.together.within(slot.cpu, slot.memory))
 
 
@@ -490,7 +493,7 @@ def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
         for stream, registered in member.compiled.streams.items():
             if streams.setdefault(stream, registered) != registered:
                 raise BundleError(
-                    f"stream '{stream}' was registered anew before {titled(name)} was compiled",
+                    f"stream '{stream}' was registered again before {titled(name)} was compiled",
                     hint="compile all queries after the last registration",
                 )
     return streams
@@ -503,4 +506,4 @@ def _refuse_shared_places(sinks: Mapping[str, Sink]) -> None:
         place = sink.place
         if place is not None and (other := places.setdefault(place, name)) != name:
             who = "late rows and results" if name == _LATE else f"queries '{other}' and '{name}'"
-            raise SpecError(f"{who} write to the same folder '{place}'", hint="give each a folder of its own")
+            raise SpecError(f"{who} write to the same folder '{place}'", hint="give each its own folder")

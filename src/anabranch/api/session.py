@@ -1,4 +1,8 @@
-"""A session: streams by name inside one Spark session, and the queries over them."""
+"""A session: streams by name inside one Spark session, and the queries over them.
+
+Invariant: a name stands for one stream, table or query. Limit: registering a name again does not change compiled
+queries.
+"""
 
 from __future__ import annotations
 
@@ -116,11 +120,7 @@ class Session:
                 kind = "stream" if known.query is None else "query"
                 raise CatalogError(f"a {kind} is named '{known.name}' already", hint="give the query another name")
             if any(given is not None for given in (event_time, watermark, idle_timeout, sample, max_ahead)):
-                raise CatalogError(
-                    f"query '{name}' is registered with settings of a stream",
-                    detail="its event time, its watermark and its rows follow from the streams that it reads",
-                    hint=f"write register('{name}', query)",
-                )
+                raise _settings_of_a_stream(name)
             self.catalog.register(declared_results(name, frame.compiled.query))
             return
         if known is not None and known.query is not None:
@@ -144,21 +144,14 @@ class Session:
         lead = None if max_ahead is None else argument(f"'max_ahead' of stream '{name}'", max_ahead, CatalogError)
         if idle_timeout is not None:
             argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
-        if isinstance(sample, spark_host.DataFrame):
-            if sample.isStreaming:
-                raise CatalogError(
-                    f"the sample of stream '{name}' is a streaming DataFrame", hint="read it with spark.read"
-                )
-            sample = partial(FrameSample, sample)
-        elif sample is not None and not callable(sample):
-            raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
+        sampling = _sampling(name, sample)
         self.catalog.register(declaration)
         self._tables.pop(name.lower(), None)
         self._streams[name.lower()] = RegisteredStream(
             declaration,
             frame,
             idle_timeout,
-            sample,
+            sampling,
             max_ahead=None if lead is None else lead.duration(),
             has_watermark=disorder is not None,
         )
@@ -200,8 +193,8 @@ class Session:
             if refresh is not None or version is not None:
                 raise CatalogError(
                     f"table '{name}' is a DataFrame, which cannot be read again",
-                    detail="a DataFrame remembers the files that it was made of",
-                    hint="give a function, as in lambda: spark.read.parquet(path)",
+                    detail="a DataFrame keeps the files that it was created from",
+                    hint="pass a function, such as lambda: spark.read.parquet(path)",
                 )
             first = frame
         elif callable(frame):
@@ -285,7 +278,7 @@ class Session:
             raise CatalogError(
                 f"function '{name}' is not deterministic",
                 detail="a batch may be repeated after a crash, and a plan may compute a value twice",
-                hint="compute the value in the DataFrame before it is registered, from a source that keeps it",
+                hint="compute the value in a source that stores it, before the DataFrame is registered",
             )
         own = own_function(
             name, code, returns, takes=takes, kind=kind, nulls=nulls, version=version, never_fails=never_fails
@@ -333,7 +326,7 @@ class Session:
         >>> i.join(c, "c.id = i.id AND c.ts BETWEEN i.ts AND i.ts + INTERVAL 20 SECONDS", "left")  # doctest: +SKIP
         """
         if not isinstance(frame, spark_host.DataFrame):
-            raise CatalogError("a frame is made of a DataFrame", detail=f"found {frame!r}", hint="use spark.readStream")
+            raise CatalogError("frame() needs a DataFrame", detail=f"found {frame!r}", hint="use spark.readStream")
         return Frame(self, {"": frame})
 
     def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
@@ -391,6 +384,28 @@ class Session:
         return Together(self, queries)
 
 
+def _settings_of_a_stream(name: str) -> CatalogError:
+    return CatalogError(
+        f"query '{name}' is registered with settings of a stream",
+        detail="its event time, watermark and rows follow from the streams that it reads",
+        hint=f"write register('{name}', query)",
+    )
+
+
+def _sampling(
+    name: str, sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None
+) -> Callable[[], StreamSample | None] | None:
+    """Returns the function that samples a stream; None without a sample."""
+    hint = "read it with spark.read"
+    if isinstance(sample, spark_host.DataFrame):
+        if sample.isStreaming:
+            raise CatalogError(f"the sample of stream '{name}' is a streaming DataFrame", hint=hint)
+        return partial(FrameSample, sample)
+    if sample is not None and not callable(sample):
+        raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint=hint)
+    return sample
+
+
 def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: str | None) -> int | None:
     """Returns the allowed disorder of a stream: as given, else the frame's own; None without either."""
     wanted = None
@@ -406,7 +421,7 @@ def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: st
             raise CatalogError(
                 f"stream '{name}' is registered with a watermark of {given}, and its frame has one of "
                 f"{duration_text(own)}",
-                hint="leave one of them out: the frame's withWatermark is used where no watermark is given",
+                hint="omit one of them: without a watermark argument, the frame's withWatermark is used",
             )
         wanted = own
     return wanted

@@ -2,6 +2,8 @@
 
 The writer and `Together` build them one call at a time, as in PySpark; a spec sets them all at once. `api.run` reads
 nothing else.
+
+Invariant: a default means that the user has set nothing, so settings of the session may fill it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.adapt.splitting import SplitRequest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetWishes
+from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetPlanOptions
 from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.evolving import Evolve
 from anabranch.run.shedding import Overload
@@ -66,24 +68,24 @@ class RunSettings:
     """Functions that receive every decision and every migration."""
     checkpoint: str | None = None
     spark_checkpoint: str | None = None
-    """Where Spark keeps its part of the checkpoint; None for the same location."""
+    """The location of Spark's part of the checkpoint; None for the same location."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
-    """How partition groups move; None for manual, or automatic when slots are elastic."""
+    """The balancing of partition groups; None for manual, or automatic when slots are elastic."""
     moves: tuple[Scheduled | SplitRequest, ...] = ()
     """Moves of partition groups scheduled at given batches."""
     late: LateSettings | None = None
     """None to drop and count late rows."""
-    together: SetWishes = TOGETHER
+    together: SetPlanOptions = TOGETHER
     """Shared joins and joint limits; no effect on a single query."""
     overload: Overload = "keep"
-    """What happens if the run cannot take all its input."""
+    """The behaviour of an overloaded run."""
     evolve: Evolve = Evolve.ASK
-    """What happens if the queries of the checkpoint have changed."""
+    """The behaviour if the queries of the checkpoint have changed."""
 
     @property
     def balancing(self) -> Balance:
-        """How partition groups move: as given, or the default for the slots."""
+        """The balancing of partition groups: as given, or the default for the slots."""
         is_elastic = self.slots is not None and self.slots.is_elastic
         return self.balance or (BY_ITSELF if is_elastic else BY_HAND)
 
@@ -97,7 +99,7 @@ DEFAULTS = RunSettings()
 
 @dataclass(frozen=True)
 class QuerySettings:
-    """The sink of one query, and how its plan is chosen and changed."""
+    """The sink of one query, and the choice and changes of its plan."""
 
     format: str | None = None
     """Parquet when None."""
@@ -108,7 +110,7 @@ class QuerySettings:
     """Receives each batch, instead of a format."""
     options: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
-    wishes: PlanOptions = AUTO
+    plan_options: PlanOptions = AUTO
     adapt: Settings | None = None
     """None for a fixed plan."""
     switches: tuple[Switch, ...] = ()

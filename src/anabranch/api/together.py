@@ -1,4 +1,8 @@
-"""Several queries started as one: streams are read, partitioned and stored once; each has its own plan and sink."""
+"""Several queries started as one: streams are read, partitioned and stored once; each has its own plan and sink.
+
+Invariant: each query has the results that it would have alone. Limit: one trigger, one checkpoint and one number of
+slots for all.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +45,9 @@ class Together(RunBuilder):
         Run(session, unplaced(self._members), self._run)
 
     def limits(self, cpu: float | None = None, memory: float | str | None = None, *, auto: bool | None = None) -> Self:
-        """Limits the cores and bytes that all queries together use in each slot; plans are chosen to fit.
+        """Limits the cores and bytes of a slot for all queries together; plans are chosen accordingly.
 
-        With `auto`, they may use no more than the executor of a slot has for it.
+        With `auto`, the resources of a slot's executor are limits too.
         """
         self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory, auto))
         return self

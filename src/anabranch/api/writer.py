@@ -64,7 +64,7 @@ class ContinuousQueryWriter(RunBuilder):
     def outputMode(self, outputMode: str) -> ContinuousQueryWriter:
         """Accepts only `append`: each result is emitted once and never retracted."""
         if outputMode.lower() != "append":
-            raise SpecError(f"output mode '{outputMode}' is not supported", hint="use 'append', or leave it out")
+            raise SpecError(f"output mode '{outputMode}' is not supported", hint="use 'append', or omit it")
         return self
 
     def partitionBy(self, *columns: str | Sequence[str]) -> ContinuousQueryWriter:
@@ -74,7 +74,7 @@ class ContinuousQueryWriter(RunBuilder):
 
     def plan(self, choice: str | Plan) -> ContinuousQueryWriter:
         """Sets the plan: any argument or result of `ContinuousQuery.plan`; a restart may use another plan."""
-        return self._set(wishes=replace(self._settings.wishes, plan=str(choice)))
+        return self._set(plan_options=replace(self._settings.plan_options, plan=str(choice)))
 
     def limits(
         self,
@@ -84,17 +84,17 @@ class ContinuousQueryWriter(RunBuilder):
         latency: str | None = None,
         auto: bool | None = None,
     ) -> ContinuousQueryWriter:
-        """Limits what a slot may need; plans beyond the limits never run.
+        """Limits the resources of a slot; plans beyond the limits never run.
 
         `cpu` is in cores, `memory` in bytes (a number, or a text such as `500 MB`). `latency` is the predicted time
-        from the arrival of a row to its results, such as `5 seconds`. With `auto`, a slot may use no more than its
-        executor has for it, which is read from Spark at the start.
+        from the arrival of a row to its results, such as `5 seconds`. With `auto`, the
+        resources of a slot's executor, which Spark reports at the start, are limits too.
         """
-        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory, latency, auto))
+        return self._set(plan_options=self._settings.plan_options.with_limits(cpu, memory, latency, auto))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
         """Sets the optimization objective: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
-        return self._set(wishes=self._settings.wishes.with_objective(text))
+        return self._set(plan_options=self._settings.plan_options.with_objective(text))
 
     def hints(
         self,
@@ -114,11 +114,13 @@ class ContinuousQueryWriter(RunBuilder):
         optimizer
             The only optimizer to use, such as `local-rate`.
         """
-        return self._set(wishes=self._settings.wishes.with_hints(keep=keep, forbid=forbid, optimizer=optimizer))
+        return self._set(
+            plan_options=self._settings.plan_options.with_hints(keep=keep, forbid=forbid, optimizer=optimizer)
+        )
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
         """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""
-        return self._set(wishes=self._settings.wishes.with_stats(entries))
+        return self._set(plan_options=self._settings.plan_options.with_stats(entries))
 
     def choice(self) -> Choice:
         """Returns the chosen plan for these settings, with its costs and all candidates."""
@@ -153,7 +155,7 @@ class ContinuousQueryWriter(RunBuilder):
         """Calls a function with each batch, instead of a format. The function must be idempotent."""
         if not callable(function):
             raise SpecError(
-                f"foreachBatch is {found(function)}, not a function", hint="give it a function of (frame, batch_id)"
+                f"foreachBatch is {found(function)}, not a function", hint="pass a function of (frame, batch_id)"
             )
         return self._set(function=function)
 

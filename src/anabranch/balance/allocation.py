@@ -20,14 +20,14 @@ from anabranch.plan.slots import SlotRange
 
 @dataclass(frozen=True)
 class Allocation:
-    """The smallest number of slots within the limits, and why one slot less is not enough."""
+    """The smallest number of slots within the limits, and the limit that one slot less would exceed."""
 
     slots: int
     less: str | None = None
     """The limit that one slot less would exceed; None if no smaller number was allowed."""
 
     def __str__(self) -> str:
-        reason = "no smaller number was asked for" if self.less is None else f"with {self.slots - 1}, {self.less}"
+        reason = "no smaller number was requested" if self.less is None else f"with {self.slots - 1}, {self.less}"
         return f"{self.slots} slots are the fewest that keep the limits: {reason}"
 
 
@@ -55,7 +55,8 @@ def fewest_slots(allowed: SlotRange, objection: Callable[[int], str | None]) -> 
 def over_limits(
     whole: Resources, table: FirstTable, cpu: float, memory: float, *, taken: Resources = NOTHING, room: float = 1.0
 ) -> str | None:
-    """Returns what the fullest slot exceeds if a plan of that total cost is spread by the table; None if nothing.
+    """Returns the limit that the fullest slot exceeds if the table spreads a plan of that total cost; None if it keeps
+    all.
 
     `cpu` and `memory` are the limits of a slot, in cores and bytes. `taken` is the host overhead of a slot, and `room`
     the bytes of memory per byte of state.

@@ -28,7 +28,7 @@ class GridChange:
     saved: float
     """Seconds of one core that an average slot would save in a batch."""
     bytes: float
-    """State that an average slot would have to take over."""
+    """The bytes of state that an average slot would receive."""
 
 
 def compare_grids(

@@ -83,13 +83,13 @@ def settle_heavy(
         if sum(found.loads.groups[region]) < LIGHT * mean:
             found = _unite(found, key, region)
     total = sum(sum(counts.rows.values()) for counts in keys.values()) or 1
-    for work in _works(found.table, found.loads, keys, rows):
+    for work in _works(found.table, found.loads, keys):
         if work.cpu > TOO_HEAVY * mean:
             found = _split(found, work, mean, usable, rows, sum(work.rows.values()) / total, uncut)
     return found
 
 
-def _works(table: Partitioning, loads: Loads, keys: Mapping[str, KeyCounts], rows: Mapping[str, Floats]) -> list[_Work]:
+def _works(table: Partitioning, loads: Loads, keys: Mapping[str, KeyCounts]) -> list[_Work]:
     """Returns the work of the frequent values that are not split yet, the heaviest first."""
     row_unit, match_unit = loads.units
     split = {(key.code, key.value) for key in table.heavy}

@@ -50,7 +50,7 @@ class Loads:
     group_rows: tuple[float, ...] = ()
     """Base rows in their windows that belong to each group, if they were counted."""
     units: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    """For each slot the seconds of one core per row, and per pair of matching rows, if they were measured."""
+    """The seconds of one core per row, and per pair of matching rows, for each slot; None if not measured."""
 
     def on(self, table: Sequence[int]) -> Loads:
         """Returns the loads with the groups on other slots."""

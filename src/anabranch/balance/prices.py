@@ -1,12 +1,12 @@
 """The price of a move of partition groups by each strategy, in seconds of one core.
 
-Moving state takes the live rows of the groups over: each costs its receiver what a new row costs its slot, without the
-results that it finds. A parallel track takes nothing over, but for a window both slots process the new rows of the
-groups, and the sender is not relieved yet. So moving state is the cheaper one while rates are steady, because a window
-of new rows is as many as are live; a parallel track is cheaper once rates have fallen and states are still large.
+*Moving state* transfers the live rows of the groups: each costs its receiver as much as a new row, without the results
+that it finds. A *parallel track* transfers no rows, but for one window both slots process the new rows of the groups,
+and the load of the sender does not fall yet. So moving state is cheaper while rates are steady, because one window of
+new rows is as many as are live; a parallel track is cheaper once rates have fallen and states are still large.
 
-Both prices come from the batch in which the slots counted their rows. Limit: they say nothing of how a longer batch
-delays results.
+Invariant: both prices come from the batch in which the slots counted their rows. Limit: they do not include the delay
+of results by a longer batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anabranch.balance.rule import Rebalancing
 
 @dataclass(frozen=True)
 class MovePrices:
-    """What a move costs by each strategy, in seconds of one core."""
+    """The cost of a move by each strategy, in seconds of one core."""
 
     moving_state: float
     parallel_track: float
 
 
 def price_moves(found: Rebalancing, loads: Loads, window: float) -> MovePrices | None:
-    """Returns the prices of a move, given the batches in a window; None where rows were not counted."""
+    """Returns the prices of a move, given the batches in a window; None if rows were not counted."""
     if not loads.group_rows or not loads.units[0]:
         return None
     moved = [(group, move.sender) for move in found.moves for group in move.groups]

@@ -52,7 +52,7 @@ class Rebalancing:
     """Seconds of one core, by slot."""
     after: tuple[float, ...]
     bytes: float
-    """State that has to be taken over."""
+    """Bytes of state that slots receive."""
     heavy: tuple[int, ...] = ()
     """Groups that are too heavy for any slot, the heaviest first."""
     among: tuple[int, ...] | None = None
@@ -69,12 +69,12 @@ class Rebalancing:
 
     @property
     def saved(self) -> float:
-        """How much faster the slowest slot gets, in seconds of one core over the measured batches."""
+        """Returns by how much the slowest slot gets faster, in seconds of one core over the measured batches."""
         return max(self.before, default=0.0) - max(self.after, default=0.0)
 
     @property
     def freed(self) -> float:
-        """How many bytes smaller the largest state of a slot gets."""
+        """Returns by how many bytes the largest state of a slot shrinks."""
         return max(self.held_before, default=0.0) - max(self.held_after, default=0.0)
 
     @property

@@ -66,7 +66,7 @@ def require_count(partitioning: Partitioning, slots: int) -> None:
     if not 1 <= slots <= partitioning.slots:
         raise PlanError(
             f"{slots} slots cannot be used: the query has {partitioning.slots}",
-            hint=f"ask for 1 to {partitioning.slots}; a query started with slots: {{least: 1, most: 8}} has up to 8",
+            hint=f"write 1 to {partitioning.slots}; a query started with slots: {{least: 1, most: 8}} has up to 8",
         )
     if slots > partitioning.groups:
         raise PlanError(

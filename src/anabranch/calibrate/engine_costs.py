@@ -51,7 +51,7 @@ class Workload:
     selectivities: Mapping[tuple[str, str], float]
     window: float
     theta: bool = False
-    """Whether the join of the first two streams also compares a random column."""
+    """True if the join of the first two streams also compares a random column."""
 
     def query(self) -> Query:
         catalog = Catalog()

@@ -20,7 +20,7 @@ def add_arguments(commands: Commands) -> None:
     command = add_command(
         commands,
         "checkpoint",
-        "look into a checkpoint, check that it is whole, or copy it",
+        "inspect, verify or copy a checkpoint",
         """
         anabranch checkpoint inspect checkpoint          query, last batch, plan, rows, who uses it
         anabranch checkpoint inspect checkpoint --json

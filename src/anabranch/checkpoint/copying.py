@@ -17,7 +17,7 @@ from anabranch.run.store import READ, TABLES, Store
 from anabranch.run.table_versions import base_of
 
 _ATTEMPTS = 20
-"""A query that commits faster than its rows can be copied is refused after so many batches."""
+"""The number of batches committed during a copy at which the copy is given up."""
 
 
 def copy(source: str, target: str) -> int:

@@ -102,7 +102,7 @@ def contents(location: str) -> Contents:
 
 
 def faults(location: str) -> Iterator[Fault]:
-    """Yields every fault that would affect a restart, in the order in which a restart would meet them."""
+    """Yields every fault that would affect a restart, in the order in which a restart would find them."""
     store, metadata = opened(location)
     if lacking := {"version", "identity", "fingerprint", "query"} - metadata.keys():
         yield Fault(f"metadata.json lacks {', '.join(sorted(lacking))}", "restore metadata.json from a copy")

@@ -94,7 +94,7 @@ def _leftovers(store: Store) -> Iterator[str]:
 def as_text(found: Repair) -> str:
     """Returns the report for a terminal."""
     if found.is_whole:
-        lines = ["the checkpoint is whole; nothing is to be done"]
+        lines = ["the checkpoint is valid; no repair is needed"]
     else:
         lines = [f"{len(found.faults)} faults:", *(f"  {fault.what}" for fault in found.faults)]
         lines += [f"whole batches: {', '.join(map(str, found.whole)) or 'none'}", "what to do, in this order:"]

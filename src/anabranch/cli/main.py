@@ -26,20 +26,20 @@ from anabranch.lang.sizes import size_text
 from anabranch.planning.calibration import calibration_file, save_units
 from anabranch.settings.commands import USER_ERROR, add_command, error_text, examples
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import asking
+from anabranch.spec import change_commands
 from anabranch.spec import commands as spec_commands
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
     "adopt": (
         "anabranch.spec.adopting",
-        "go on from the checkpoint of a stopped Spark query with a stream-stream inner join",
+        "continue from the checkpoint of a stopped Spark query with a stream-stream inner join",
     ),
     "branch": (
         "anabranch.spec.branching",
-        "run a changed query beside the old one on a copy of its state; compare them; take over or throw it away",
+        "run a changed query beside the old one on a copy of its state; compare them; take over or discard it",
     ),
-    "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
+    "checkpoint": ("anabranch.checkpoint.command", "inspect, verify or copy a checkpoint"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
     "deploy": ("anabranch.sites.command", "run queries over a network of sites"),
@@ -157,7 +157,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     spec_commands.add_arguments(commands)
-    asking.add_arguments(commands)
+    change_commands.add_arguments(commands)
 
     command = add_command(
         commands,

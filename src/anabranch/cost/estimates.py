@@ -1,12 +1,13 @@
-"""Estimates of one query, the numbers that a cost model starts from; each unknown number gets an assumed one.
+"""Estimates of one query: rates, windows, sizes and selectivities, the input of the cost model.
 
 A relation has a rate (rows per second that pass its filter) and a window in seconds, so its state holds rate x window
-rows; where bands over event times let rows go sooner, the window is as long as they stay. How two sides of a join
-multiply is kept per key class as a number of distinct values for each member: two sides agree with the chance 1 / max
-of their least counts (the usual containment assumption), which makes the estimate of a joined set independent of the
-order in which it was joined. Thetas are independent of all else.
+rows. If bands over event times let rows expire earlier, the window is the time that rows are kept. The selectivity of a
+key class is stored as a number of distinct values per member: two sides agree with probability 1 / max of their
+smallest counts (the usual containment assumption). So the estimate of a joined set does not depend on the order of
+joins. Thetas are assumed independent of everything else.
 
-Sets of relations are bit masks in the order of the query's relations; that bounds a query to 62 relations.
+Invariant: every unknown number gets an assumed one. Limit: sets of relations are bit masks in the order of the query's
+relations, so a query has at most 62 relations.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from anabranch.stats.view import Known, Provenance, StatisticsView
 
 MOST_RELATIONS = 62
 MOST_MERGED = 8
-"""With more relations than this, only single relations are considered as merged inputs."""
+"""The number of relations above which only single relations are considered as merged inputs."""
 ASSUMED_RATE = 1_000.0
 ASSUMED_TABLE = 10_000.0
-"""Rows of a table."""
+"""The assumed number of rows of a table."""
 EVER = 1e9
-"""Seconds for which a table counts as having been there: its rows neither arrive nor leave."""
+"""The seconds that a table counts as present: its rows neither arrive nor leave."""
 ASSUMED_PARTS = 100.0
-"""Parts that a count window counts by themselves."""
+"""The assumed number of parts of a count window with PARTITION BY."""
 ASSUMED_BAND = 0.1
 CHEAPEST = 0.1
-"""The least weight of a check: numbers of rows and of predicates cost something by themselves."""
+"""The minimum weight of a check: even comparing numbers has a cost."""
 ASSUMED_VALUE_BYTES = 24.0
 WIRE_BYTES = 17.0
-"""A row travels with the number of its relation, its time and at least one code."""
+"""The bytes of a row besides its payload: the number of its relation, its time and at least one code."""
 SHORTEST_WINDOW = 1e-6
-"""Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
+"""The window of [NOW] in seconds: it keeps the rows of one instant, and event times have microseconds."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """One number that a choice rests on: its description, its value and its provenance."""
+    """One number that a choice is based on: its description, its value and its provenance."""
 
     what: str
     value: float
@@ -59,18 +60,18 @@ class Used:
 
 @dataclass(frozen=True)
 class ThetaEstimate:
-    """The relations of a theta, its selectivity, and whether it is a band, which can be looked up by bucket."""
+    """The relations of a theta, its selectivity, and True for a band, which can be looked up by bucket."""
 
     relations: int
     selectivity: float
     is_band: bool = False
     weight: float = 1.0
-    """How many checks of an ordinary predicate one check of it costs."""
+    """The cost of a check, relative to the check of an ordinary predicate."""
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Rates, windows, row sizes and selectivities of a query, all filled in."""
+    """Rates, windows, row sizes and selectivities of a query, all known or assumed."""
 
     names: tuple[str, ...]
     rates: tuple[float, ...]
@@ -78,15 +79,15 @@ class Estimates:
     """Seconds."""
     row_bytes: tuple[float, ...]
     keys: tuple[tuple[float, ...], ...]
-    """For each key class the distinct values per relation; 0 where the relation is not a member."""
+    """The number of distinct values per relation, for each key class; 0 if the relation is not a member."""
     thetas: tuple[ThetaEstimate, ...] = ()
     used: tuple[Used, ...] = ()
     slide: float = 0.0
     """Seconds between the boundaries of a grouped query; 0 for any other."""
     groups: tuple[tuple[int, float], ...] = ()
-    """For some sets of relations, how many different rows merging the set leaves at a boundary."""
+    """For some sets of relations, the number of distinct rows at a boundary after merging the set."""
     arriving: tuple[float, ...] = ()
-    """Rows per second before the filters; the rates are those that pass."""
+    """Rows per second before the filters; `rates` are after the filters."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MOST_RELATIONS:
@@ -101,7 +102,7 @@ class Estimates:
 
     @property
     def longest_window(self) -> float:
-        """Seconds after which the windows of all streams are full; tables are there from the start."""
+        """Returns the seconds after which the windows of all streams are full; tables are complete from the start."""
         return max((window for window in self.windows if window < EVER), default=0.0)
 
     @property
@@ -109,14 +110,14 @@ class Estimates:
         return (1 << len(self.names)) - 1
 
     def mask(self, relations: tuple[str, ...]) -> int:
-        """The bit mask of some relations."""
+        """Returns the bit mask of some relations."""
         found = self._masks.get(relations)
         if found is None:
             found = self._masks[relations] = sum(1 << self.positions[name] for name in relations)
         return found
 
     def windows_of(self, mask: int) -> tuple[float, ...]:
-        """The windows, in seconds, of the relations of a set."""
+        """Returns the windows, in seconds, of the relations of a set."""
         return tuple(window for position, window in enumerate(self.windows) if mask >> position & 1)
 
     @cached_property
@@ -127,7 +128,7 @@ class Estimates:
 def from_edges(
     rates: Mapping[str, float], window: float, selectivities: Mapping[tuple[str, str], float], row_bytes: float = 1.0
 ) -> Estimates:
-    """Estimates of a plain join graph: one independent selectivity per edge, one window for all."""
+    """Creates the estimates of a plain join graph: one independent selectivity per edge, one window for all."""
     names = tuple(rates)
     keys = tuple(
         tuple((1 / selectivity if selectivity else math.inf) if name in pair else 0.0 for name in names)
@@ -145,11 +146,11 @@ def from_statistics(
     slide: float = 0.0,
     pairwise: PairwiseWindows | None = None,
 ) -> Estimates:
-    """Estimates from statistics; a number that the view does not know is assumed, and marked so.
+    """Creates estimates from statistics; an unknown number is assumed, and marked as assumed.
 
-    An unbounded window counts as `horizon` seconds, a table as `EVER`. An unknown rate is the mean of the known ones;
-    an unknown equality is taken for a foreign key (each row meets about one row of the larger state). `pairwise` are
-    the pairwise windows that let rows go, unless all of the graph's do.
+    An unbounded window counts as `horizon` seconds, a table as `EVER`. An unknown rate is the mean of the known ones.
+    An unknown equality is assumed to be a foreign key: each row matches about one row of the larger state. `pairwise`
+    are the bounds by which rows expire; by default, those of the graph.
     """
     used: list[Used] = []
 
@@ -168,7 +169,7 @@ def from_statistics(
     whole: dict[str, float] = {}
     for relation in graph.relations:
         if relation.is_table:
-            # As many rows are held, and next to none arrives: what is built over tables is built once.
+            # A table holds its rows, and almost none arrive: work over tables is done once.
             known_rows = seen.table_rows(relation.name, relation.stream)
             whole[relation.name] = use(f"rows of {relation.name}", known_rows, ASSUMED_TABLE)
             rate = whole[relation.name] / EVER
@@ -184,11 +185,11 @@ def from_statistics(
         endless = EVER if relation.is_table else horizon
         seconds = endless if reach >= FOREVER else reach / 1e6
         if isinstance(relation.window, CountWindow):
-            # As many rows as the window counts, at the pace at which they come.
+            # A count window holds its number of rows, at their rate.
             parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
             seconds = min(seconds, relation.window.rows * parts / rate if rate else seconds)
         elif isinstance(relation.window, SessionWindow):
-            # Sessions of a few rows; their length is not measured.
+            # A session is assumed to have a few rows, because its length is not measured.
             seconds = 2 * relation.window.gap / 1e6
         windows.append(max(seconds, SHORTEST_WINDOW))
         known_bytes = seen.row_bytes(relation.name, relation.stream)
@@ -219,20 +220,20 @@ def from_statistics(
 
 
 def traffic(estimates: Estimates) -> dict[str, float]:
-    """Bytes per second that each relation brings: what a grid is chosen by. Time and codes travel with every row."""
+    """Returns the bytes per second of each relation, including time and codes, for the choice of a grid."""
     each = zip(estimates.names, estimates.rates, estimates.row_bytes, strict=True)
     return {name: rate * (width + WIRE_BYTES) for name, rate, width in each}
 
 
 def _mergeable(relations: int) -> Iterable[int]:
-    """The sets of relations that a plan may merge; only single relations if the query has many."""
+    """Returns the sets of relations that a plan may merge; only single relations if the query has many."""
     if relations > MOST_MERGED:
         return (1 << position for position in range(relations))
     return range(1, (1 << relations) - 1)
 
 
 def payload_bytes(schema: Schema) -> float:
-    """Bytes of a row by its column types, one more for a column that may be NULL; text counts as two dozen bytes."""
+    """Returns the bytes of a row by its column types: one more for a nullable column, 24 for a text."""
     return sum(
         max(1.0, field.type.bit_width / 8) + field.nullable if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES
         for field in schema
@@ -240,16 +241,16 @@ def payload_bytes(schema: Schema) -> float:
 
 
 _Use: TypeAlias = Callable[[str, Known | None, float], float]
-"""Notes the number taken for one quantity, and returns it."""
+"""Records the number used for one quantity, and returns it."""
 
 
 def _distinct_values(
     key: KeyClass, graph: JoinGraph, seen: StatisticsView, sizes: Mapping[str, float], use: _Use
 ) -> tuple[float, ...]:
-    """Distinct values per relation, such that 1 / max of two of them is the selectivity of that pair where known.
+    """Returns distinct values per relation such that 1 / max of two of them is the known selectivity of that pair.
 
-    `sizes` are rows in the windows of streams, and all rows of tables: a row of a stream refers to one row of a table,
-    which the filter of the table may have taken away.
+    `sizes` are the rows in the windows of streams, and all rows of tables: a stream row refers to one row of a table,
+    which the table's filter may have removed.
     """
     members = [name for name, _ in key.members]
     tables = [sizes[name] for name in members if graph.relation(name).is_table]
@@ -259,7 +260,7 @@ def _distinct_values(
     for left, right in combinations(members, 2):
         pair = seen.pair_selectivity(left, right)
         if pair is not None:
-            # A pair that several classes connect shares its selectivity evenly among them.
+            # If several classes connect a pair, each gets an equal part of the pair's selectivity.
             share = pair.value ** (1 / len(graph.keys_between([left], [right])))
             known[left, right] = Known(share, pair.provenance)
             values = 1 / share if share else math.inf
@@ -274,10 +275,10 @@ def _distinct_values(
 
 
 def _distances(graph: JoinGraph, pairwise: PairwiseWindows, windows: Mapping[str, float]) -> dict[int, float]:
-    """For each theta over event times, the share of the pairs inside the windows that it leaves.
+    """Returns, for each theta over event times, the fraction of pairs inside the windows that pass it.
 
-    Of two relations, rows meet that are at most as far apart as the pairwise windows say. The first theta of a pair
-    stands for all of them.
+    Rows match if they are at most as far apart as the pairwise windows allow. The first theta of a pair has the
+    fraction of all thetas of the pair.
     """
     found: dict[int, float] = {}
     seen: set[frozenset[str]] = set()
@@ -294,7 +295,7 @@ def _distances(graph: JoinGraph, pairwise: PairwiseWindows, windows: Mapping[str
 def _theta(
     theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use, distance: float | None = None
 ) -> ThetaEstimate:
-    """`distance` is the share that a theta over event times leaves by itself."""
+    """Returns the estimate of a theta; `distance` is the fraction that a theta over event times passes by itself."""
     names = [name for name in graph.names if name in theta.relations]
     known = seen.predicate_selectivity(str(theta))
     left, right = names[:1], names[1:]
@@ -305,7 +306,7 @@ def _theta(
     if len(names) == 1:
         assumed = assumed_share(theta.predicate)
     if distance is not None:
-        # What was sampled or measured is a share of rows of which many have not left yet.
+        # A sampled or measured selectivity is the fraction of pairs of which many are still in their windows.
         known, assumed = known if known is not None and known.provenance == "given" else None, distance
     value = use(f"selectivity of {theta}", known, assumed)
     mask = sum(1 << graph.names.index(name) for name in names)
@@ -313,12 +314,14 @@ def _theta(
 
 
 def _weight(theta: Theta, seen: StatisticsView, use: _Use) -> float:
-    """The cost of a check in checks of an ordinary predicate: as measured, else by the functions that it calls."""
+    """Returns the cost of a check relative to an ordinary predicate: as measured, else by the functions that it
+    calls.
+    """
     check = unit_costs(seen)[0].check or ENGINE.check
     known = seen.predicate_cost(str(theta))
     if known is not None:
         return max(CHEAPEST, use(f"seconds of {theta}", known, known.value) / check)
     functions = own_functions(theta.predicate)
     costs = [use(f"cost of {f.name}", seen.function_cost(f.name), ASSUMED_FUNCTION[f.kind]) for f in functions]
-    # The built-in costs are in proportion to the built-in cost of a check, those of one's own functions were measured.
+    # Built-in costs are relative to the built-in cost of a check; costs of user functions were measured.
     return 1.0 + costly_calls(theta.predicate) / ENGINE.check + sum(costs) / check

@@ -120,11 +120,11 @@ class HostNeed:
     """The resources of the host for a query in each slot, by part."""
 
     triggers: float
-    """In cores, as are the following."""
+    """Cores, as the following fields."""
     rows: float
     results: float
     worker: float
-    """In bytes, as are the following."""
+    """Bytes, as the following fields."""
     batch_rows: float
     room: float
     """Bytes of memory per byte of state."""

@@ -28,7 +28,7 @@ MOST_INPUTS = 5
 
 
 def takes_turns(model: ResourceModel) -> bool:
-    """Whether the intra-batch order matters: some window is short."""
+    """True if some window is short, so that the intra-batch order matters."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 
@@ -64,9 +64,9 @@ def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tupl
 
 def _best_orders(blocks: Blocks, model: ResourceModel) -> Orders:
     key = "orders", blocks
-    found: Orders | None = model.turns.get(key)
+    found: Orders | None = model.batch_order_cache.get(key)
     if found is None:
-        found = model.turns[key] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
+        found = model.batch_order_cache[key] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
     return found
 
 
@@ -78,25 +78,25 @@ def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:
     """Returns the cost of probing, the cost of matches row by row, and the fraction of these that a batch finds."""
     key = "lookup", bound, block, is_ahead
-    found: tuple[float, float, float] | None = model.turns.get(key)
+    found: tuple[float, float, float] | None = model.batch_order_cache.get(key)
     if found is None:
         probing = model.rows(bound) * model.share(bound) * model.units.probe * model.copies(bound)
         span, windows = 1 / model.turnover(block), model.estimates.windows
         reach = min(window for position, window in enumerate(windows) if bound >> position & 1)
         met = met_for(span, reach, model.batch, is_ahead) / span
-        found = model.turns[key] = probing, model.step(bound, block) - probing, met
+        found = model.batch_order_cache[key] = probing, model.step(bound, block) - probing, met
     return found
 
 
 def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
     """Returns the CPU that the intra-batch order adds to a join; may be negative."""
     key = "shifted", blocks, orders
-    found: float | None = model.turns.get(key)
+    found: float | None = model.batch_order_cache.get(key)
     if found is None:
         found = 0.0
         for start, order in enumerate(orders):
             calls = (len(order) + 1) * model.call
             usual = model.chain(blocks[start], [blocks[place] for place in order]) - calls
             found += chain_in_turns(model, blocks, start, order) - usual
-        model.turns[key] = found
+        model.batch_order_cache[key] = found
     return found

@@ -51,9 +51,9 @@ class Progress:
 
 
 def crossing(one: Progress, other: Progress) -> tuple[float | None, float | None]:
-    """Returns the second until which one plan is ahead of the other, and the second from which it is for good.
+    """Returns the second until which one plan is ahead of the other, and the second from which it is ahead permanently.
 
-    Plans whose results differ by less than one part in a hundred are even.
+    Plans whose results differ by less than 1 % are even.
     """
     seconds = np.union1d(one.seconds, other.seconds)
     lead = np.array([one.results_by(second) - AHEAD * other.results_by(second) for second in seconds.tolist()])

@@ -76,7 +76,7 @@ class ResourceModel:
     estimates: Estimates
     units: UnitCosts
     keyed: bool = True
-    """Whether a join looks up rows by key, or scans all of them."""
+    """True if a join looks up rows by key; False if it scans all of them."""
     batch: float = 0.0
     """Seconds between batches; 0 if rows are processed one by one."""
     shares: tuple[Share, ...] = ()
@@ -84,7 +84,7 @@ class ResourceModel:
     deferred: tuple[tuple[int, int], ...] = ()
     """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
     partitioning: Partitioning | None = None
-    """How rows are spread over slots; None if every row has one slot."""
+    """The distribution of rows over slots; None if every row has one slot."""
     beside: Resources = NOTHING
     """The resources of the query outside its plan: its outer joins."""
     age: float = inf
@@ -131,7 +131,7 @@ class ResourceModel:
         return {}
 
     @cached_property
-    def turns(self) -> dict[object, Any]:
+    def batch_order_cache(self) -> dict[object, Any]:
         """A cache for `cost.intra_batch_order`."""
         return {}
 

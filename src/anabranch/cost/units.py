@@ -75,7 +75,7 @@ class UnitCosts:
         if missing := [name for name in names[:5] if name not in costs]:
             raise StatisticsError(
                 f"entry 'stats.costs' has no '{missing[0]}'",
-                hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
+                hint=f"give all of {', '.join(names[:5])} in seconds, or omit 'stats.costs'",
             )
         numbers = {name: value for name, value in costs.items() if name != "lingers"}
         return cls(**numbers, lingers=bool(costs.get("lingers")))

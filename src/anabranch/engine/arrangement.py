@@ -1,4 +1,8 @@
-"""The shared joins of an engine: creates those that the plans need and reuses those that already run."""
+"""The shared joins of an engine: creates those that the plans need and reuses those that already run.
+
+Invariant: a shared join that is reused has the same states under its new users. Limit: a join whose states must change
+is computed anew from the base rows.
+"""
 
 from __future__ import annotations
 

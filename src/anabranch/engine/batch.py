@@ -1,4 +1,7 @@
-"""The batches of the engine: new rows of a relation, and combinations of rows on the way to a result."""
+"""The batches of the engine: new rows of a relation, and combinations of rows on the way to a result.
+
+Invariant: batches are immutable, so operators may share their arrays.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class CarriedColumn(NamedTuple):
     """The relations of the merged input."""
     part: str
     is_validity: bool = False
-    """Whether the column marks where the part is not NULL."""
+    """True if the column marks where the part is not NULL."""
 
     def __str__(self) -> str:
         return f"{'+'.join(sorted(self.merged))}.{self.part}{'.valid' if self.is_validity else ''}"
@@ -96,7 +99,7 @@ class Combinations:
     carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
     """Weights and aggregate parts of merged rows, laid out by `operators.pregroup`; empty if nothing was merged."""
     read: Callable[[Column], pa.Array] | None = None
-    """Reads columns of finished combinations from columns read earlier; there are no row numbers then."""
+    """Reads columns of finished combinations from columns read earlier, which replace row numbers."""
 
     def __len__(self) -> int:
         return len(self.newest)

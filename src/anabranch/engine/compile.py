@@ -4,6 +4,8 @@ For each input of each join, the compiler lists the probes in order: the target 
 that supply the codes, and the checks on the matches. All key classes that connect the bound relations with the target
 form one index (with a composite code if there are several). Without key classes, a band gives a bucket index. Without a
 band, the index `all` links every row under one code and the probe is a nested loop.
+
+Invariant: probe and checks together apply every key class and theta between the bound relations and the target.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class JoinProgram:
 
 @dataclass(frozen=True)
 class Program:
-    """All joins of a plan, inputs first, and the indexes each state must keep (by the shape of its plan)."""
+    """All joins of a plan, inputs first, and the indexes that each state must keep (by the shape of its plan)."""
 
     plan: PhysicalPlan
     joins: tuple[JoinProgram, ...]
@@ -84,7 +86,7 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph, rests: Mapping[Shared, Re
             for probe in probes:
                 indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
     for name in leaves(plan):
-        # A base state without probes, under a merged input or as the whole plan, still keeps times.
+        # A base state without probes, under a merged input or as the whole plan, still keeps event times.
         indexes.setdefault(name, {(): None})
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
 

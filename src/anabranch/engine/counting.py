@@ -129,12 +129,12 @@ def _session_deadlines(gap: int, times: Int64Array, parts: Parts | None) -> Int6
 def refuse_equal_codes(
     relation: Relation, names: Sequence[str], one: Callable[[str], pa.Array], other: Callable[[str], pa.Array]
 ) -> None:
-    """Raises an error if rows of one code, side by side in `one` and `other`, have different values."""
+    """Raises an error if rows with equal codes, paired in `one` and `other`, have different values."""
     for name in names:
         left, right = one(name), other(name)
         if not (equal_values(left, right) | (validity(left) + validity(right) == 0)).all():
             raise HostError(
-                f"two values of '{', '.join(names)}' of '{relation.name}' have one code",
+                f"two different values of '{', '.join(names)}' of '{relation.name}' have the same code",
                 detail="rows of different parts of a window would be counted together",
                 hint="partition by a bigint, or by other columns",
             )

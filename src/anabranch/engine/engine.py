@@ -53,8 +53,9 @@ from anabranch.stats.step import StepStatistics, labelled, merge
 SHARED = "shared "
 """The name prefix of shared joins and their states in the statistics of the whole set."""
 FEW = 16
-"""A slot that loses fewer than one row in so many keeps them until they expire: so at most so many rows are copied for
-each row that leaves."""
+"""The share of lost rows, one in this many, below which a slot keeps them until they expire. So at most this many rows
+are copied for each row that leaves.
+"""
 WAITING = "waiting rows"
 """The name of buffered rows in statistics; no relation can have such a name."""
 
@@ -82,7 +83,9 @@ class Engine:
         since: Mapping[str, int] | None = None,
         until: Mapping[str, int] | None = None,
     ) -> None:
-        """`since` and `until` map queries to the event time from which they answer, and answer no more."""
+        """Creates an engine; `since` and `until` map queries to the event times at which their answers begin and
+        end.
+        """
         self.queries = queries
         self.execution = execution
         self.meter = Meter()
@@ -96,7 +99,9 @@ class Engine:
         self._spread(owns or {})
         self._counted = {relation.name: relation for relation in queries.graph.relations if relation.window.is_counted}
         if self._counted and not execution.rows_wait:
-            raise InvariantBroken("rows are counted before the watermark has passed them", detail=queries.text)
+            raise InvariantBroken(
+                "a count window needs an execution model that buffers rows until the watermark", detail=queries.text
+            )
         self._lifetimes = lifetimes(member.query for member in queries.members)
         self.versions: dict[str, str] = {}
         """The version of each loaded table."""
@@ -125,7 +130,7 @@ class Engine:
             )
             for member in queries.members
         }
-        self.entrance = WatermarkBuffer(arena) if execution.rows_wait else None
+        self.watermark_buffer = WatermarkBuffer(arena) if execution.rows_wait else None
         self._readers = self._reading()
 
     @classmethod
@@ -167,7 +172,7 @@ class Engine:
             "joins_made": self._arrangement.made,
             "floors": self._floors,
             "queries": {name: each.layout() for name, each in self.engines.items()},
-            "entrance": self.entrance.layout() if self.entrance is not None else None,
+            "watermark_buffer": self.watermark_buffer.layout() if self.watermark_buffer is not None else None,
             "left": self._left,
             "versions": self.versions,
             "wasteful": self.is_wasteful,
@@ -185,18 +190,18 @@ class Engine:
             join.reopen(layout["joins"][str(shared)])
         self._arrangement.made, self._floors = layout["joins_made"], dict(layout["floors"])
         for name, each in self.engines.items():
-            each.ground.shared = self.joins
+            each.context.shared = self.joins
             each.reopen(layout["queries"][name])
         self._readers = self._reading()
-        if self.entrance is not None:
-            self.entrance.reopen(layout["entrance"])
+        if self.watermark_buffer is not None:
+            self.watermark_buffer.reopen(layout["watermark_buffer"])
         self._left = dict(layout["left"])
         self.versions = dict(layout["versions"])
         self.is_wasteful = layout["wasteful"]
 
     def export(self) -> dict[str, RelationBatch]:
         """Returns the live rows of streams and the buffered rows: all that a checkpoint or a rebuild needs."""
-        waiting = self.entrance.rows if self.entrance is not None else {}
+        waiting = self.watermark_buffer.rows if self.watermark_buffer is not None else {}
         rows = {
             name: joined([state.export(), *([waiting[name]] if name in waiting else [])])
             for name, state in self.bases.items()
@@ -251,9 +256,9 @@ class Engine:
         rebuilds its pending groups for boundaries not below it. If rows are buffered until the watermark, those not
         below it are buffered again.
         """
-        if self.entrance is not None:
+        if self.watermark_buffer is not None:
             assert answered is not None
-            rows = self.entrance.pass_through(rows, min(answered.values()))
+            rows = self.watermark_buffer.pass_through(rows, min(answered.values()))
         for name, each in self.engines.items():
             if answered is not None:
                 each.begin_restore(answered[name])
@@ -271,10 +276,11 @@ class Engine:
     # --- partition groups that leave ----------------------------------------------------------------------------------
 
     def leave(self, wanted: Mapping[str, BoolArray]) -> None:
-        """Gives up base rows of lost partition groups and all combinations with them; `wanted` flags the others.
+        """Drops base rows of lost partition groups and all combinations with them; `wanted` flags the rows to keep.
 
-        The caller ensures that no row that the slot still needs can match them, and that no query is migrating. Few
-        rows stay until they expire, so that a move in many small parts does not copy the window with each of them.
+        The caller ensures that no row that the slot still needs can match them, and that no query is migrating. A small
+        number of lost rows is kept until they expire, so that a move in many small parts does not copy the window with
+        each of them.
         """
         live = sum(len(flags) for flags in wanted.values())
         lost = live - sum(int(np.count_nonzero(flags)) for flags in wanted.values())
@@ -292,7 +298,7 @@ class Engine:
         """Changes each query's ownership test, between two steps."""
         self._spread(owns)
         for name, each in self.engines.items():
-            each.ground.owns = owns[name]
+            each.context.owns = owns[name]
 
     def _spread(self, owns: Mapping[str, Ownership | None]) -> None:
         """Makes base states keep the row hashes that ownership tests need."""
@@ -320,11 +326,11 @@ class Engine:
         buffered. The iterator must be exhausted: states advance as it is read.
         """
         self._is_stepping = True
-        if self.entrance is not None:
+        if self.watermark_buffer is not None:
             assert watermarks is not None
             # Buffered rows may be older than the floor of their relation.
             floors = dict.fromkeys(floors, min(floors.values()))
-            batches = self.entrance.pass_through(batches, min(watermarks.values()))
+            batches = self.watermark_buffer.pass_through(batches, min(watermarks.values()))
         results = self._results(batches, floors, watermarks or {})
         if self.execution.orders_results:
             yield from in_order(results)
@@ -365,8 +371,8 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """Returns the work since the last call."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.bases.items()}
-        if self.entrance is not None:
-            sizes[WAITING] = (len(self.entrance), self.entrance.bytes)
+        if self.watermark_buffer is not None:
+            sizes[WAITING] = (len(self.watermark_buffer), self.watermark_buffer.bytes)
         base = self.meter.finish(sizes)
         joins = {shared: join.statistics() for shared, join in self.joins.items()}
         own = {name: each.statistics() for name, each in self.engines.items()}
@@ -446,7 +452,7 @@ class Engine:
 
     def _require_rest(self) -> None:
         if self._is_stepping:
-            raise InvariantBroken("a plan can change only between two steps", detail=f"plan '{self.plans}' is in one")
+            raise InvariantBroken("plans can change only between two steps", detail=f"plan '{self.plans}' is in one")
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -504,7 +510,7 @@ class Engine:
         users = {query: self.engines[query] for query in join.common.rests}
         wanting = {query: not restores or each.is_rebuilt_from_combinations for query, each in users.items()}
         for each in users.values():
-            each.turns[relation] = int(news.rows[relation][0])
+            each.batch_starts[relation] = int(news.rows[relation][0])
         for block in join.take(relation, news, wanted=any(wanting.values())):
             for query, each in users.items():
                 several = each.take_shared(join.shared, block, wanted=wanting[query])
@@ -546,7 +552,7 @@ class Engine:
     def _use(self, joins: Joins) -> None:
         self.joins = joins
         for each in self.engines.values():
-            each.ground.shared = joins
+            each.context.shared = joins
 
 
 def _seen_by(query: QueryEngine, base: StepStatistics) -> StepStatistics:

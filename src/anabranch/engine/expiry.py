@@ -1,7 +1,7 @@
-"""What floors mean for the queries of a set: their watermarks, and when no query needs a base row any more.
+"""Derives from floors the watermark of each query, and the time at which no query needs a base row any more.
 
-Invariant: a row is kept as long as the query that needs it longest. A query answers by the watermark of its own
-relations. If rows are buffered until the watermark, one buffer serves all queries and waits for the lowest watermark.
+Invariant: a row is kept as long as any query needs it. A query answers by the watermark of its own relations. If rows
+are buffered until the watermark, one buffer serves all queries and waits for the lowest watermark.
 
 A row is out of reach of a relation when its deadline is before the relation's floor, or earlier if a band over event
 times is narrower than the window (`plan.pairwise`). A row can be dropped when it is out of reach of all relations but

@@ -1,22 +1,24 @@
-"""The loops of the engine, compiled by numba: linking rows into hash chains and probing them.
+"""The loops of the engine, compiled by numba: they link rows into hash chains and probe them.
 
 An index is three arrays. `entries` is a ring of records (code, newest) and `previous` a ring of links, both addressed
 by row number modulo their capacity (a power of two); `heads` maps a hashed code to the newest row number linked under
-it. Chains run from new rows to old ones, so a chain ends at the first row number below the oldest live one: dropping a
-prefix of rows costs nothing here, and stale heads need no cleaning.
+it. Chains run from new rows to old ones, so a chain ends at the first row number below the oldest live one. Therefore
+dropping a prefix of rows costs nothing here, and stale heads need no cleaning.
 
-Of a linked row number only the low 32 bits are kept. It is completed to the nearest number below the row that leads to
-it, so a chain descends and ends whatever it holds. A link that has gone stale by 2**32 rows may be completed to a live
-row of another chain, where no code is equal: that costs a visit, never an answer.
+Links hold the low 32 bits of a row number. A link is completed to the nearest number below the row that it leads from,
+so row numbers on a chain always descend and the walk ends. A link that is stale by 2**32 rows may be completed to a
+live row of another chain, which has another code: this costs a visit and never adds a match.
 
-The window test is fused into the probe: two partial combinations fit together iff max(newest) <= min(deadline). All
-times are int64 microseconds. The deadline of a row is `span` after its newest time where all rows of a state have the
-same; else `deadlines` holds it, a ring as well, which is empty in the former case.
+The probe includes the window test: two partial combinations match iff max(newest) <= min(deadline). All times are int64
+microseconds. If all rows of a state have the same window, a deadline is `span` after the newest time; else the ring
+`deadlines` holds it. That ring is empty in the first case.
 
-Every loop takes `WAITING` rows at a time and first loads, without branches, the memory that the work on them will need,
-so that the waits overlap; walking chain after chain would wait at every step. What survives a step is kept by writing
-it always and counting it conditionally, because whether a chain goes on cannot be predicted. What counts such writes
-is unsigned: numba asks of a signed index, at every use, whether it counts from the end.
+Every loop works on `WAITING` rows at a time and first loads their memory without branches, so that cache misses
+overlap; following one chain after another would wait for each miss. Survivors of a step are written unconditionally and
+counted conditionally, because the end of a chain cannot be predicted. The counters are unsigned, because numba tests
+every signed index for a negative value.
+
+Invariant: the pairs found do not depend on `WAITING`. Limit: fewer than 2**32 live rows.
 """
 
 from __future__ import annotations
@@ -33,15 +35,14 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 LinkArray: TypeAlias = npt.NDArray[np.uint32]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
-CODE, NEWEST = 0, 1
 NO_ROW = np.uint32(0xFFFFFFFF)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.int64(0xFFFFFFFF)
 _ANY_TIME = -(2**63)
 WAITING = 256
-"""Lookups under way at once: many enough to hide the memory's latency, few enough for the nearest cache."""
+"""The number of concurrent lookups: enough to hide memory latency, few enough for the first-level cache."""
 _OVERDUE = 4 * WAITING
-"""How many overdue rows are passed over before each `WAITING` lookups; more would cost the window."""
+"""The number of expired rows that are skipped before each `WAITING` lookups; a larger number would cost the window."""
 
 
 @numba.njit("uint64(int64, int64)", inline="always", cache=True)
@@ -51,7 +52,7 @@ def _slot_of(code: Any, shift: Any) -> Any:
 
 @numba.njit("int64(uint32, int64)", inline="always", cache=True)
 def _below(link: Any, row: Any) -> Any:
-    """The greatest number below `row` with these low bits."""
+    """Returns the largest number below `row` with these low bits."""
     return row - 1 - ((row - 1 - np.int64(link)) & _LOW)
 
 
@@ -69,7 +70,7 @@ def link(
     codes: Int64Array,
     newest: Int64Array,
 ) -> None:
-    """Rows numbered from `first` enter the ring and their chains."""
+    """Adds the rows numbered from `first` to the ring and to their chains."""
     mask = np.uint64(entries.shape[0] - 1)
     touched = np.empty(WAITING, dtype=np.uint32)
     for start in range(0, codes.shape[0], WAITING):
@@ -107,14 +108,14 @@ def relink(entries: Int64Array, previous: LinkArray, heads: LinkArray, shift: in
 def first_alive(
     entries: Int64Array, deadlines: Int64Array, span: int, first: int, stop: int, low: int, oldest: int
 ) -> int:
-    """The first row number in [first, stop) with a deadline not before `low` and a newest time not before `oldest`."""
+    """Returns the first row number in [first, stop) with a deadline >= `low` and a newest time >= `oldest`."""
     mask = np.uint64(entries.shape[0] - 1)
     row = first
     if deadlines.shape[0]:
         while row < stop and (deadlines[np.uint64(row) & mask] < low or entries[np.uint64(row) & mask, 1] < oldest):
             row += 1
     else:
-        # Not `low - span`, which may be too small for an int64.
+        # Not `low - span`, which may underflow an int64.
         while row < stop and (
             entries[np.uint64(row) & mask, 1] + span < low or entries[np.uint64(row) & mask, 1] < oldest
         ):
@@ -148,12 +149,12 @@ def probe(
     out_newest: Int64Array,
     out_deadline: Int64Array,
 ) -> tuple[int, int, int, int]:
-    """Pairs of probing rows and rows [first, stop) of equal code that fit in time.
+    """Finds the pairs of probing rows and rows [first, stop) with equal codes and overlapping times.
 
     Fills the outputs and returns (pairs, next probe, pending, rows visited). The first `pending` columns of `waiting`
-    are the lookups under way: the probing row, and the row it visits next. When the outputs are full they and the next
-    probe say where to go on; the probe is complete when nothing is pending and the next probe equals the number of
-    codes. Old rows that are overdue for all lookups under way are not visited.
+    are the lookups in progress: the probing row, and the row that it visits next. If the outputs are full, call again
+    with the returned values; the probe is complete when nothing is pending and the next probe equals the number of
+    codes. Rows that have expired for all lookups in progress are not visited.
     """
     mask = np.uint64(entries.shape[0] - 1)
     room = out_probe.shape[0]
@@ -237,7 +238,7 @@ def probe(
     cache=True,
     nogil=True,
 )
-def ask(
+def mark_met(
     entries: Int64Array,
     previous: LinkArray,
     heads: LinkArray,
@@ -251,14 +252,14 @@ def ask(
     deadline: Int64Array,
     is_met: BoolArray,
 ) -> int:
-    """Notes which codes some of the rows [first, stop) has that fits in time; returns how many rows were visited.
+    """Marks the codes that some of the rows [first, stop) matches in time; returns the number of visited rows.
 
-    A lookup ends at the first row that fits. One that was noted before is not made again. Old rows that are overdue for
-    all lookups under way are not visited.
+    A lookup ends at the first match. Codes that are already marked are skipped. Rows that have expired for all lookups
+    in progress are not visited.
     """
     mask = np.uint64(entries.shape[0] - 1)
     varies = deadlines.shape[0] > 0
-    asking = np.empty(WAITING, dtype=np.int64)
+    probing = np.empty(WAITING, dtype=np.int64)
     rows = np.empty(WAITING, dtype=np.int64)
     links = np.empty(WAITING, dtype=np.uint32)
     met = np.empty(WAITING, dtype=np.int64)
@@ -281,7 +282,7 @@ def ask(
         left = np.uint64(0)
         for i in range(start, ahead):
             row = _below(links[i - start], stop)
-            asking[left] = i
+            probing[left] = i
             rows[left] = row
             left += np.uint64((row >= alive) & (not is_met[i]))
         while left > 0:
@@ -299,11 +300,11 @@ def ask(
                     ends[j] = times[j] + span
             left = np.uint64(0)
             for j in range(pending):
-                asker = np.uint64(asking[j])
-                fits = (met[j] == codes[asker]) & (max(newest[asker], times[j]) <= min(deadline[asker], ends[j]))
-                is_met[asker] |= fits
+                prober = np.uint64(probing[j])
+                fits = (met[j] == codes[prober]) & (max(newest[prober], times[j]) <= min(deadline[prober], ends[j]))
+                is_met[prober] |= fits
                 older = _below(links[j], rows[j])
-                asking[left] = asking[j]
+                probing[left] = probing[j]
                 rows[left] = older
                 left += np.uint64((older >= alive) & (not fits))
             visited += pending
@@ -322,7 +323,7 @@ def latest(
     stop: int,
     codes: Int64Array,
 ) -> Int64Array:
-    """The newest of the rows [first, stop) of each code; -1 where there is none."""
+    """Returns the newest of the rows [first, stop) for each code; -1 if there is none."""
     mask = np.uint64(entries.shape[0] - 1)
     found = np.empty(codes.shape[0], dtype=np.int64)
     for i in range(codes.shape[0]):
@@ -335,7 +336,7 @@ def latest(
 
 @numba.njit("int64[::1](int64[::1], int64[::1])", cache=True, nogil=True)
 def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
-    """The values of the rows of those numbers, out of a column that is a ring."""
+    """Returns the values of some row numbers from a column that is a ring."""
     mask = np.uint64(column.shape[0] - 1)
     values = np.empty(rows.shape[0], dtype=np.int64)
     for i in range(rows.shape[0]):
@@ -345,7 +346,7 @@ def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
 
 @numba.njit("int64[::1](int64[::1], boolean[::1])", cache=True, nogil=True)
 def places(cells: Int64Array, wanted: BoolArray) -> Int64Array:
-    """The positions of the cells that are wanted, in order."""
+    """Returns the positions of the wanted cells, in order."""
     found = np.empty(cells.shape[0] + 1, dtype=np.int64)
     count = np.uint64(0)
     for i in range(cells.shape[0]):
@@ -358,7 +359,7 @@ def places(cells: Int64Array, wanted: BoolArray) -> Int64Array:
 def text_spans(
     starts: Int64Array, lengths: npt.NDArray[np.int32], column: int, rows: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the texts of a column start, of rows of a ring, and the offsets that they get one after another."""
+    """Returns where the texts of some rows start, and their offsets in the output."""
     mask = np.uint64(starts.shape[0] - 1)
     found = np.empty(rows.shape[0], dtype=np.int64)
     offsets = np.zeros(rows.shape[0] + 1, dtype=np.int64)
@@ -371,14 +372,14 @@ def text_spans(
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], uint8[::1])", cache=True, nogil=True)
 def copy_texts(heap: ByteArray, starts: Int64Array, offsets: Int64Array, texts: ByteArray) -> None:
-    """Copies texts one after another, out of a ring of bytes: text i from its position to its offset."""
+    """Copies texts from a ring of bytes to consecutive offsets."""
     size = np.uint64(heap.shape[0])
     mask = size - np.uint64(1)
     for i in range(starts.shape[0]):
         at, length = np.uint64(offsets[i]), np.uint64(offsets[i + 1] - offsets[i])
         place = np.uint64(starts[i]) & mask
         ahead = min(length, size - place)
-        # Byte by byte: a slice for every text takes two to six times as long.
+        # Byte by byte: one slice per text takes two to six times as long.
         for j in range(ahead):
             texts[at + np.uint64(j)] = heap[place + np.uint64(j)]
         for j in range(ahead, length):
@@ -403,7 +404,7 @@ def equal_texts(
     right_column: int,
     right_rows: Int64Array,
 ) -> BoolArray:
-    """Whether texts of two columns are equal, pair by pair, without copying them out of their rings."""
+    """Compares the texts of two columns pair by pair, without copying them out of their rings."""
     left_mask, right_mask = np.uint64(left_starts.shape[0] - 1), np.uint64(right_starts.shape[0] - 1)
     left_end, right_end = np.uint64(left_heap.shape[0]), np.uint64(right_heap.shape[0])
     same = np.empty(left_rows.shape[0], dtype=np.bool_)
@@ -415,7 +416,7 @@ def equal_texts(
             continue
         a = np.uint64(left_starts[left, left_column]) & (left_end - np.uint64(1))
         b = np.uint64(right_starts[right, right_column]) & (right_end - np.uint64(1))
-        # Codes agree, so nearly all texts are equal: to stop at the first difference would take twice as long.
+        # The codes are equal, so nearly all texts are: stopping at the first difference would take twice as long.
         differences = np.uint8(0)
         if a + length <= left_end and b + length <= right_end:
             for j in range(length):

@@ -2,6 +2,8 @@
 
 Costs and selectivities of predicates are kept across steps: predicates that are checked together are ordered by their
 measured ranks (`plan.cost_rank`). So timings affect the order of checks, never their outcome.
+
+Limit: times are measured on a running machine, so they vary between runs; counts do not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Size: TypeAlias = tuple[int, int]
 
 
 LEARNT_ROWS = 1 << 20
-"""After this many checked rows, the counts are halved, so that ranks follow the streams."""
+"""The number of checked rows after which the counts are halved, so that ranks follow the streams."""
 ASSUMED_ROWS = 1_000
 """The weight, in checked rows, of the assumed cost and selectivity of a predicate."""
 

@@ -50,22 +50,22 @@ class Change:
     """A change of plan in progress; `undo` releases what a strategy builds if it fails."""
 
     def __init__(
-        self, ground: PlanContext, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
+        self, context: PlanContext, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
     ) -> None:
         departure = track.departure()
         self.old = departure.track
         self.plan = plan
-        self.matching = match_states(self.old.plan, plan, ground.query.graph.thetas)
+        self.matching = match_states(self.old.plan, plan, context.query.graph.thetas)
         self.recomputed: dict[str, int] = {}
         """States computed so far, by shape, with their row counts."""
-        self._ground = ground
+        self._context = context
         self._mesh = departure.mesh
         self._floors = floors
         self._undo = undo
 
     def new_track(self, states: Mapping[Content, IntermediateState]) -> PlanTrack:
         """Creates a track of the new plan that reuses states of the old one, by content; the others start empty."""
-        track = PlanTrack(self._ground, self.plan, states)
+        track = PlanTrack(self._context, self.plan, states)
         for state in track.held:
             if not _is_among(state, self.old):
                 self._undo.callback(state.ring.release)
@@ -74,7 +74,7 @@ class Change:
     def moved(self, matching: StateMatching | None = None) -> Track:
         """Creates a complete track of the new plan: hands matching states over and computes the others."""
         matching = matching or self.matching
-        made = contents(self.plan, self._ground.query.graph.thetas)
+        made = contents(self.plan, self._context.query.graph.thetas)
         track = self.new_track({made[to]: self.old.intermediates[name] for name, to in matching.moved})
         self.recomputed |= fill(track, matching, self.old, self._floors)
         return track
@@ -85,17 +85,17 @@ class Change:
 
     def spread(self) -> Track:
         """Creates a track of the old plan that fills the states of the new one step by step."""
-        made = contents(self.plan, self._ground.query.graph.thetas)
+        made = contents(self.plan, self._context.query.graph.thetas)
         states = {made[to]: self.old.intermediates[name] for name, to in self.matching.moved}
         return SpreadTrack(self.old, self.new_track(states), self._mesh)
 
 
 def change_plan(
-    ground: PlanContext, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
+    context: PlanContext, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
 ) -> tuple[Track, Migrated]:
-    """Returns the new track and what was done; after a refusal or a failure the old track is unchanged.
+    """Returns the new track and a record of the change; after a refusal or a failure the old track is unchanged.
 
-    A mesh has no states to fill, so a change to one happens at once, whatever the strategy.
+    A mesh has no states to fill, so a change to a mesh happens at once, whatever the strategy.
     """
     if track.leaving is not None:
         raise MigrationError(
@@ -104,12 +104,12 @@ def change_plan(
         )
     started = perf_counter()
     if isinstance(plan, Mesh):
-        check_mesh(plan, ground.query.graph)
-        return make_track(ground, plan), Migrated(AT_ONCE, (), {}, perf_counter() - started)
-    validate(plan, ground.query.graph, ground.query.merging)
+        check_mesh(plan, context.query.graph)
+        return make_track(context, plan), Migrated(AT_ONCE, (), {}, perf_counter() - started)
+    validate(plan, context.query.graph, context.query.merging)
     with ExitStack() as undo:
-        change = Change(ground, track, plan, floors, undo)
-        strategy.check(change.old.plan, plan, ground.query.graph)
+        change = Change(context, track, plan, floors, undo)
+        strategy.check(change.old.plan, plan, context.query.graph)
         after = strategy.begin(change)
         undo.pop_all()
     handed = tuple(shape for shape, state in after.intermediates.items() if _is_among(state, change.old))

@@ -41,7 +41,7 @@ def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapp
     filtered = {state.new: state for state in matching.filtered}
     counts = {}
     for plan in kept(track.plan):
-        low = out_of_reach(floors, plan.relations, track.ground.query.pairwise)[0] if floors else ANY_TIME
+        low = out_of_reach(floors, plan.relations, track.context.query.pairwise)[0] if floors else ANY_TIME
         if plan.shape in filtered:
             found = _passing(old, filtered[plan.shape], low)
         elif plan.shape in matching.recomputed:

@@ -2,6 +2,8 @@
 
 The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`. Rows of heavy keys are placed by
 the hash of `evaluate.rows`.
+
+Invariant: every finished combination has exactly one owner, and its owner has all of its rows.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ OPEN = "open groups"
 class QueryEngine:
     """The plan of one query over its base states.
 
-    `retain` notifies the engine that this query no longer uses some index of a base state. `since` is the event time
-    from which the query answers, and `until` the one from which it answers no more; None for no such time.
+    `retain` notifies the engine that this query no longer uses some index of a base state. `since` and `until` are the
+    event times at which its answers begin and end; None for no limit.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class QueryEngine:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
-        self.ground = PlanContext(
+        self.context = PlanContext(
             member.query, core, arena, owns=owns, terms=member.terms, shared=shared or {}, name=member.name
         )
-        self.meter = self.ground.meter
-        self.turns: dict[str, int] = {}
-        """The number of the first row that each relation inserted last; empty before the first step."""
+        self.meter = self.context.meter
+        self.batch_starts: dict[str, int] = {}
+        """The first row number of each relation's latest insertion; empty before the first step."""
         self._own_terms = {terms.relation: terms for terms in member.terms}
         self._terms = self._own_terms
         """The residual predicates that finished combinations must pass."""
         self._feeds = member.feeds
         self._retain = retain
         self._floors: dict[str, int] = {}
-        self.track: Track = make_track(self.ground, plan)
+        self.track: Track = make_track(self.context, plan)
         self._note_terms()
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
@@ -128,17 +128,17 @@ class QueryEngine:
     @property
     def owns(self) -> Ownership | None:
         """The ownership test of combinations in this slot; None when no other slot can find them."""
-        return self.ground.owns
+        return self.context.owns
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that this query uses."""
-        if relation in self.ground.bases:
+        if relation in self.context.bases:
             return self.track.indexes(relation)
         return self.sides.indexes(relation) if self.sides is not None and relation in self.bases else ()
 
     @property
     def is_rebuilt_from_combinations(self) -> bool:
-        """Whether states behind the plan are refilled by the combinations of restored rows."""
+        """True if states behind the plan are refilled by the combinations of restored rows."""
         return self.groups is not None or self.sides is not None
 
     def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
@@ -151,9 +151,9 @@ class QueryEngine:
         """Describes where the states are in the arena, after the base states have been laid out."""
         return {
             "track": self.track.layout(),
-            "tracks_made": self.ground.tracks_made,
+            "tracks_made": self.context.tracks_made,
             "floors": self._floors,
-            "turns": self.turns,
+            "batch_starts": self.batch_starts,
             "groups": self.groups.layout() if self.groups else None,
             "open": self.open.layout() if self.open is not None else None,
             "sides": self.sides.layout() if self.sides else None,
@@ -161,9 +161,9 @@ class QueryEngine:
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         """Resumes from a layout, with its plan or its migration; base states must be reopened first."""
-        self.ground.tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
-        self.turns = dict(layout["turns"])
-        self.track = reopened(self.ground, layout["track"])
+        self.context.tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
+        self.batch_starts = dict(layout["batch_starts"])
+        self.track = reopened(self.context, layout["track"])
         self._note_terms()
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
@@ -185,7 +185,7 @@ class QueryEngine:
         """Follows base states that keep only some of their rows; only without a running migration."""
         for state in self.track.held:
             state.keep(kept)
-        self.turns = {name: kept[name].threshold(row) for name, row in self.turns.items()}
+        self.batch_starts = {name: kept[name].threshold(row) for name, row in self.batch_starts.items()}
 
     def begin_after(self, floors: Mapping[str, int]) -> None:
         """Starts with states that are filled as of these floors."""
@@ -200,7 +200,7 @@ class QueryEngine:
         """Clears the counts of a restore: its rows belong to earlier steps."""
         if self.sides is not None:
             self.sides.end_restore()
-        self.turns = {}
+        self.batch_starts = {}
         self.meter.reset()
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class QueryEngine:
 
         Yields the results that become known, each with the event time at which it does.
         """
-        if self.sides is not None and relation not in self.ground.bases:
+        if self.sides is not None and relation not in self.context.bases:
             yield from self.sides.take(relation, news, self.owns)
             return
         terms = self._terms.get(relation)
@@ -225,12 +225,12 @@ class QueryEngine:
             news = keep(news, news.newest <= news.deadline)
             if not len(news):
                 return
-        self.turns[relation] = int(news.rows[relation][0])
+        self.batch_starts[relation] = int(news.rows[relation][0])
         yield from self._finished(self.track.take(relation, news, wanted=wanted), (relation,))
 
     def take_shared(self, shared: Shared, block: Block, *, wanted: bool) -> Iterator[Known]:
         """Continues with combinations that a shared join has found for new rows of a relation, not linked yet."""
-        rest = self.ground.shared[shared].common.rests[self.ground.name]
+        rest = self.context.shared[shared].common.rests[self.context.name]
         ends = isinstance(self.plan, Shared)
         found, mask = block.found, None
         if rest.shift is not None:
@@ -330,7 +330,7 @@ class QueryEngine:
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops intermediate results that no future row can complete; base states must drop first."""
-        floors = {name: floors[name] for name in self.ground.bases if name in floors}
+        floors = {name: floors[name] for name in self.context.bases if name in floors}
         self.track.drop(floors)
         self._floors = floors
         settled = self.track.settled()
@@ -358,9 +358,9 @@ class QueryEngine:
         """
         if self._terms and not isinstance(plan, Mesh) and any(pre_groups(plan)):
             raise MigrationError(
-                f"plan '{plan}' merges rows, and the query shares relations with others that keep more rows",
-                detail="states would be computed from rows that the query itself has no use for",
-                hint="give the shared relations another alias in this query, or start it with this plan",
+                f"plan '{plan}' merges rows, and other queries keep more rows of the shared relations",
+                detail="the states would be computed from rows that this query does not need",
+                hint="give the shared relations other aliases in this query, or start it with this plan",
             )
         try:
             track, migrated = self.changed(plan, strategy)
@@ -372,7 +372,7 @@ class QueryEngine:
 
     def changed(self, plan: Plan, strategy: MigrationStrategy) -> tuple[Track, Migrated]:
         """Builds the complete track of a changed plan; nothing changes until it is adopted."""
-        return change_plan(self.ground, self.track, plan, strategy, self._floors)
+        return change_plan(self.context, self.track, plan, strategy, self._floors)
 
     def adopt(self, track: Track, migrated: Migrated) -> None:
         """Switches to a track that `changed` has built."""
@@ -405,7 +405,7 @@ class QueryEngine:
     def _note_terms(self) -> None:
         plan = self.plan
         parts = () if isinstance(plan, Mesh) else shared_parts(plan)
-        rests = [self.ground.shared[part].common.rests[self.ground.name] for part in parts]
+        rests = [self.context.shared[part].common.rests[self.context.name] for part in parts]
         left = {terms.relation: terms for rest in rests for terms in rest.terms}
         self._terms = self._own_terms
         if parts and not isinstance(plan, Mesh) and not any(kept(plan)):

@@ -35,7 +35,7 @@ class Regex:
     python: str
     groups: int
     is_empty_possible: bool
-    """Whether the pattern can match an empty text."""
+    """True if the pattern can match an empty text."""
 
     def extracting(self, group: int) -> str:
         """Returns the RE2 pattern in which one group (0 for the whole match) is named and no other group captures."""

@@ -79,9 +79,9 @@ class OwnFunction:
     takes: tuple[pa.DataType, ...] | None
     """The types of the arguments; None for any."""
     kind: str
-    """How it is called: with `arrow` arrays, with `pandas` series, or row by row (`scalar`)."""
+    """The calling convention: with `arrow` arrays, with `pandas` series, or row by row (`scalar`)."""
     skips_nulls: bool
-    """Whether a NULL argument gives NULL without a call of the function."""
+    """True if a NULL argument gives NULL without a call of the function."""
     version: str
     """Must change when the meaning of the function changes; it is part of a query's fingerprint."""
     never_fails: bool
@@ -149,7 +149,7 @@ class AggregateCall:
     others: tuple[Expr, ...] = field(default=(), repr=False)
     """Additional arguments: the sort key of MIN_BY, the fraction of PERCENTILE, the limit of COLLECT_LIST."""
     ranking: Ranking | None = field(default=None, repr=False)
-    """How the rows of a group are ordered and cut; None for all aggregates but `ranked`."""
+    """The order and the number of a group's rows; None for all aggregates but `ranked`."""
 
     @property
     def arguments(self) -> tuple[Expr, ...]:

@@ -43,7 +43,7 @@ class Window:
 
     @property
     def is_counted(self) -> bool:
-        """Whether later rows decide when a row expires (`CountWindow`, `SessionWindow`)."""
+        """True if later rows decide when a row expires (`CountWindow`, `SessionWindow`)."""
         return False
 
     @property

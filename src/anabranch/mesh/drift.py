@@ -19,7 +19,7 @@ from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics, merge_ro
 BASELINE = 3
 """The number of batches that form the baseline of a mesh."""
 MOST_PATIENCE = 96
-"""Batches after which drift is reported again, even if it has often led to no other mesh."""
+"""The number of batches after which drift is reported again, even after many searches without a new mesh."""
 
 
 @dataclass(frozen=True)

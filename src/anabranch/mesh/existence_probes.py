@@ -39,7 +39,7 @@ It fits only as long as the distribution of rows does not change.
 """
 
 
-def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
+def existence_candidates(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the relations for which a relation may have existence probes; empty if there are fewer than two."""
     found = tuple(
         name
@@ -51,7 +51,7 @@ def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tupl
     return found if len(found) > 1 else ()
 
 
-def ask_first(
+def existence_route(
     sample: TrainingSet,
     matrix: OperatorMatrix,
     needs: Needs,
@@ -65,8 +65,8 @@ def ask_first(
     route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
     if route == plain:
         return None
-    asking, single = (certain_ways(sample.relation, each) for each in (route, plain))
-    cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (asking, single))
+    probing, single = (certain_ways(sample.relation, each) for each in (route, plain))
+    cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (probing, single))
     gain = single_cost / cost - 1 if cost > 0 else 0.0
     parts = parts_held_out(single_cost, cost)
     held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs, parts)
@@ -74,26 +74,26 @@ def ask_first(
         return None
     questions = [asked(name) for name in route if is_question(name)]
     return MeshProposal(
-        ways=asking,
+        ways=probing,
         shares=(1.0,),
-        route_costs=(max(0.0, cost - route_overhead(asking, matrix, setting.costs)),),
+        route_costs=(max(0.0, cost - route_overhead(probing, matrix, setting.costs)),),
         cost=cost,
         single=single.routes[0],
         single_cost=single_cost,
-        reason=f"asking {', '.join(questions)} first gains {gain:+.1%} over the best single route, {held_out}",
+        reason=f"existence probes of {', '.join(questions)} gain {gain:+.1%} over the best single route, {held_out}",
         held_out=held_out,
     )
 
 
 def preferred(
-    asking: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
+    probing: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
 ) -> MeshProposal:
     """Returns the existence probes, unless the routes of a classifier are clearly cheaper, by the certain gains."""
-    asks, routes = (
+    probes, routes = (
         price(each.ways, sample, matrix, costs) * max(1.0, (1 + each.gain) / (1 + _certain_gain(each)))
-        for each in (asking, routed)
+        for each in (probing, routed)
     )
-    return routed if routes < CLEARLY * asks else asking
+    return routed if routes < CLEARLY * probes else probing
 
 
 def _certain_gain(found: MeshProposal) -> float:
@@ -151,9 +151,9 @@ def _best(
         options = []
         for name in may_ask:
             if question(name) not in questions:
-                asks = (*questions, question(name))
-                left = shares * _left(seen, asks)
-                options.append((*asks, *_probes(router, left)))
+                probes = (*questions, question(name))
+                left = shares * _left(seen, probes)
+                options.append((*probes, *_probes(router, left)))
         prices = [_paid(seen, shares, route, call) for route in options]
         place = int(np.argmin(prices))
         if prices[place] >= least:

@@ -91,7 +91,7 @@ class _Reading:
         attribute = self.training.attributes[position]
         if attribute.categories is None:
             return NumberTest(attribute.name, self._threshold(attribute, ranks, cut), first, second, null_first)
-        known_low, known_high = self._categories(attribute, low, position), self._categories(attribute, high, position)
+        known_low, known_high = self._categories(attribute, low), self._categories(attribute, high)
         lists_low = bool(weights[low].sum() <= weights[high].sum())
         if attribute.rest is not None and REST in (*known_low, *known_high):
             lists_low = REST in known_high
@@ -110,7 +110,7 @@ class _Reading:
         # Adjacent doubles have no midpoint: rounding must not move the cut up to the higher one.
         return middle if middle < high else float(low)
 
-    def _categories(self, attribute: Attribute, rows: Integers, position: int) -> tuple[str, ...]:
+    def _categories(self, attribute: Attribute, rows: Integers) -> tuple[str, ...]:
         assert attribute.categories is not None
         values = attribute.values[rows]
         return tuple(attribute.categories[int(value)] for value in np.unique(values[~np.isnan(values)]))

@@ -57,9 +57,9 @@ class SearchSetting:
     tolerance: float = 0.01
     """Orders whose costs differ by less than this fraction are left open."""
     early_out: bool = False
-    """Whether to skip the search if even one route per condensed row would gain too little."""
+    """True to skip the search if even one route per condensed row would gain too little."""
     asks: bool = False
-    """Whether routes may begin with existence probes (`mesh.existence_probes`); the published search has none."""
+    """True if routes may begin with existence probes (`mesh.existence_probes`); the published search has none."""
 
 
 @dataclass(frozen=True)

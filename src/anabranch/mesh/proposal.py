@@ -23,7 +23,7 @@ from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 LEAST_ROWS = 8
-"""With fewer sampled rows, a gain cannot be checked on held-out rows."""
+"""The number of sampled rows below which a gain cannot be checked on held-out rows."""
 FOLDS = 3
 CLEAR = 0.5
 """A gain on the sampled rows that is clearly significant: one fold is held out instead of each in turn."""
@@ -92,7 +92,7 @@ def find_mesh(
     if reason := _nothing_to_learn(sample, matrix):
         return one_route_only(sample, matrix, needs, setting, reason)
     if setting.early_out and not differ(sample, matrix):
-        return one_route_only(sample, matrix, needs, setting, "no attribute tells the rows apart")
+        return one_route_only(sample, matrix, needs, setting, "no attribute separates the rows")
     learner = Learner(condensed or condense(sample, matrix, setting.size), needs, setting)
     if setting.early_out and not _could_gain(learner):
         return _single(learner, f"even a route for each kind of rows would gain less than {setting.least_gain:.0%}")
@@ -101,7 +101,7 @@ def find_mesh(
         return _single(learner, "no partition of the sampled rows is cheaper", considered)
     priced = learner.classify(solution)
     if len(priced.orders) == 1:
-        return _single(learner, "telling the rows apart costs more than it saves", considered)
+        return _single(learner, "with_attributes the rows apart costs more than it saves", considered)
     held_out = held_out_gain(sample, matrix, needs, rng, setting, parts_held_out(_best_single(learner)[1], priced.cost))
     if held_out.gain < max(setting.least_gain, held_out.error):
         why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"
@@ -136,7 +136,7 @@ def least_cost(condensed: Condensed, needs: Needs, setting: SearchSetting) -> fl
     return _apart(Learner(condensed, needs, setting))
 
 
-def told_apart(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
+def condensed(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
     """Returns the condensed sample; condensed to one row if attributes do not separate its rows."""
     size = 1 if _nothing_to_learn(sample, matrix) or not differ(sample, matrix) else setting.size
     return condense(sample, matrix, size)

@@ -27,7 +27,7 @@ Order: TypeAlias = tuple[int, ...]
 """Positions of all operators, in the order of application."""
 
 MOST_EXACT = 12
-"""With more operators, orders are not exact; 2^n sets are examined."""
+"""The number of operators above which orders are not exact; 2^n sets are examined."""
 LARGEST_GROUP = 4
 """The maximum number of operators of one open step; all their orders are priced."""
 

@@ -49,7 +49,7 @@ class MeshCosts:
     route: float = 50e-9
     """Seconds per row for each distinct route."""
 
-    def in_turns(self, rows: int, call: float) -> MeshCosts:
+    def for_batches(self, rows: int, call: float) -> MeshCosts:
         """Returns the costs for `rows` rows processed together, with a fixed cost of `call` seconds per route."""
         return replace(self, route=call / rows)
 

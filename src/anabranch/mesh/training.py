@@ -122,12 +122,12 @@ def training_set(
             raise UnknownAttribute(
                 f"attribute '{name}' is not a column of relation '{relation}'",
                 detail=f"it has {', '.join(table.column_names)}",
-                hint="name columns of the stream, or leave the attributes out to let them be chosen",
+                hint="name columns of the stream, or omit the attributes to use all suitable columns",
             )
         if not is_classifiable(table[name].type):
             raise PlanError(
                 f"attribute '{name}' is of type {table[name].type}, which a classifier cannot test",
-                hint="take numbers, booleans, dates, timestamps or text",
+                hint="use numbers, booleans, dates, timestamps or text",
             )
     ones = np.ones(table.num_rows) if weights is None else np.asarray(weights, dtype=np.float64)
     named = {*also, *(attributes or ())}
@@ -215,7 +215,7 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
     count = int(cells.max(initial=-1)) + 1
     weights: Doubles = np.bincount(cells, sample.weights, count).astype(np.float64)
     rows = TrainingSet(
-        sample.relation, tuple(_stand_in(a, cells, sample.weights, count) for a in sample.attributes), weights
+        sample.relation, tuple(_representative(a, cells, sample.weights, count) for a in sample.attributes), weights
     )
     return Condensed(sample, cells, rows, matrix.averaged(cells, sample.weights, count))
 
@@ -277,7 +277,7 @@ def _by_first_row(groups: Integers) -> Integers:
     return places[inverse.reshape(-1)]
 
 
-def _stand_in(attribute: Attribute, cells: Integers, weights: Doubles, count: int) -> Attribute:
+def _representative(attribute: Attribute, cells: Integers, weights: Doubles, count: int) -> Attribute:
     known = ~np.isnan(attribute.values)
     present = np.bincount(cells[known], weights[known], count)
     if attribute.categories is None:

@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from anabranch.mesh.existence_probes import ask_first, askable, preferred, price
+from anabranch.mesh.existence_probes import existence_candidates, existence_route, preferred, price
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.precedence import precedence
-from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only, told_apart
+from anabranch.mesh.proposal import MeshProposal, condensed, find_mesh, least_cost, one_route_only
 from anabranch.mesh.training import Condensed, TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
@@ -73,13 +73,13 @@ def find_query_mesh(
     clearly contradicts it: a thousand rows do not show a key that is rare in one stream and frequent in all others.
     """
     samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
-    asking = {each.relation: each.ask(rng) for each in samples}
+    probing = {each.relation: each.ask(rng) for each in samples}
     least = {each.relation: each.least for each in samples}
     is_searched = is_worth is None or is_worth(least)
     proposals = {
-        each.relation: each.best(rng, asking[each.relation], least[each.relation])
+        each.relation: each.best(rng, probing[each.relation], least[each.relation])
         if is_searched
-        else asking[each.relation] or each.single()
+        else probing[each.relation] or each.single()
         for each in samples
     }
     proposals |= {
@@ -116,7 +116,7 @@ class _Sample:
         needs = precedence(graph, seen.relation, seen.matrix.operators)
         # A route with a deferred predicate, which only users write, has no price: that operator was not measured.
         is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
-        may_ask = askable(graph, seen.relation, seen.matrix.operators) if setting.asks else ()
+        may_ask = existence_candidates(graph, seen.relation, seen.matrix.operators) if setting.asks else ()
         return cls(seen, rows, needs, may_ask, _priced_for(seen, setting), running if is_priced else None)
 
     @property
@@ -129,19 +129,19 @@ class _Sample:
 
     @cached_property
     def _condensed(self) -> Condensed:
-        return told_apart(self.rows, self.seen.matrix, self.setting)
+        return condensed(self.rows, self.seen.matrix, self.setting)
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
         """Returns the route with existence probes, if that saves."""
-        return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
+        return existence_route(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
 
-    def best(self, rng: np.random.Generator, asking: MeshProposal | None, least: float) -> MeshProposal:
+    def best(self, rng: np.random.Generator, probing: MeshProposal | None, least: float) -> MeshProposal:
         """Returns the cheapest routes, with a classifier or existence probes; no classifier costs less than `least`."""
-        if asking is not None and least > BEYOND * asking.cost:
-            return asking
+        if probing is not None and least > BEYOND * probing.cost:
+            return probing
         condensed = self._condensed if self.setting.early_out else None
         found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running, condensed)
-        return found if asking is None else preferred(asking, found, self.rows, self.seen.matrix, self.setting.costs)
+        return found if probing is None else preferred(probing, found, self.rows, self.seen.matrix, self.setting.costs)
 
     def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:
         """Returns the single route with this order, unless the one that was found costs clearly less."""
@@ -150,10 +150,10 @@ class _Sample:
         return replace(found, ways=kept, single=kept.routes[0]) if prices[0] <= KEEPING * prices[1] else found
 
     def single(self) -> MeshProposal:
-        why = "even a route for each kind of rows would not pay"
+        why = "even a separate route for each class of rows would not pay"
         return one_route_only(self.rows, self.seen.matrix, self.needs, self.setting, why)
 
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
     """Returns the setting with the measured cost of a route, if the number of rows per step is known."""
-    return replace(setting, costs=setting.costs.in_turns(seen.turn, seen.call)) if seen.turn else setting
+    return replace(setting, costs=setting.costs.for_batches(seen.turn, seen.call)) if seen.turn else setting

@@ -1,5 +1,5 @@
-"""Changes the plan of a running query: the strategies, and the course of a migration over the slots.
+"""Changes the plan of a running query: the migration strategies, and the progress of a migration over the slots.
 
-`machine` controls the course, without I/O: events in, instructions out. `itinerary` divides a change into steps.
+`machine` controls the progress, without I/O: events in, instructions out. `itinerary` divides a change into steps.
 `strategies` has one object for each way to change plans.
 """

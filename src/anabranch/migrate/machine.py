@@ -1,4 +1,4 @@
-"""The course of a migration over the slots of a query, without I/O: events in, instructions out.
+"""Controls a migration over the slots of a query, without I/O: events in, instructions out.
 
 A migration goes from the current plan through the plans of an itinerary to the last one. Every slot advances
 independently: it gets the next plan when it has completed the change to the previous one, so slots may run different
@@ -10,7 +10,7 @@ plans for a while. The host reports events and follows the instructions before t
 
 Invariant: every slot ends on the last plan or every slot ends on the first. A refusal or an abort reverses the
 migration: the current step is undone, and completed steps are changed back by moving state. A crash is not an event:
-slots restart with some plan of the itinerary, their next report shows which, and the course continues from there.
+slots restart with some plan of the itinerary, their next report shows which, and the migration continues from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.plan.mesh import Plan
 
 @dataclass(frozen=True)
 class Standing:
-    """The plan that a slot runs after a batch, and whether it is still migrating to it."""
+    """The plan of a slot after a batch, and whether the slot is still migrating to it."""
 
     plan: Plan
     is_migrating: bool = False
@@ -59,7 +59,7 @@ class ChangeRefused:
 
 @dataclass(frozen=True)
 class AbortAsked:
-    """The migration is no longer wanted."""
+    """A user or a gate cancels the migration."""
 
     reason: str
 
@@ -101,12 +101,12 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 
 
 class Migration:
-    """One migration of some slots of a query; `story` has its events so far, for users and errors."""
+    """One migration of some slots of a query; `events` has its events so far, for users and errors."""
 
     def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: str, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
         self.strategy = strategy
-        self.story: list[str] = []
+        self.events: list[str] = []
         self.is_over = False
         self._targets = dict.fromkeys(slots, 0)
         self._reason: str | None = None
@@ -170,7 +170,7 @@ class Migration:
     def _send(self, slot: int, to: int) -> Run:
         self._targets[slot] = to
         strategy: str = self.strategy if to else "moving-state"
-        self._note(f"slot {slot} is to run {self.plans[to]} by {strategy}")
+        self._note(f"slot {slot} must run {self.plans[to]} by {strategy}")
         return Run(slot, self.plans[to], strategy)
 
     def _end(self, instruction: Completed | GivenUp) -> Completed | GivenUp:
@@ -179,7 +179,7 @@ class Migration:
         return instruction
 
     def _note(self, line: str) -> None:
-        self.story.append(line)
+        self.events.append(line)
 
     def _broken(self, what: str) -> InvariantBroken:
-        return InvariantBroken(f"a migration met what cannot be: {what}", detail="\n".join(self.story))
+        return InvariantBroken(f"a migration reached an impossible state: {what}", detail="\n".join(self.events))

@@ -2,6 +2,8 @@
 
 Up to `jtree_finder.LARGEST` relations the candidates include every undominated plan, so `choose` finds a plan within
 the budget if there is one. The result includes every candidate with its cost and the reason it lost.
+
+Limit: merging rows and deferring predicates are searched greedily, from the best plans without them.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Choice:
     statistics: StatisticsView = NOTHING_KNOWN
     """The known statistics at the time of the choice; the model has assumed the rest."""
     is_sampled: bool = False
-    """Whether samples of the sources were requested, so that remaining assumptions cannot be sampled."""
+    """True if the sources were sampled, so that sampling cannot replace the remaining assumptions."""
 
     @property
     def estimates(self) -> Estimates:

@@ -1,8 +1,8 @@
-"""The search for jtrees, compiled by numba: its functions over arrays instead of lists (`jtrees`,
-`probe_orders`, `dominance` and `lookups`).
+"""The search for jtrees, compiled by numba: its functions over arrays instead of lists (`jtrees`, `probe_orders`,
+`dominance` and `lookups`).
 
 Importing this module compiles nothing; the first call does, and numba caches the code on disk. `anabranch prepare`
-calls `warm_up.compile_searches` so that no query has to wait for it.
+calls `warm_up.compile_searches`, so that no query waits for the compilation.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     seed_memory: Sequence[float]
     """Memory of the known plans, falling."""
     allowed: Sequence[bool]
-    """By set: whether a plan may join it."""
+    """True for each set that a plan may join."""
     needed: Sequence[int]
     """Sets that a plan must join."""
     widest: int
@@ -36,7 +36,9 @@ class Limits(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """What a plan of one set must beat: the limits, the known complete plans, and the plans kept for the set."""
+    """The costs that a plan of one set must undercut: the limits, the known complete plans, and the plans kept for the
+    set.
+    """
 
     most_cpu: float
     """The limit of CPU less a lower bound of what a complete plan needs besides its plan of the set."""
@@ -126,13 +128,13 @@ def first_above(rising: Sequence[float], size: int, value: float) -> int:
 
 
 def is_beaten(cpu: float, memory: float, rising: Sequence[float], falling: Sequence[float], size: int) -> bool:
-    """Whether a front, rising in CPU and falling in memory, has a plan that needs no more of either."""
+    """Returns True if a front, rising in CPU and falling in memory, has a plan that needs no more of either."""
     place = first_above(rising, size, cpu)
     return place > 0 and falling[place - 1] <= memory
 
 
 def bar_of(limits: Limits, rest_cpu: float, rest_memory: float, kept: Plans, size: int) -> Bar:
-    """Returns what a plan of a set must beat if `size` plans of the set are kept."""
+    """Returns the costs that a plan of a set must undercut if `size` plans of the set are kept."""
     return Bar(
         limits.cpu - rest_cpu * SLACK,
         limits.memory - rest_memory * SLACK,
@@ -148,7 +150,7 @@ def bar_of(limits: Limits, rest_cpu: float, rest_memory: float, kept: Plans, siz
 
 
 def is_hopeless(cpu: float, memory: float, bar: Bar) -> bool:
-    """Whether plans of a set that cost at least this much can be pruned.
+    """Returns True if plans of a set that cost at least this much can be pruned.
 
     They can if a kept plan of the set dominates them, or if together with the lower bound of the rest of a complete
     plan they exceed a limit or are dominated by a known plan.

@@ -87,7 +87,7 @@ def _with_slot(row: tuple[str, ...], cost: Resources, budget: Budget) -> tuple[s
 def _slot_lines(cost: Resources, budget: Budget, need: HostNeed) -> list[str]:
     """Returns a slot's total resources by part."""
     slot, slots = budget.of_slot(cost), budget.slots
-    length = {"trigger": "as the trigger says", "measured": "as measured", "assumed": "assumed; a trigger sets it"}
+    length = {"trigger": "by the trigger", "measured": "as measured", "assumed": "assumed; a trigger sets it"}
     spark = [
         f"{need.triggers:.3g} for a trigger every {need.batch:g} s ({length[need.host.length]})",
         f"{need.rows:.3g} for rows",
@@ -95,7 +95,7 @@ def _slot_lines(cost: Resources, budget: Budget, need: HostNeed) -> list[str]:
     ]
     cpu = f"{cost.cpu / slots:.4g} for the plan, {budget.taken.cpu:.4g} for Spark"
     state = size_text(cost.memory * budget.room / slots)
-    memory = f"{state} for the state with room to grow, {size_text(need.worker)} for a worker"
+    memory = f"{state} for the state with spare capacity, {size_text(need.worker)} for a worker"
     return [
         f"in {'each slot' if slots > 1 else 'the slot'} {slot.cpu:.4g} cores: {cpu} ({', '.join(spark)})",
         f"  and {size_text(slot.memory)}: {memory}, {size_text(need.batch_rows)} for its rows of a batch",

@@ -207,7 +207,7 @@ def place_filters(pricing: Pricing, movable: Sequence[str] | None = None, kept: 
 
 
 def _is_early(each: SeenFilter, graph: JoinGraph) -> bool:
-    """Whether rows of a relation have passed a condition on arrival."""
+    """Returns True if rows of a relation have passed a condition on arrival."""
     condition = graph.relation(each.relation).filter
     return condition is not None and any(str(part) == each.condition for part in conjuncts(condition))
 
@@ -217,7 +217,7 @@ def _cpu(choice: Choice) -> float:
 
 
 def _pays(early: Cores, late: Cores) -> bool:
-    """Whether deferring a filter saves enough."""
+    """Returns True if deferring a filter saves enough."""
     return early.all - late.all >= LEAST and early.all >= RATIO * late.all
 
 

@@ -77,7 +77,7 @@ class Hints:
     forbid: tuple[PhysicalPlan, ...] = ()
     """Joins that must not be formed or, with an explicit order, orders that must not be used."""
     may_merge: bool = True
-    """Whether rows may be merged before they join."""
+    """True if rows may be merged before they join."""
     optimizer: str | None = None
     """The only optimizer to use, by its name in `optimizers.NAMED`."""
 
@@ -123,7 +123,7 @@ class Hints:
 
     @property
     def forbids_orders(self) -> bool:
-        """Whether some probe order is forbidden."""
+        """True if some probe order is forbidden."""
         return any(isinstance(pattern, JoinNode) and any(pattern.orders) for pattern in self.forbid)
 
     def needed_sets(self, model: ResourceModel) -> frozenset[int]:

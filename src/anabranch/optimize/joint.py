@@ -245,7 +245,7 @@ class _Search:
             self.refused[text] = (
                 f"among {', '.join(best[0].users)}, it would cost {-best[0].saved_cpu:.3g} cores more"
                 if best[0].saved_cpu <= 0
-                else f"it would save {best[0].saved_cpu / spent:.1%} of the CPU, too little to count on"
+                else f"it would save {best[0].saved_cpu / spent:.1%} of the CPU, less than the accuracy of estimates"
             )
             return None
         return best

@@ -34,21 +34,21 @@ ORIGIN = "jtree-finder"
 
 
 class Effort(NamedTuple):
-    """How far a search of probe orders goes beyond the cheapest orders of each join."""
+    """The limits of a search of probe orders beyond the cheapest orders of each join."""
 
     interpreted: int
     """The maximum number of lookups to compare as plain Python."""
     compiled: int
     is_whole: bool
-    """Whether plans are searched that need more CPU than the mjoin with its cheapest orders, and less memory."""
+    """True to search for plans that need more CPU than the mjoin with its cheapest orders, and less memory."""
 
 
 QUICK = Effort(1 << 13, 1 << 18, is_whole=False)
 """Takes some milliseconds."""
 WITHIN = Effort(1 << 13, 1 << 18, is_whole=True)
-"""Takes some milliseconds, for a budget that excludes most plans."""
+"""For a budget that excludes most plans; takes some milliseconds."""
 THOROUGH = Effort(1 << 19, 1 << 25, is_whole=True)
-"""Takes less than a second."""
+"""The default; takes less than a second."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Space:
 
     @cached_property
     def orderer(self) -> Orderer:
-        """Finds the optimal probe orders of the query's joins."""
+        """Returns the search for the optimal probe orders of the query's joins."""
         return Orderer(self.model, self.ordering)
 
     def ordering(self, blocks: Blocks) -> Ordering:

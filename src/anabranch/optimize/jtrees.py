@@ -45,9 +45,9 @@ from anabranch.optimize.probe_orders import (
     search_orders,
 )
 
-# Built on optimize/dominance.py 28d4adb2d9b1
-# Built on optimize/lookups.py 2d933b8614c3
-# Built on optimize/probe_orders.py 5960bdba368d
+# Built on optimize/dominance.py e79040c6a996
+# Built on optimize/lookups.py 12a110f05cb6
+# Built on optimize/probe_orders.py b2348e39045b
 
 
 class Joins(NamedTuple):
@@ -67,22 +67,22 @@ class Fronts(NamedTuple):
     plans: Plans
     joins: Joins
     is_complete: bool
-    """Whether no undominated plan is missing: every search of probe orders ended within the budget."""
+    """True if no undominated plan is missing: every search of probe orders ended within the budget."""
 
 
 class Least(NamedTuple):
     """Lower bounds, by set."""
 
     cpu: list[float]
-    """Of the set as the input of a join: its plans, one probe of each new row, and one index."""
+    """The cost of the set as the input of a join: its plans, one probe of each new row, and one index."""
     memory: list[float]
     single_cpu: list[float]
-    """Of the relations of the set in any plan."""
+    """The cost of the relations of the set in any plan."""
     single_memory: list[float]
 
 
 def cuts_needed(needed: Sequence[int], whole: int, blocks: Sequence[int], size: int) -> bool:
-    """Whether a partition of a set splits a needed part of the set."""
+    """Returns True if a partition of a set splits a needed part of the set."""
     for want in needed:
         if whole & want == want and whole != want:
             is_held = False

@@ -1,8 +1,8 @@
 """Orders the probes of one join by rank: the compiled inner loops.
 
-Sets of relations are bit masks. `Numbers` is a `ResourceModel` as arrays; a kernel computes the same costs as the model
-does (the tests hold them together), only without a Python call per step. Loops are written out: slices and array
-expressions would double the time that compiling takes, which the first query on a machine pays.
+Sets of relations are bit masks. `Numbers` is a `ResourceModel` as arrays. Invariant: a kernel computes the costs of the
+model, without a Python call per step; tests compare both. Loops are written out, because slices and array expressions
+would double the compile time of the first query on a machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on cost/estimates.py 22d8fb54af6e
-# Built on optimize/lookups.py 2d933b8614c3
+# Built on cost/estimates.py b729481b3e5c
+# Built on optimize/lookups.py 12a110f05cb6
 
 
 class Numbers(NamedTuple):
@@ -36,7 +36,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(model: ResourceModel) -> Numbers:
-    """The arrays of a model."""
+    """Returns the arrays of a model."""
     estimates, size = model.estimates, len(model.estimates.names)
     return Numbers(
         rows=np.array([model.rows(1 << i) for i in range(size)], dtype=np.float64),
@@ -50,16 +50,16 @@ def numbers(model: ResourceModel) -> Numbers:
 
 
 class Parts(NamedTuple):
-    """Numbers of the inputs of one join."""
+    """The numbers of the inputs of one join."""
 
     masks: Integers
     size: Integers
-    """Relations of each input."""
+    """The relations of each input."""
     rows: Floats
     held: Floats
     turnover: Floats
     least: Floats
-    """Input x key class: the least number of distinct values, 0 where the input has no member."""
+    """Input x key class: the smallest number of distinct values, 0 if the input has no member."""
     classes: Integers
     """The key classes of each input, `class_count` of them."""
     class_count: Integers
@@ -121,7 +121,7 @@ def _linked_by_theta(thetas: Thetas, left: int, right: int) -> bool:
 
 @njit(cache=True)
 def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known: Floats) -> float:
-    """CPU of the new rows of one input that probe the others in an order; `known` is room for the least values."""
+    """Returns the CPU of the new rows of one input that probe the others in an order; `known` is a buffer."""
     bound, alive, relations = parts.masks[start], parts.rows[start], parts.size[start]
     for key in range(known.size):
         known[key] = parts.least[start, key]
@@ -150,7 +150,7 @@ def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known
 
 @njit(cache=True)
 def _indexes(given: Numbers, parts: Parts, orders: Integers) -> tuple[float, float]:
-    """CPU and bytes of the indexes that the inputs need for these orders."""
+    """Returns the CPU and bytes of the indexes that the inputs need for these orders."""
     size = parts.rows.size
     found, counts = np.zeros((size, size), np.int64), np.zeros(size, np.int64)
     classes = np.zeros(size, np.int64)
@@ -184,7 +184,9 @@ def _indexes(given: Numbers, parts: Parts, orders: Integers) -> tuple[float, flo
 
 @njit(cache=True)
 def _spanning_tree(weight: Floats, joined: NDArray[np.bool_], cross: bool) -> Integers:
-    """The least spanning tree by Prim, as a parent per block; cross products only where needed, unless `cross`."""
+    """Returns the minimum spanning tree (Prim) as a parent per block; without `cross`, cross products only if
+    needed.
+    """
     size = weight.shape[0]
     parent, inside = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
     inside[0] = True
@@ -220,15 +222,15 @@ def _rank(factor: float, cost: float) -> float:
 
 @njit(cache=True)
 def _ranked_order(parent: Integers, start: int, factor: Floats, cost: Floats) -> Integers:
-    """The cheapest order of a tree that begins at one block (Ibaraki and Kameda 1984).
+    """Returns the cheapest order of a tree that begins at one block (Ibaraki and Kameda 1984).
 
-    factor[p, b] is how many rows remain for each row when b is probed after its tree neighbour p, cost[p, b] what that
-    costs. Below each node, the chains of its children are merged by rising rank; a node whose rank is above that of
-    its successor is glued to it, because the tree forbids to swap them.
+    factor[p, b] is the number of remaining rows per row if b is probed after its tree neighbour p, and cost[p, b] the
+    cost of that probe. Below each node, the chains of its children are merged by rising rank. A node with a higher rank
+    than its successor is joined to it, because the tree forbids swapping the two.
     """
     size = parent.size
     above, visit = _rooted(parent, start)
-    # A compound is named by its first block; its blocks are linked by `inside`, the compounds of a chain by `after`.
+    # A compound has the number of its first block; `inside` links its blocks, `after` the compounds of a chain.
     remaining, price = np.ones(size), np.zeros(size)
     inside, after, head = np.full(size, -1, np.int64), np.full(size, -1, np.int64), np.full(size, -1, np.int64)
     last = np.empty(size, np.int64)
@@ -274,7 +276,7 @@ def _ranked_order(parent: Integers, start: int, factor: Floats, cost: Floats) ->
 
 @njit(cache=True)
 def _rooted(parent: Integers, start: int) -> tuple[Integers, Integers]:
-    """The neighbour of each block on the way to `start`, and the blocks by distance from it."""
+    """Returns the neighbour of each block on the path to `start`, and the blocks by distance from it."""
     size = parent.size
     degree, neighbour = np.zeros(size, np.int64), np.empty((size, size), np.int64)
     for block in range(size):
@@ -299,10 +301,10 @@ def _rooted(parent: Integers, start: int) -> tuple[Integers, Integers]:
 
 @njit(cache=True)
 def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, float, float]:
-    """A good probe order from each block, the CPU of all, and the bytes of the indexes they need.
+    """Returns a good probe order from each block, the CPU of all orders, and the bytes of the indexes they need.
 
-    The better of the trees without and with cross products for each block; optimal among orders without cross products
-    when the blocks are connected as a tree and the units are the papers'.
+    For each block, the better of the trees with and without cross products is used. The orders are optimal among those
+    without cross products if the blocks form a tree and the unit costs are those of the papers.
     """
     size = masks.size
     parts = _describe(given, masks)

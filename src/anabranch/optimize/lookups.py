@@ -1,8 +1,8 @@
-"""One lookup: the predicates that become checkable at it, and the share of a state that it passes.
+"""One lookup: the predicates that become checkable with it, and the fraction of a state that it passes.
 
-The search for jtrees and the ordering by rank share these functions. Both may be compiled: numba keeps compiled code
-until the file of the compiled function changes, and does not notice changes here. So the files that are compiled name
-this file with its digest, and a test asks for a new digest whenever this file changes.
+The search for jtrees and the ordering by rank share these functions, and both may be compiled. Numba keeps compiled
+code until the file of the compiled function changes, and does not detect changes here. Therefore the compiled files
+contain a digest of this file, and a test requires a new digest after every change.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ def units_of(model: ResourceModel) -> Units:
 
 
 def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, float, float]:
-    """The selectivity and weight of the thetas that become checkable, and the selectivity of the first band or 1."""
+    """Returns the selectivity and weight of the thetas that become checkable, and the selectivity of the first band or
+    1.
+    """
     share, weight, band, has_band = 1.0, 0.0, 1.0, False
     for theta in range(len(thetas.relations)):
         relations = thetas.relations[theta]
         if relations & (relations - 1) == 0:
-            # A deferred filter, of one relation.
+            # A deferred filter of one relation.
             meets = left != 0 and right != 0 and relations in (left, right)
         else:
             meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0
@@ -85,7 +87,7 @@ def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tupl
 
 
 def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:
-    """The share of a state that a lookup passes; `band_selectivity` is 1 where no band can be used."""
+    """Returns the fraction of a state that a lookup passes; `band_selectivity` is 1 if no band can be used."""
     if not keyed:
         return 1.0
     return agreeing if shares_key else agreeing * min(1.0, 2 * band_selectivity)

@@ -25,8 +25,8 @@ from anabranch.optimize.dominance import (
 )
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/dominance.py 28d4adb2d9b1
-# Built on optimize/lookups.py 2d933b8614c3
+# Built on optimize/dominance.py e79040c6a996
+# Built on optimize/lookups.py 12a110f05cb6
 
 MOST_MARKS = 62
 """The maximum number of indexes that one search of orders decides about: the bits of a mask."""
@@ -369,7 +369,7 @@ def is_useless(
     found_cpu: Sequence[float],
     found_memory: Sequence[float],
 ) -> bool:
-    """Whether orders that cost at least this much are hopeless, or dominated by orders found before."""
+    """Returns True if orders that cost at least this much are hopeless, or dominated by orders found before."""
     if cpu == inf or is_hopeless(other_cpu + cpu, other_memory + memory, bar):
         return True
     if (other_cpu + cpu) * SLACK > bar.reach:

@@ -38,7 +38,7 @@ class Problem:
     """Seconds between batches."""
     grouping: Grouping | None = None
     partitioning: Partitioning | None = None
-    """How rows are spread over the slots; None for the grid that suits the rates."""
+    """The distribution of rows over the slots; None for the grid that suits the rates."""
     beside: Resources = NOTHING
     """The resources of the query outside its plan."""
 

@@ -2,6 +2,8 @@
 
 A budget that no plan keeps is an expected result and is returned as a value; only the outermost package raises it as an
 error.
+
+Invariant: a proposal's plan is within the budget and violates no hint.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
-"""Whether a plan was chosen, was beaten by another, exceeds the budget, or violates a hint."""
+"""The outcome of a plan: chosen, beaten by another, over the budget, or in violation of a hint."""
 Bound: TypeAlias = Literal["cpu", "memory", "latency", "cpu and memory together", "hints"]
 """The limit that no plan keeps; "hints" if the hints reject every plan that an optimizer found."""
 
@@ -139,7 +141,7 @@ class Infeasible:
     cost: Resources
     considered: tuple[Candidate, ...] = ()
     is_proven: bool = False
-    """Whether it is proven that no plan keeps the bound: the optimizer searched every plan."""
+    """True if it is proven that no plan keeps the bound, because the optimizer searched every plan."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class MeshOffer:
     """A mesh beside the priced plans: explicit, learnt from a sample, or yet to be learnt."""
 
     reason: str
-    """Why the mesh is taken or not."""
+    """The reason for using the mesh or not."""
     is_taken: bool = False
     mesh: Mesh | None = None
     """None if the mesh is yet to be learnt, or if learning could not pay."""

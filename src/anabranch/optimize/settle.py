@@ -2,6 +2,8 @@
 
 Every optimizer settles its own candidates, and `choose` settles the candidates of all optimizers together, so no
 optimizer can propose a plan that violates a hint or the budget.
+
+Invariant: every candidate gets a verdict and a reason. Limit: candidates are compared by estimates.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class NetPresentCost:
     hierarchy: Hierarchy
     name: str = "npc"
     is_cumulative: bool = False
-    """Whether p_i counts the whole network visible at level i, or only the part hidden below it."""
+    """True if p_i counts the whole network visible at level i; False if only the part hidden below it."""
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         weighing = _Weighing(self.hierarchy, self.is_cumulative)

@@ -22,7 +22,7 @@ def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
     if landscape.topology.sites[delivery.site].name != query.sink:
         found.append(f"query '{query.name}' is delivered to another site than '{query.sink}'")
     if delivery.view != wanted:
-        found.append(f"query '{query.name}' is delivered '{delivery.view}' where it asked for '{wanted}'")
+        found.append(f"query '{query.name}' is delivered '{delivery.view}' instead of '{wanted}'")
     _follow(landscape, delivery, found, ())
     return tuple(found)
 
@@ -41,11 +41,11 @@ def _follow(landscape: Landscape, operator: Operator, found: list[str], above: t
             found.append(f"operator '{operator.name}' reads '{taken.producer}', which does not run")
             continue
         if producer.view.signature != taken.view.signature:
-            found.append(f"operator '{operator.name}' takes another join than '{producer.name}' makes")
+            found.append(f"operator '{operator.name}' reads another join than '{producer.name}' makes")
         elif not producer.view.covers(taken.view):
-            found.append(f"'{producer.name}' holds back rows or columns that '{operator.name}' asks of it")
+            found.append(f"'{producer.name}' holds back rows or columns that '{operator.name}' needs from it")
         if set(taken.slots) & set(slots):
-            found.append(f"operator '{operator.name}' takes one stream from two inputs")
+            found.append(f"operator '{operator.name}' reads one stream from two inputs")
         slots |= dict(zip(taken.slots, taken.view.slots, strict=True))
         checked |= {predicate.moved(taken.slots) for predicate in taken.view.predicates}
         _follow(landscape, producer, found, (*above, operator.name))
@@ -55,12 +55,12 @@ def _follow(landscape: Landscape, operator: Operator, found: list[str], above: t
     for position, slot in enumerate(operator.view.slots):
         have = slots[position]
         if have.stream != slot.stream or not replace(have, columns=have.columns | slot.columns).covers(slot):
-            found.append(f"operator '{operator.name}' promises more of '{slot.stream}' than it reads")
+            found.append(f"operator '{operator.name}' offers more of '{slot.stream}' than it reads")
         elif not slot.columns <= have.columns:
-            found.append(f"operator '{operator.name}' promises columns of '{slot.stream}' that it does not read")
+            found.append(f"operator '{operator.name}' offers columns of '{slot.stream}' that it does not read")
     stray = [p for p in checked if not any(_contains(whole, p) for whole in operator.view.predicates)]
     if stray:
-        found.append(f"operator '{operator.name}' reads rows that a foreign predicate '{stray[0]}' has thinned out")
+        found.append(f"operator '{operator.name}' reads rows that a foreign predicate '{stray[0]}' has filtered")
     for predicate in operator.view.predicates - checked:
         for position, reads in zip(predicate.positions, predicate.reads, strict=True):
             if not reads <= slots[position].columns:

@@ -58,7 +58,7 @@ def add_arguments(commands: Commands) -> None:
         "--planner", default=DEFAULT, choices=sorted(PLANNERS), help=f"which planner decides (default: {DEFAULT})"
     )
     add_sizes(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random choices (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the deployments")
@@ -72,7 +72,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["32"],
         metavar="N",
-        help="sites a cluster may have; several sizes; or 'auto', by the planner's guideline",
+        help="the maximum sites of a cluster; several sizes; or 'auto' for the planner's guideline",
     )
 
 
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     if arguments.picture is not None and arguments.picture.suffix.lower() not in PICTURES:
         raise SpecError(
-            f"option '--picture' is '{arguments.picture}'", hint=f"let it end with one of {', '.join(PICTURES)}"
+            f"option '--picture' is '{arguments.picture}'", hint=f"use one of the suffixes {', '.join(PICTURES)}"
         )
     network = load_network(arguments.network)
     queries = load_queries(arguments.queries, network)

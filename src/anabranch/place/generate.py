@@ -36,7 +36,7 @@ def transit_stub(size: int, seed: int, ranges: LinkRanges = USUAL_RANGES, site: 
     There is a transit node for every 33 sites (at least four), with up to four stubs of about eight sites on each.
     """
     if size < 8:
-        raise TopologyError(f"a transit-stub network of {size} sites is too small", hint="ask for at least 8")
+        raise TopologyError(f"a transit-stub network of {size} sites is too small", hint="use at least 8")
     random = Random(seed)
     transits = max(min(4, size // 2), round(size / 33))
     stubs_each = max(1, min(4, (size // transits - 1) // 8))

@@ -14,7 +14,7 @@ from anabranch.place.statistics import Statistics
 
 @dataclass(frozen=True)
 class Learnt:
-    """What a running deployment has measured."""
+    """The measurements of a running deployment."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     """Rows per second of each stream."""

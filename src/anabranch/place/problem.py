@@ -154,9 +154,9 @@ class Problem:
 def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, reusing: bool = True) -> Problem:
     """Returns the problem of placing a query; without `relaxing`, running operators are used only unchanged."""
     if query.name in landscape.queries:
-        raise TopologyError(f"query '{query.name}' is already deployed", hint="give the new one another name")
+        raise TopologyError(f"query '{query.name}' is already deployed", hint="use another name")
     if query.name in landscape.operators:
-        raise TopologyError(f"an operator is called '{query.name}'", hint="give the query another name")
+        raise TopologyError(f"an operator has the name '{query.name}'", hint="give the query another name")
     if query.sink not in landscape.topology.positions:
         raise TopologyError(f"query '{query.name}' has its sink at unknown site '{query.sink}'")
     for relation in query.query.graph.relations:
@@ -202,7 +202,7 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
     if allowed is not None and query.sink not in allowed:
         raise TopologyError(
             f"query '{query.name}' has its sink at '{query.sink}', where rows of its streams may not be",
-            detail=f"they stay at {', '.join(sorted(allowed)) or 'no common site'}",
+            detail=f"their rows are restricted to {', '.join(sorted(allowed)) or 'no common site'}",
             hint="move the sink into the region, or change 'stays_in' of the streams",
         )
     return problem

@@ -133,15 +133,15 @@ def _topology(file: Entry) -> Topology:
                 if isinstance(each.value, Mapping):
                     each.mapping(known)
         return topology
-    wish = replace(entries["generate"], error=TopologyError).mapping(
+    rules = replace(entries["generate"], error=TopologyError).mapping(
         "size seed cpu memory stub_bandwidth transit_bandwidth", {"size": "generate: {size: 132, seed: 1}"}
     )
     cpu, memory, stub, transit = (
-        optional(wish, name, Entry.number, math.inf)
+        optional(rules, name, Entry.number, math.inf)
         for name in ("cpu", "memory", "stub_bandwidth", "transit_bandwidth")
     )
     ranges = LinkRanges(stub_bandwidth=stub, transit_bandwidth=transit)
-    size, seed = int(wish["size"].number()), int(optional(wish, "seed", Entry.number, 1))
+    size, seed = int(rules["size"].number()), int(optional(rules, "seed", Entry.number, 1))
     return transit_stub(size, seed, ranges, Site("", cpu, memory))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,10 +67,10 @@ class Topology:
             raise TopologyError("the network has no site", hint="list at least one under 'sites'")
         if len(self.positions) != len(self.sites):
             twice = next(s.name for i, s in enumerate(self.sites) if self.positions[s.name] != i)
-            raise TopologyError(f"site '{twice}' is listed twice", hint="give each site a name of its own")
+            raise TopologyError(f"site '{twice}' is listed twice", hint="give each site a different name")
         for site in self.sites:
             if not (site.cpu >= 0 and site.memory >= 0):
-                raise TopologyError(f"site '{site.name}' has a negative capacity", hint="leave it out for no limit")
+                raise TopologyError(f"site '{site.name}' has a negative capacity", hint="omit it for no limit")
         for link in self.links:
             for end in (link.left, link.right):
                 if end not in self.positions:
@@ -230,13 +230,6 @@ class Topology:
         """Adds a site and its links."""
         return Topology((*self.sites, site), (*self.links, *links))
 
-    def with_link(self, changed: Link) -> Topology:
-        """Replaces the link between two ends."""
-        if not any(link.ends == changed.ends for link in self.links):
-            raise TopologyError(f"no link '{changed.left}'-'{changed.right}' in the network")
-        kept = tuple(link for link in self.links if link.ends != changed.ends)
-        return replace(self, links=(*kept, changed), _rows={})
-
 
 def load(path: Path) -> Topology:
     """Reads a network from YAML, or from GraphML by the file suffix."""
@@ -284,26 +277,6 @@ def from_graph(graph: nx.Graph) -> Topology:
             "links": [{"ends": [left, right], **attributes} for left, right, attributes in graph.edges(data=True)],
         }
     )
-
-
-def to_dict(topology: Topology) -> dict[str, Any]:
-    """Returns the form that `from_dict` reads; infinite limits are omitted."""
-
-    def finite(**values: float) -> dict[str, float]:
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    return {
-        "sites": [{"name": s.name, **finite(cpu=s.cpu, memory=s.memory)} for s in topology.sites],
-        "links": [
-            {
-                "ends": [link.left, link.right],
-                "cost": link.cost,
-                "latency": link.latency,
-                **finite(bandwidth=link.bandwidth),
-            }
-            for link in topology.links
-        ],
-    }
 
 
 def _link(left: str, right: str, entry: Mapping[str, Any]) -> Link:

@@ -1,8 +1,9 @@
-"""Windows that sites agree on: ranges, by which every row has its own deadline whatever other rows there are.
+"""Windows for placement: ranges, in which every row has its own deadline, independent of other rows.
 
 In a grouped query, `[HOP size SLIDE step]` is a range of one microsecond less than its size: the boundaries of the
-query, which do not include the end, decide what belongs together. The same holds for `[TUMBLE size]` if groups are
-answered every `size`: a combination of rows of two windows counts at no boundary. It may be joined in vain.
+query, which exclude their end, determine the rows of a group. `[TUMBLE size]` is such a range too if groups are
+answered every `size`: a combination of rows of two windows counts at no boundary, so joining it is only unnecessary
+work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from anabranch.plan.query import Query
 
 
 def as_ranges(query: Query) -> Query:
-    """Returns a query with the same results, whose windows are ranges where that is possible."""
+    """Returns a query with the same results, with ranges as windows where that is possible."""
     if query.grouping is None:
         return query
     slide = query.grouping.slide

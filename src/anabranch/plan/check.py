@@ -1,4 +1,8 @@
-"""Validates physical plans against their query; called wherever a plan is made or changed."""
+"""Validates physical plans against their query.
+
+Invariant: `validate` is called wherever a plan is made or changed, so engine and cost models need no checks of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
         name, inside = refusal
         raise PlanError(
             f"plan '{plan}' keeps combinations with rows of '{name}', which has a count window, in state '{inside}'",
-            detail="when such a row leaves is known only when others have come, and the state would not hear of it",
+            detail="the deadline of such a row is known only after later rows, and the state would not be updated",
             hint=f"let '{name}' be an input of the last join by itself, as in ((a b) {name}), or use mjoin",
         )
     # A shared join counts as the joins inside it.
@@ -42,8 +46,8 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
     if any(shared_parts(plan)) and any(pre_groups(plan)):
         raise PlanError(
             f"plan '{plan}' merges rows and shares a join",
-            detail="what the query asks beyond the shared join could not be checked on merged rows",
-            hint="leave out the square brackets, or the braces",
+            detail="the residual predicates of the query could not be checked on merged rows",
+            hint="remove the square brackets or the braces",
         )
     for merged in pre_groups(plan):
         _require_mergeable(merged, plan, graph, grouping)
@@ -51,7 +55,8 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
 
 
 def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | None:
-    """Returns a relation with a count window that an intermediate state of the plan would hold, and that state.
+    """Returns a relation with a count window that an intermediate state of the plan would hold, and that state; else
+    None.
 
     Merged rows are held as well: rows cannot be merged while their deadlines are unknown. So are the combinations of a
     shared join, for all its users.
@@ -90,7 +95,7 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
                 raise PlanError(
                     f"plan '{plan}' checks '{name}' at '{node.shape}', where '{early[0]}' is not joined yet",
                     detail=f"'{name}' is {graph.thetas[position]}",
-                    hint="put it at a join above, or leave it out: it is then checked as early as it can be",
+                    hint="write it at a join above, or omit it: it is then checked as early as possible",
                 )
             require_no_guard(position, graph, f"plan '{plan}'")
             seen.add(position)
@@ -104,7 +109,7 @@ def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
         raise PlanError(
             f"{who} cannot defer '{name}'",
             detail=f"'{graph.thetas[position]}' may guard '{guarded}' against failing",
-            hint=f"leave '{name}' out of it: it is then checked as early as it can be",
+            hint=f"leave '{name}' out of the plan: it is then checked as early as possible",
         )
 
 
@@ -112,13 +117,13 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
     if merged is plan:
         raise PlanError(
             f"plan '{plan}' merges the rows of the whole query",
-            hint=f"write '{merged.input}': its results are grouped anyway",
+            hint=f"write '{merged.input}': its results are grouped in any case",
         )
     if grouping is None:
         raise PlanError(
             f"plan '{plan}' merges rows in '{merged.shape}', which the query does not allow",
             detail="only a query with GROUP BY or aggregates, without outer, semi and anti joins, can merge rows",
-            hint="leave the square brackets out",
+            hint="remove the square brackets",
         )
     if isinstance(merged.input, Leaf):
         unchecked = frozenset[int]()  # rows that differ in what is checked above are not merged
@@ -128,13 +133,13 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
         name = selection_name(position)
         raise PlanError(
             f"plan '{plan}' merges rows in '{merged.shape}' before '{name}' is checked",
-            detail=f"'{name}' is {graph.thetas[position]}; merged rows cannot be told apart any more",
-            hint=f"check it inside the brackets, or leave the brackets around {merged.input} out",
+            detail=f"'{name}' is {graph.thetas[position]}; merged rows are no longer distinguishable",
+            hint=f"check it inside the brackets, or remove the brackets around {merged.input} out",
         )
     for value in agreement(graph, grouping, merged.relations).values:
         if is_nested(value.type):
             raise PlanError(
                 f"plan '{plan}' cannot merge rows in '{merged.shape}': they would have to agree in '{value}'",
-                detail=f"it is of the nested type {value.type}, and something outside the brackets reads it",
-                hint=f"leave the brackets around {merged.input} out",
+                detail=f"it is of the nested type {value.type}, and an operator outside the brackets reads it",
+                hint=f"remove the brackets around {merged.input} out",
             )

@@ -55,8 +55,8 @@ class ClassColumn:
         if len(self.values) > MOST_CODES:
             raise PlanError(
                 f"attribute '{self.attribute}' is tested by {len(self.values) - 1} values",
-                detail=f"the query does not carry it, and a class column tells at most {MOST_CODES - 1} apart",
-                hint="test it by fewer values, or select the column",
+                detail=f"the query does not carry it, and a class column distinguishes at most {MOST_CODES - 1} apart",
+                hint="test fewer values, or select the column",
             )
 
     @property

@@ -174,8 +174,8 @@ def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> N
             raise UnknownAttribute(
                 f"attribute '{node.attribute}' is not a column of relation '{relation}'",
                 detail=f"it has {', '.join(schema.names)}",
-                hint="test columns that the query carries; one of the stream's others only in a mesh that the query "
-                "starts with: write it as 'plan', and start again",
+                hint="test columns that the query carries; to test another column of the stream, give the mesh as "
+                "'plan' and restart the query",
             )
         require_kind(node, types[node.attribute])
 

@@ -66,7 +66,7 @@ def assign_routes(classifier: Classifier, columns: Mapping[str, AttributeColumn]
 
 @dataclass(frozen=True)
 class _Numbers:
-    """A numeric column in a tree: a value above n of its thresholds is in bucket n; the last bucket is for NULL."""
+    """A numeric column of a tree: a value above n of its thresholds is in bucket n; the last bucket is for NULL."""
 
     attribute: str
     tests: tuple[NumberTest, ...]
@@ -107,7 +107,7 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Categories:
-    """A text column in a tree: one bucket for each listed category, then one for NULL, then one for all others."""
+    """A text column of a tree: one bucket for each listed category, then one for NULL, then one for all others."""
 
     attribute: str
     tests: tuple[CategoryTest, ...]

@@ -1,9 +1,9 @@
-"""Decides which stream columns travel as classes: those that the meshes of a run test and its queries do not carry.
+"""Decides which stream columns are sent as classes: those that the meshes of a run test and its queries do not carry.
 
-The columns that travel are fixed for a run, so this is decided at its start, from the initial plans and those that the
-run may change to. Callers that have a sample of rows may request finer classes than a mesh tests (`carrying`), so that
-a later search of the same run can move thresholds. In a set of queries, a relation has the classes of all plans, one
-class column per attribute, and any query may route by it.
+These columns are fixed for a run, so they are chosen at its start, from the initial plans and those that the run may
+change to. Callers that have a sample of rows may request finer classes than a mesh tests (`carrying`), so that a later
+search of the same run can move thresholds. In a set of queries, a relation has the classes of all plans, one class
+column per attribute, and any query may route by it.
 
 Invariant: classes never change the meaning of a query; they are not part of a fingerprint.
 
@@ -39,12 +39,12 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 
 MOST_COLUMNS = 64
-"""The most columns of a stream that are sampled beyond those that a query carries."""
+"""The maximum number of a stream's columns that are sampled beyond those that a query carries."""
 
 Classes: TypeAlias = dict[str, tuple[ClassColumn, ...]]
 """Class columns, by relation."""
 Finer = Callable[[str, str, ClassColumn], ClassColumn]
-"""Returns the classes for a column of a query's relation (both by name): at least those given."""
+"""Returns the classes of a column of a query's relation (both by name), including the given ones."""
 
 
 def classes_for(plan: Plan, graph: JoinGraph) -> Classes:
@@ -81,13 +81,13 @@ def carrying(
     that the queries already carry fill the rest.
     """
     tested: Classes = {}
-    wished: Classes = {}
+    wanted: Classes = {}
     for name, plan in plans:
         for relation, several in classes_for(plan, queries.member(name).query.graph).items():
             tested[relation] = _together(tested.get(relation, ()), several, MOST_CODES - 1)
             more = tuple(finer(name, relation, each) for each in several)
-            wished[relation] = _together(more, wished.get(relation, ()))
-    classes = {relation: _together(wished[relation], several) for relation, several in tested.items()}
+            wanted[relation] = _together(more, wanted.get(relation, ()))
+    classes = {relation: _together(wanted[relation], several) for relation, several in tested.items()}
     return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
 
 
@@ -112,7 +112,7 @@ def _each(graph: JoinGraph, change: Callable[[Relation], Relation]) -> JoinGraph
 
 
 def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
-    """Returns the query as if it carried all existing columns of its streams that a classifier can test."""
+    """Returns the query as if it carried all available columns of its streams that a classifier can test."""
 
     def wide(each: Relation) -> Relation:
         return replace(each, schema=Schema((*each.schema, *_further(each, partial(is_there, each)))))
@@ -121,7 +121,7 @@ def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
 
 
 def _further(relation: Relation, is_there: Callable[[Field], bool]) -> list[Field]:
-    """Returns the existing columns of a relation's stream that it does not carry and that a classifier can test."""
+    """Returns the available columns of a relation's stream that it does not carry and that a classifier can test."""
     found = [
         each
         for each in relation.source

@@ -50,7 +50,7 @@ def assumed_cost(predicate: Expr) -> float:
 
 
 def is_costly(predicate: Expr) -> bool:
-    """Whether a predicate is estimated to cost several ordinary checks."""
+    """Returns True if a predicate is estimated to cost several ordinary checks."""
     is_plain = isinstance(predicate, Call) and predicate.function == "is_not_null"
     return not is_plain and assumed_cost(predicate) >= DEAR * CHECK
 

@@ -1,4 +1,4 @@
-"""The execution models of a query: when rows and results are held back, and in which order results are emitted.
+"""The execution models of a query: when rows and results are buffered, and the order in which results are emitted.
 
 `engine.execution` explains and implements the models. To add a model, add its value here; a model that needs more than
 these two properties needs a new property.

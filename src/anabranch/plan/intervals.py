@@ -1,11 +1,11 @@
-"""Windows that conditions over event times imply: `c.ts BETWEEN i.ts AND i.ts + INTERVAL 20 SECONDS` bounds a join.
+"""Windows implied by conditions over event times, such as `c.ts BETWEEN i.ts AND i.ts + INTERVAL 20 SECONDS`.
 
-A stream without a window gets the shortest range that no result of the conditions exceeds. So a join by intervals is
-the join by windows with the same results; `rewrite.drop_implied_conditions` removes conditions that only repeat them.
+A stream without a window gets the shortest range that every result satisfies. So a join by intervals becomes a join by
+windows with the same results; `rewrite.drop_implied_conditions` removes conditions that only repeat the windows.
 
-Invariant: the results do not change. A bound between two rows counts only where the conditions that it follows from
-hold: those of inner joins always, those of an outer join where its rows are present. Limit: rows of tables and results
-of other queries have no event time to compare, unless the reader names a column.
+Invariant: the results do not change. A bound between two rows is used only where the conditions that imply it hold:
+those of inner joins always, those of an outer join where its rows are present. Limit: rows of tables and results of
+other queries have no event time to compare, unless the reader names a column.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anabranch.plan.pairwise import Distance, distances, shortest
 
 
 def with_implied_windows(plan: LogicalPlan) -> LogicalPlan:
-    """Gives every stream without a window the range that the conditions imply, if they imply one."""
+    """Gives every stream without a window the range that the conditions imply, if any."""
     bounds = _Bounds(plan)
 
     def bounded(source: Source) -> Source:
@@ -46,7 +46,9 @@ def with_implied_windows(plan: LogicalPlan) -> LogicalPlan:
 
 
 def unbounded_by(plan: LogicalPlan, relation: str) -> Source | None:
-    """Returns a stream whose rows may be any time newer than a row of the relation that they join; None if none may."""
+    """Returns a stream whose rows may be arbitrarily newer than a row of the relation that they join; None if there is
+    none.
+    """
     bounds = _Bounds(plan)
     others = (each for each in bounds.partners(relation) if bounds.between(relation, each) >= FOREVER)
     return next((bounds.sources[each] for each in others), None)
@@ -61,18 +63,18 @@ class _Part:
     needs: frozenset[str]
     """Relations that are present wherever these are, because a bound compares them."""
     extends: bool = True
-    """Whether later parts meet its rows."""
+    """True if later parts join its rows."""
 
 
 class _Bounds:
-    """How much newer than a row of one relation the row of another can be, where both are in one result."""
+    """The maximum lead in event time of one relation's row over another's within one result."""
 
     def __init__(self, plan: LogicalPlan) -> None:
         self.sources = {name: each for name, each in sources_of(plan).items() if not each.is_table}
         self._parts = list(self._parts_of(plan))
 
     def partners(self, name: str) -> tuple[str, ...]:
-        """Returns the other relations whose rows may be in one combination with a row of this one."""
+        """Returns the other relations whose rows may be combined with a row of this one."""
         own = self._part(name)
         place = self._parts.index(own)
         found: set[str] = set()
@@ -82,7 +84,7 @@ class _Bounds:
         return tuple(each for each in self.sources if each in found and each != name)
 
     def between(self, one: str, other: str) -> int:
-        """Returns the bound from the row of one relation to that of another; `FOREVER` if there is none."""
+        """Returns the maximum lead of `other` over `one`; `FOREVER` if there is none."""
         present = [self._parts[0]]
         wanted = {one, other}
         while added := [each for each in self._parts if each not in present and each.relations & wanted]:
@@ -140,7 +142,7 @@ def _inner(plan: LogicalPlan) -> Iterator[Expr]:
 
 
 def event_times(sources: Mapping[str, Source]) -> Callable[[Expr], str | None]:
-    """Returns a function that names the relation whose event time an expression is."""
+    """Returns a function from an expression to the relation whose event time it is; None for any other expression."""
 
     def timed(expression: Expr) -> str | None:
         if not isinstance(expression, Column) or expression.type != TIMESTAMP:

@@ -6,6 +6,8 @@ them may be joined directly. Every other predicate over two or more relations is
 
 A filter of one relation is part of the relation and applied before any state, unless it is *deferred*: then it is a
 theta over that relation alone, which a join checks. Plans and meshes name a theta by its position: `#0` is the first.
+
+Invariant: a graph with unknown relations in keys or thetas cannot be constructed. Limit: keys of a class have one type.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ class Relation:
     parts: tuple[Part, ...] = ()
     """The constituents of a row of a derived relation; empty for plain stream rows."""
     is_table: bool = False
-    """Whether `stream` names a table: its rows have no event time, never arrive and never expire."""
+    """True if `stream` names a table, whose rows have no event time, never arrive and never expire."""
     branches: tuple[str, ...] = ()
-    """The queries whose results a UNION ALL has; empty if `stream` names the only one."""
+    """The queries of a UNION ALL; empty if `stream` names the only query."""
     is_result: bool = False
-    """Whether its rows are results of another query of the set; `stream` is then the name of that query.
+    """True if its rows are results of another query of the set; `stream` is then the name of that query.
 
     Its rows imply no watermark, so its disorder is unbounded: only the watermark of that query counts.
     """
@@ -72,7 +74,7 @@ class Relation:
 
     def __post_init__(self) -> None:
         if isinstance(self.window, CountWindow) and (self.filter is not None or self.parts):
-            raise PlanError(f"relation '{self.name}' has a count window and rows that are not counted")
+            raise PlanError(f"relation '{self.name}' has a count window and a filter on the counted rows")
         if not self.parts:
             return
         if self.filter is not None or self.disorder:
@@ -80,7 +82,7 @@ class Relation:
         if missing := [part.time for part in self.parts if self.schema.find(part.time) is None]:
             raise PlanError(f"derived relation '{self.name}' lacks the event times '{', '.join(missing)}'")
         if self.window.reach < min(part.range for part in self.parts):
-            raise PlanError(f"the window of derived relation '{self.name}' ends before its rows do")
+            raise PlanError(f"the window of derived relation '{self.name}' is shorter than the span of its rows")
 
     @property
     def producers(self) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ Nodes are immutable and validate themselves on construction. A join is n-ary. Th
 `Project(Filter(Join(Source…)))`, with an `OuterJoin` around the join for each outer, semi and anti join, and an
 `Aggregate` and a second `Filter` (HAVING) above for grouped queries. The rules in `rewrite/` push filters and
 projections down to the sources; `plan.normal_form` derives the normal form from the result.
+
+Invariant: an ill-formed plan cannot be constructed.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Source:
     disorder: int = 0
     is_table: bool = False
     is_result: bool = False
-    """Whether the stream contains the results of another query."""
+    """True if the stream has the results of another query."""
     subquery: Subquery | None = None
     """That query, if it is a subquery in FROM and has not been compiled yet."""
     others: tuple[Subquery, ...] = ()
@@ -49,7 +51,7 @@ class Source:
     behind: int = 0
     """For results: how far below the watermark of their query the event times of future results can be."""
     is_implied: bool = False
-    """Whether the window follows from conditions over event times, and was not written."""
+    """True if the window was not written but follows from conditions over event times."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -141,7 +143,7 @@ class Join:
 
 
 class SideKind(Enum):
-    """What happens to a combination that matches rows of a side, and to one that matches none."""
+    """The treatment of combinations with and without a matching row of a side."""
 
     LEFT = "left"
     """It is extended by each matching row, or by NULLs."""
@@ -155,13 +157,13 @@ class SideKind(Enum):
 
     @property
     def extends(self) -> bool:
-        """Whether the columns of the side are columns of the result."""
+        """True if the columns of the side are columns of the result."""
         return self in (SideKind.LEFT, SideKind.FULL)
 
 
 @dataclass(frozen=True)
 class OuterJoin:
-    """The combinations of the input, by whether rows of the side satisfy all predicates with them, in the windows."""
+    """The combinations of the input, by whether rows of the side match them inside the windows."""
 
     input: LogicalPlan
     side: LogicalPlan

@@ -76,10 +76,6 @@ class Route:
     def operators(self) -> tuple[str, ...]:
         return tuple(operator for step in self.steps for operator in step)
 
-    @property
-    def is_certain(self) -> bool:
-        return all(len(step) == 1 for step in self.steps)
-
     def __str__(self) -> str:
         return ">".join("|".join(step) for step in self.steps) or "-"
 
@@ -281,7 +277,7 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
                 require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
             if is_question(operator) and (asked(operator) in bound or asked(operator) in step):
                 raise PlanError(
-                    f"route '{route}' of relation '{relation}' asks for '{asked(operator)}' when it is joined",
+                    f"route '{route}' of relation '{relation}' checks for '{asked(operator)}' after joining it",
                     hint=f"put '{operator}' into a step before '{asked(operator)}', or leave it out",
                 )
         bound |= set(step)

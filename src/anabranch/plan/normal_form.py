@@ -7,6 +7,8 @@ row has arrived: by the outputs, the grouping, the thetas, and key members whose
 
 A relation with a count window counts its rows before any condition: it has a *condition* instead of a filter, keeps
 every column that the query names, and its keys are NULL if the condition guards them against failing and is not true.
+
+Limit: a plan that the rules have not finished has no normal form and is refused.
 """
 
 from __future__ import annotations
@@ -197,7 +199,7 @@ def _not_deferrable(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecErro
     if len(can_be) == 1:
         return SpecError(
             f"filter '{name}' cannot be deferred",
-            detail="the query has one relation, and no join behind which to check it",
+            detail="the query has one relation, so there is no join to defer it to",
             hint="leave 'late_filters' out",
         )
     known = [f"'{relation}' ({' AND '.join(map(str, several))})" for relation, several in can_be.items() if several]

@@ -161,7 +161,7 @@ def distances(predicate: Expr, timed: Callable[[Expr], str | None]) -> Iterator[
 
 
 def shortest(names: Collection[str], given: Iterable[Distance]) -> dict[tuple[str, str], int]:
-    """Returns the tightest bounds that follow from the given ones, for every pair; `FOREVER` where there is none."""
+    """Returns the tightest implied bounds for every pair; `FOREVER` if there is none."""
     found = {(one, other): 0 if one == other else FOREVER for one in names for other in names}
     for older, newer, distance in given:
         found[older, newer] = min(distance, found[older, newer])

@@ -53,9 +53,9 @@ class Partitioning:
     slots: int
     table: tuple[int, ...]
     leaving: tuple[int, ...] | None = None
-    """While groups move on parallel tracks: the old table, which owns combinations with a row before the mark."""
+    """The old table during a move on parallel tracks; it owns combinations with a row before the mark."""
     mark: int | None = None
-    """The event time from which rows belong to the new table of such a move; None if no move is under way."""
+    """The event time from which rows belong to the new table of such a move; None if no move is in progress."""
     heavy: tuple[HeavyKey, ...] = ()
     """Keys whose rows are spread over their own groups; these follow the groups of the grid."""
 
@@ -300,7 +300,7 @@ class Partitioning:
                 hint="only a value of a key can be split",
             )
         if any((key.code, key.value) == (code, value) for key in self.heavy):
-            raise PlanError("the key is split already", hint="unite it first to split it in another way")
+            raise PlanError("the key is already split", hint="undo the split first, then split the key again")
         self.require_slots(*over)
         if len(set(over)) < 2 or len(set(over)) != len(over):
             raise PlanError(
@@ -329,16 +329,11 @@ class Partitioning:
             if (key.code, key.value) == (code, value):
                 table = (*self.table[: self.region(number)], *self.table[self.region(number + 1) :])
                 return replace(self, table=table, heavy=(*self.heavy[:number], *self.heavy[number + 1 :]))
-        raise PlanError("the key is not split", hint="only a key that was split can be united")
+        raise PlanError("the key is not split", hint="only a split key can be united")
 
     def slots_of_heavy(self, number: int) -> tuple[int, ...]:
         """Returns the slots over which a heavy key is split."""
         return tuple(sorted(set(self.table[self.region(number) : self.region(number + 1)])))
-
-    @property
-    def without_heavy(self) -> Partitioning:
-        """Returns the grid without heavy keys and moves."""
-        return replace(self.settled, table=self.table[: self.region(0)], heavy=())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -446,7 +441,7 @@ def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
 
 
 def agrees_in_parts(member: Expr, window: CountWindow | SessionWindow) -> bool:
-    """Whether an expression has a single value in each partition of a window of rows or of sessions."""
+    """True if an expression has a single value in each partition of a count window or a session window."""
     read = {column.name for column in columns(member)}
     return bool(read) and read <= set(window.partition)
 

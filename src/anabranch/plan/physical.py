@@ -14,6 +14,8 @@ probe order over the other inputs; for an empty order, `probe_order` chooses one
 
 Merging is for grouped queries: a `PreGroup` is the lower stage of a two-stage group-by; `plan.pregrouping` defines the
 contents of a merged row.
+
+Invariant: a plan has no costs and no statistics, so equal texts mean equal plans.
 """
 
 from __future__ import annotations

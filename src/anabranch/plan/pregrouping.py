@@ -49,7 +49,7 @@ class Part:
     word: int | None = None
     """For a sum of long decimals: 0 for the sum of the lower 64 bits, 1 for the upper."""
     ranking: Ranking | None = None
-    """How the items of a `ranked` part are ordered and cut."""
+    """The order and the number of items of a `ranked` part."""
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
@@ -97,7 +97,7 @@ _ITEMS = {
     "collect_list": "first_n",
     "percentile": "histogram",
 }
-"""How item lists are merged, by aggregate; see `engine.operators.aggregates`."""
+"""The merging of item lists, by aggregate; see `engine.operators.aggregates`."""
 
 
 def _item(aggregate: AggregateCall) -> pa.DataType:

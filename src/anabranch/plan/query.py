@@ -3,6 +3,8 @@
 It is derived from a rewritten logical plan and shared by optimizers, engine and hosts. The fingerprint identifies the
 meaning of the query (not its plan, slots or machine). A checkpoint stores it, so that state is never used for another
 query.
+
+Invariant: queries with equal fingerprints have equal results over equal rows.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class Query:
 
     @cached_property
     def pairwise(self) -> PairwiseWindows:
-        """How far apart in event time the rows of one result can be; for a query with sides, the rows of its core."""
+        """The bounds between the event times of rows of one result; for a query with sides, of its core."""
         return pairwise_windows(self.graph)
 
     @property
@@ -109,7 +111,7 @@ class Query:
 
     @property
     def waits(self) -> bool:
-        """Whether combinations wait at a side until the watermark proves that they have no match."""
+        """True if combinations wait at a side until the watermark proves that they have no match."""
         return any(not side.is_known_at_once for side in self.sides)
 
     def behind(self, column: str = "") -> int | None:

@@ -38,12 +38,12 @@ MOST_RELATIONS = 128
 
 @dataclass(frozen=True)
 class ResidualPredicates:
-    """A query's residual window and filter on a shared relation; `range` is that of the query's own window."""
+    """The window and filter of a query beyond those of a shared relation; `range` is that of the query's own window."""
 
     relation: str
     range: int
     is_shorter: bool
-    """Whether the shared relation keeps rows for longer."""
+    """True if the shared relation keeps rows for longer."""
     filter: Expr | None
     window: Window = field(repr=False)
     """The query's own window; the fingerprint of a set has the fields above."""
@@ -58,9 +58,9 @@ class Member:
     terms: tuple[ResidualPredicates, ...] = ()
     """For relations on which the query has a shorter window or a stricter filter than the set."""
     feeds: bool = False
-    """Whether other queries of the set read its results; each result then carries its event time as the last column."""
+    """True if other queries of the set read its results; each result then has its event time as the last column."""
     is_silent: bool = False
-    """Whether its results go only to other queries and to no sink."""
+    """True if its results go only to other queries and to no sink."""
 
     @property
     def label(self) -> str:
@@ -85,7 +85,7 @@ class QuerySet:
 
     @property
     def is_named(self) -> bool:
-        """Whether the queries have names: false only if a query runs alone, with the queries that it reads."""
+        """True if the queries have names; False only if a query runs alone, with the queries that it reads."""
         return ALONE not in self.names
 
     def member(self, name: str) -> Member:
@@ -132,12 +132,12 @@ class QuerySet:
 
     @property
     def has_sides(self) -> bool:
-        """Whether some query has outer, semi or anti joins."""
+        """True if some query has outer, semi or anti joins."""
         return any(member.query.sides for member in self.members)
 
     @property
     def needs_watermark(self) -> bool:
-        """Whether a step must know the watermark after it: for groups, and for combinations without a match."""
+        """True if a step must know the watermark after it: for groups, and for combinations without a match."""
         return bool(self.grouped) or any(member.query.waits for member in self.members)
 
     @property
@@ -177,10 +177,6 @@ class QuerySet:
         if not self.is_named:
             return late_filters(self.member(ALONE).query.whole)
         return tuple(f"{each.name}: {text}" for each in self.members for text in late_filters(each.query.whole))
-
-    def has_terms(self, relation: str) -> bool:
-        """True if some query drops rows of the relation that others keep."""
-        return any(terms.relation == relation for member in self.members for terms in member.terms)
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,7 @@ def together(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QueryS
     Queries that others read are part of the set as well. Those that are not given, and the `silent` ones, have no sink.
     """
     if not queries:
-        raise BundleError("no query is named that could run", hint="name one query or more")
+        raise BundleError("no query is given", hint="name at least one query")
     _refuse_names(sorted(queries))
     return _set(queries, silent)
 
@@ -250,8 +246,8 @@ def with_inputs(queries: Mapping[str, Query]) -> dict[str, Query]:
                 waiting.append(query)
             elif found[name] != query:
                 raise BundleError(
-                    f"query '{name}' is not the same wherever it is read",
-                    detail=f"it is '{found[name].text}' in one place and '{query.text}' in another",
+                    f"query '{name}' has two definitions",
+                    detail=f"it is '{found[name].text}' for one reader and '{query.text}' in another",
                     hint="give one of them another name, and compile its readers again",
                 )
     return dict(sorted(found.items()))
@@ -269,12 +265,12 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
                 raise BundleError(
                     f"{titled(name)} has a {kind}, of '{each.name}', and runs alone",
                     detail="its results follow the watermark of its own streams",
-                    hint="start it on its own, over streams, and let no other query read it",
+                    hint="start it on its own, over streams, without other queries that read it",
                 )
     for relation in (each for query in named.values() for each in query.whole.streamed if each.behind >= FOREVER):
         raise BundleError(
-            f"{titled(relation.stream)} has results that may be any time older than its watermark",
-            detail="a query that reads them would wait for ever",
+            f"{titled(relation.stream)} has results that may be arbitrarily older than its watermark",
+            detail="a query that reads them would wait forever",
             hint="bound its windows, or add a condition over event times",
         )
     relations = _shared_relations({name: query.whole for name, query in named.items()})
@@ -305,14 +301,16 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
 
 
 def _refuse_late_counts(queries: QuerySet, member: Member) -> None:
-    """Raises if rows are counted in a later stage of a batch than the rows that they are joined with arrive."""
+    """Raises an error if a count window counts rows in a later stage of a batch than the rows that it is joined
+    with.
+    """
     stages = {each.name: queries.stage_of(each) for each in member.query.graph.streamed}
     for relation in member.query.graph.relations:
         early = [name for name, stage in stages.items() if stage < stages.get(relation.name, 0)]
         if relation.window.is_counted and early:
             raise BundleError(
                 f"{titled(member.name)} counts rows of '{relation.name}', which are results, beside '{early[0]}'",
-                detail=f"rows of '{early[0]}' come first in each batch, and would meet rows that later ones push out",
+                detail=f"rows of '{early[0]}' come first in each batch, and would match rows that later rows push out",
                 hint="give the results a window in time, or write them to a topic or folder and read that as a stream",
             )
 
@@ -329,7 +327,7 @@ def _refuse_names(names: Iterable[str]) -> None:
 
 
 def describe(queries: QuerySet) -> str:
-    """Describes the shared relations and keys, which query reads them, and the terms of each query."""
+    """Describes the shared relations and keys, their readers, and the residual predicates of each query."""
     lines = render(queries.graph).splitlines()
     for number, relation in enumerate(queries.graph.relations):
         readers = [member.name for member in queries.members if relation.name in member.query.whole.names]
@@ -412,7 +410,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
             if is_shorter or (rest and side.kind is SideKind.FULL):
                 raise BundleError(
                     f"{titled(name)} joins '{own.name}' by an outer, semi or anti join",
-                    detail="other queries ask for other rows of it, with another window or another filter",
+                    detail="other queries read it with another window or another filter",
                     hint=f"give '{own.name}' another alias in this query",
                 )
             found[own.name] = rest
@@ -440,14 +438,14 @@ def _matching(side: Side, filters: Iterable[tuple[Expr, ...]]) -> Expr | None:
 
 
 def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:
-    """Raises if an expression that may fail is evaluated before the query's own filter, which is applied late."""
+    """Raises an error if an expression that may fail is evaluated before the query's own filter."""
     met = [key.expression(relation) for key in graph.keys_of([relation])]
     met += [theta.predicate for theta in graph.thetas if relation in theta.relations]
     for expression in met:
         if can_fail_in_join(expression):
             raise BundleError(
                 f"{titled(query)} has a filter of '{relation}' that the other queries do not have",
-                detail=f"'{expression}' would be computed for rows that the filter keeps away, and may fail there",
+                detail=f"'{expression}' would be computed for rows that the filter rejects, and may fail there",
                 hint=f"give '{relation}' another alias in this query, or all queries the same filter",
             )
 
@@ -467,7 +465,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
             raise BundleError(
                 f"relation '{name}' is not the same stream in {_several(first_query, query)}",
                 detail=f"it is {_stream(first)} in one and {_stream(other)} in the other, or the stream was registered "
-                "anew in between",
+                "again in between",
                 hint="give it another alias in one of them",
             )
         if first.window.is_counted or other.window.is_counted:

@@ -1,4 +1,7 @@
-"""Renames relations throughout a query."""
+"""Renames relations throughout a query.
+
+Invariant: the renamed query has the same meaning.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def shared_join(text: str) -> Shared:
     if isinstance(plan, Shared):
         return plan
     if not isinstance(plan, JoinNode):
-        raise PlanError(f"'{text}' is no join that could be shared", hint="write a join such as '(a b)'")
+        raise PlanError(f"'{text}' is not a join that can be shared", hint="write a join such as '(a b)'")
     return Shared(plan)
 
 
@@ -232,8 +232,8 @@ def _refuse_what_may_fail(shared: Shared, user: Member) -> None:
         if can_fail_in_join(theta.predicate):
             raise BundleError(
                 f"{titled(user.name)} cannot share join '{shared}'",
-                detail=f"'{theta}' may fail, and could meet rows that the query alone would not compare",
-                hint="leave the braces out",
+                detail=f"'{theta}' may fail, and could be evaluated on rows that the query alone would not compare",
+                hint="remove the braces",
             )
 
 
@@ -243,8 +243,8 @@ def _refuse_other_sources(shared: Shared, user: Member) -> None:
         if relation.is_table or relation.is_result or relation.is_derived:
             raise BundleError(
                 f"{titled(user.name)} cannot share join '{shared}'",
-                detail=f"'{name}' is no stream: only joins of streams are shared",
-                hint="leave the braces out",
+                detail=f"'{name}' is not a stream, and only joins of streams are shared",
+                hint="remove the braces",
             )
 
 

@@ -50,7 +50,7 @@ class Side:
 
     @property
     def is_known_at_once(self) -> bool:
-        """Whether all possible matches are known when a combination arrives: the side has only tables."""
+        """True if all possible matches are known when a combination arrives, because the side has only tables."""
         return all(relation.is_table for relation in self.own)
 
     @property

@@ -1,4 +1,7 @@
-"""The plans that the driver sends to slots; shared by the packages that choose plans and those that run them."""
+"""The plans that the driver sends to slots; shared by the packages that choose plans and those that run them.
+
+Invariant: an order is immutable, and a slot applies it before its step.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class SlotRange:
         if not 1 <= self.least <= self.most:
             raise PlanError(
                 f"{self.least} to {self.most} slots cannot run a query",
-                hint="write slots: {least: 1, most: 8}, the least not above the most",
+                hint="write slots: {least: 1, most: 8}, with least <= most",
             )
 
     @classmethod
@@ -82,7 +85,7 @@ class Orders:
     table: Partitioning
     """The slot of each partition group."""
     counts_cells: bool = False
-    """Whether slots report their rows by cell, so that the load of groups can be estimated."""
+    """True if slots report their rows by cell, from which the load of groups is estimated."""
     kept: float = 1.0
     """The share of keys whose rows are kept; the others are shed."""
 

@@ -1,1 +1,1 @@
-"""Turns the user's settings and statistics into the plan of a query, and explains the choice."""
+"""Chooses the plan of a query from the user's options and statistics, and explains the choice."""

@@ -1,7 +1,7 @@
 """The calibration file: measured unit costs in the user's cache folder, one file per machine.
 
-The costs of Spark are under `spark` beside those of the engine. A file of an earlier release may lack them, and may
-have entries that are no longer read.
+The costs of Spark are in the entry `spark`, those of the engine at the top level. Limit: a file of another release may
+lack entries or have unknown ones, which are ignored.
 """
 
 from __future__ import annotations

@@ -58,14 +58,14 @@ DEFAULT_GATE = Gate()
 MOST_PLANS = 40
 """The maximum number of plans per query that the joint choice of a set considers."""
 MOST_RIVALS = 8
-"""The number of plans that the record of a first plan lists beside it."""
+"""The number of alternative plans in the record of a first plan."""
 DEFAULT_BATCH = 1.0
 """Seconds between batches if the trigger has no interval."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The user's settings for the plan of a query; names are checked once the query is known."""
+    """The user's options for the plan of a query; names are checked once the query is known."""
 
     plan: str = "auto"
     """`auto`, a family of plans, `mesh` (which begins as an mjoin), or the text of a plan or a mesh."""
@@ -77,7 +77,7 @@ class PlanOptions:
     latency: float = math.inf
     """Maximum seconds from the arrival of a row to its results."""
     of_executors: bool = False
-    """Whether a slot may use no more CPU and memory than its executor has for it."""
+    """True if the CPU and memory that the executor has for a slot are limits of the slot."""
     objective: Objective = field(default_factory=Objective)
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class PlanOptions:
 
     @property
     def has_hints(self) -> bool:
-        """Whether a shape, probe orders or an optimizer is required; then the plan cannot share joins or be a mesh."""
+        """True if a shape, probe orders or an optimizer is required; then the plan cannot share joins or be a mesh."""
         return self.optimizer is not None or bool(self.keep or self.forbid)
 
     def with_stats(self, entries: Mapping[str, object]) -> PlanOptions:
@@ -108,7 +108,7 @@ class PlanOptions:
         )
 
     def within(self, cpu: float, memory: float) -> PlanOptions:
-        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+        """Returns the options with these resources of a slot's executor as limits, if requested."""
         return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def with_objective(self, text: str) -> PlanOptions:
@@ -174,7 +174,7 @@ def latency_limit(entry: Entry) -> float:
 
 def decide(
     query: Query,
-    wishes: PlanOptions = AUTO,
+    plan_options: PlanOptions = AUTO,
     *,
     slots: int = 1,
     batch: float = DEFAULT_BATCH,
@@ -185,30 +185,30 @@ def decide(
 ) -> Choice:
     """Returns the plan for a query, or the bound that no plan keeps; `batch` is the batch interval in seconds.
 
-    `learn` finds a mesh if sampled rows are available; `plan: auto` takes it if it passes the gate. `host` runs the
-    query, and limits include its resources; an in-process run has none.
+    `learn` finds a mesh if sampled rows are available; `plan: auto` uses the mesh if it passes the gate. `host` runs
+    the query, and limits include its resources; an in-process run has none.
     """
-    wishes.given.check_names(query.whole)
-    view = Layered((wishes.given, seen, calibrated()))
-    budget = Budget(wishes.cpu, wishes.memory, slots, latency=wishes.latency, batch=batch)
-    written = _written_with_sharing(wishes)
+    plan_options.given.check_names(query.whole)
+    view = Layered((plan_options.given, seen, calibrated()))
+    budget = Budget(plan_options.cpu, plan_options.memory, slots, latency=plan_options.latency, batch=batch)
+    written = _written_with_sharing(plan_options)
     if written is not None:
-        wishes = replace(wishes, plan=str(unshared(written)))
-    hints = _hints(query, wishes)
+        plan_options = replace(plan_options, plan=str(unshared(written)))
+    hints = _hints(query, plan_options)
     beside = price_of_sides(query, view, batch)
     around = None if host is None else partial(host_need, query, view, host=host, slots=slots)
     choice = choose(
         query.graph,
         view,
         budget,
-        wishes.objective,
+        plan_options.objective,
         hints,
         batch=batch,
         grouping=query.merging,
         beside=beside,
         around=around,
     )
-    return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate), written=written)
+    return replace(choice, mesh=_mesh_offer(query, plan_options, choice, learn, gate), written=written)
 
 
 def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
@@ -222,16 +222,16 @@ def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
     )
 
 
-def _written_with_sharing(wishes: PlanOptions) -> PhysicalPlan | None:
+def _written_with_sharing(plan_options: PlanOptions) -> PhysicalPlan | None:
     """Returns the user's plan if it shares a join; it is priced as if it computed the join itself."""
-    if "{" not in wishes.plan or is_mesh_text(wishes.plan):
+    if "{" not in plan_options.plan or is_mesh_text(plan_options.plan):
         return None
-    return parse(wishes.plan)
+    return parse(plan_options.plan)
 
 
 @dataclass(frozen=True)
-class SetWishes:
-    """The user's settings for the plans of queries that run together."""
+class SetPlanOptions:
+    """The user's options for the plans of queries that run together."""
 
     share: str = "adapt"
     """`auto` shares joins if that saves CPU.
@@ -243,17 +243,17 @@ class SetWishes:
     memory: float = math.inf
     """Maximum bytes per slot for all queries together."""
     of_executors: bool = False
-    """Whether all queries together may use no more CPU and memory of a slot than its executor has for it."""
+    """True if the CPU and memory that the executor has for a slot are limits of all queries together."""
 
     def with_limits(
         self, cpu: float | None = None, memory: float | str | None = None, auto: bool | None = None
-    ) -> SetWishes:
+    ) -> SetPlanOptions:
         """Sets the joint limits of a slot; None leaves a limit unchanged."""
         executors = self.of_executors if auto is None else auto
         return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), of_executors=executors)
 
-    def within(self, cpu: float, memory: float) -> SetWishes:
-        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+    def within(self, cpu: float, memory: float) -> SetPlanOptions:
+        """Returns the options with these resources of a slot's executor as limits, if requested."""
         return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def may_share(self, is_adapting: bool) -> bool:
@@ -267,14 +267,14 @@ def adapts_as_a_whole(settings: Settings | None) -> bool:
 
 
 SHARE = ("adapt", "auto", "off")
-TOGETHER = SetWishes()
+TOGETHER = SetPlanOptions()
 
 
 def decide_together(
     queries: QuerySet,
     choices: Mapping[str, Choice],
-    wishes: Mapping[str, PlanOptions],
-    together: SetWishes = TOGETHER,
+    plan_options: Mapping[str, PlanOptions],
+    together: SetPlanOptions = TOGETHER,
     *,
     adapting: Collection[str] = (),
     slots: int = 1,
@@ -291,7 +291,9 @@ def decide_together(
         return None
     own = [from_own_model(member, choices[member.name].model) for member in queries.members]
     partakers = in_agreement(own)
-    contenders = [_contender(each, choices[each.name], wishes[each.name], each.name in sharing) for each in partakers]
+    contenders = [
+        _contender(each, choices[each.name], plan_options[each.name], each.name in sharing) for each in partakers
+    ]
     by_name = {each.name: each for each in partakers}
     budget = joint_budget(choices, together, slots)
     joint = choose_together(contenders, partial(of_common_join, partakers=by_name), budget)
@@ -300,7 +302,7 @@ def decide_together(
     return joint
 
 
-def joint_budget(choices: Mapping[str, Choice], together: SetWishes, slots: int) -> Budget:
+def joint_budget(choices: Mapping[str, Choice], together: SetPlanOptions, slots: int) -> Budget:
     """Returns the budget per slot for the plans of a set: the joint limits less the host's resources for all."""
     budget = Budget(together.cpu, together.memory, slots)
     needs = [each.host for each in choices.values() if each.host is not None]
@@ -311,8 +313,8 @@ def allocate(
     queries: QuerySet,
     allowed: SlotRange,
     choose_at: Callable[[int], Mapping[str, Choice]],
-    wishes: Mapping[str, PlanOptions],
-    together: SetWishes,
+    plan_options: Mapping[str, PlanOptions],
+    together: SetPlanOptions,
     fill: Callable[[Partitioning, Mapping[str, float]], FirstTable],
 ) -> Allocation:
     """Returns the fewest slots with which the fullest slot keeps the limits of every query, and the joint ones.
@@ -320,11 +322,11 @@ def allocate(
     `choose_at` chooses the plans for a number of slots; `fill` assigns the groups of a grid to slots, for the bytes per
     second of each relation.
     """
-    own = (limit for each in wishes.values() for limit in (each.cpu, each.memory, each.latency))
+    own = (limit for each in plan_options.values() for limit in (each.cpu, each.memory, each.latency))
     if min(*own, together.cpu, together.memory) == math.inf:
         raise SpecError(
-            "the fewest slots that keep the limits are asked for, and there are no limits",
-            hint="write what a slot may use: limits: {cpu: 0.8, memory: 500 MB}",
+            "the number of slots is 'fewest', and there are no limits",
+            hint="set the limits of a slot: limits: {cpu: 0.8, memory: 500 MB}",
         )
 
     def objection(slots: int) -> str | None:
@@ -333,7 +335,9 @@ def allocate(
             if isinstance(choice.answer, Infeasible):
                 return over_budget(choice.answer.cost, choice.budget)
         try:
-            joint = None if together == TOGETHER else decide_together(queries, choices, wishes, together, slots=slots)
+            joint = (
+                None if together == TOGETHER else decide_together(queries, choices, plan_options, together, slots=slots)
+            )
         except NoFeasiblePlan as error:
             return error.detail or error.message
         amounts = shared_traffic(choices.values())
@@ -353,8 +357,8 @@ def refuse_capacities(capacities: Sequence[float] | None) -> None:
     """Rejects slot capacities if the number of slots is still to be determined."""
     if capacities is not None:
         raise SpecError(
-            "the fewest slots are asked for, and capacities are given for some",
-            hint="leave out 'balance.capacities', or give the number of slots",
+            "the number of slots is 'fewest', and capacities are given for some slots",
+            hint="remove 'balance.capacities', or set the number of slots",
         )
 
 
@@ -374,13 +378,13 @@ def as_run(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str
     return {name: replace(choice, written=written.get(name, choice.written)) for name, choice in choices.items()}
 
 
-def _contender(partaker: Partaker, choice: Choice, wishes: PlanOptions, may_share: bool) -> Contender:
+def _contender(partaker: Partaker, choice: Choice, plan_options: PlanOptions, may_share: bool) -> Contender:
     found = proposal(choice)
     offer = choice.mesh
-    is_mesh = wishes.plan == "mesh" or (offer is not None and offer.is_taken)
+    is_mesh = plan_options.plan == "mesh" or (offer is not None and offer.is_taken)
     if choice.written is not None and not isinstance(choice.written, Mesh):
         return Contender(partaker, (choice.written,), may_share=False)
-    free = wishes.plan == "auto" and not wishes.has_hints
+    free = plan_options.plan == "auto" and not plan_options.has_hints
     others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
     plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
     return Contender(partaker, plans, may_share=free and not is_mesh and may_share)
@@ -399,29 +403,29 @@ def _over_joint_limits(joint: JointChoice) -> NoFeasiblePlan:
 
 def change_rules(
     query: Query,
-    wishes: PlanOptions,
+    plan_options: PlanOptions,
     choice: Choice,
     *,
     adapt: Settings | None = None,
     switches: tuple[Switch, ...] = (),
 ) -> ChangeRules:
-    """Returns what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
-    free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
+    """Returns the rules for changing the chosen plan at run time; an explicit plan is only the starting point."""
+    free = plan_options if plan_options.plan in ("auto", *KINDS) else replace(plan_options, plan="auto")
     criteria = Criteria(
         given=choice.statistics,
         budget=choice.budget,
-        objective=wishes.objective,
+        objective=plan_options.objective,
         hints=_hints(query, free),
         host=None if choice.host is None else choice.host.host,
         expected=_expected(choice),
     )
-    is_learning = learns(wishes, choice, adapt)
+    is_learning = learns(plan_options, choice, adapt)
     return ChangeRules(
         adapt,
         criteria,
         switches,
-        _staging(wishes, choice, adapt),
-        resumes=is_learning or (adapt is not None and wishes.plan in PLAN_WORDS),
+        _staging(plan_options, choice, adapt),
+        resumes=is_learning or (adapt is not None and plan_options.plan in PLAN_WORDS),
     )
 
 
@@ -431,10 +435,10 @@ def _expected(choice: Choice) -> Resources:
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
 
 
-def _staging(wishes: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:
-    if not learns(wishes, choice, adapt):
+def _staging(plan_options: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:
+    if not learns(plan_options, choice, adapt):
         return None
-    return BESIDE if adapt is not None and wishes.plan == "auto" else Staging()
+    return BESIDE if adapt is not None and plan_options.plan == "auto" else Staging()
 
 
 def proposal(choice: Choice) -> Proposal:
@@ -453,11 +457,11 @@ def first_plan(choice: Choice) -> Plan:
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
 
 
-def learns(wishes: PlanOptions, choice: Choice, adapt: Settings | None = None) -> bool:
-    """Whether the query searches for a mesh while it runs: if requested, if it began with one, or if it adapts."""
-    if wishes.plan != "auto":
-        return wishes.plan == "mesh"
-    is_free = not wishes.has_hints
+def learns(plan_options: PlanOptions, choice: Choice, adapt: Settings | None = None) -> bool:
+    """True if the query searches for a mesh while it runs: if requested, if it began with one, or if it adapts."""
+    if plan_options.plan != "auto":
+        return plan_options.plan == "mesh"
+    is_free = not plan_options.has_hints
     return isinstance(first_plan(choice), Mesh) or (adapt is not None and is_free)
 
 
@@ -492,15 +496,17 @@ def _reason(choice: Choice) -> str:
     return choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
 
 
-def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
+def _mesh_offer(
+    query: Query, plan_options: PlanOptions, choice: Choice, learn: Learn | None, gate: Gate
+) -> MeshOffer | None:
     graph = query.graph
-    if is_mesh_text(wishes.plan):
-        written = parse_mesh(wishes.plan)
+    if is_mesh_text(plan_options.plan):
+        written = parse_mesh(plan_options.plan)
         return MeshOffer("as written", True, check_mesh(written, with_classes(graph, classes_for(written, graph))))
     if isinstance(choice.answer, Infeasible):
         return None
-    wanted = wishes.plan == "mesh"
-    is_free = wishes.plan == "auto" and not wishes.has_hints
+    wanted = plan_options.plan == "mesh"
+    is_free = plan_options.plan == "auto" and not plan_options.has_hints
     if wanted and len(graph.names) < 3:
         return MeshOffer("two relations have only one order")
     if wanted and learn is None:
@@ -533,26 +539,26 @@ def _mesh_offer(query: Query, wishes: PlanOptions, choice: Choice, learn: Learn 
     return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
 
 
-def _hints(query: Query, wishes: PlanOptions) -> Hints:
-    force = wishes.plan.strip()
+def _hints(query: Query, plan_options: PlanOptions) -> Hints:
+    force = plan_options.plan.strip()
     if not force:
         raise PlanError("the plan is empty", hint="use auto, mjoin, tree, jtree or a plan text such as ((a b) c)")
     if force == "mesh" or is_mesh_text(force):
         # Its routes are orders of the mjoin, which is also the initial plan of a mesh that is yet to be learnt.
         force = "mjoin"
     wanted = None if force == "auto" else force
-    if wishes.optimizer not in (None, *NAMED):
+    if plan_options.optimizer not in (None, *NAMED):
         raise SpecError(
-            f"'hints.optimizer' names '{wishes.optimizer}', which is not an optimizer",
-            hint=f"write one of {', '.join(NAMED)}, or leave it out to ask all",
+            f"'hints.optimizer' names '{plan_options.optimizer}', which is not an optimizer",
+            hint=f"write one of {', '.join(NAMED)}, or omit it to use all",
         )
     return Hints.parse(
         query.graph,
         query.merging,
         force=wanted,
-        keep=wishes.keep,
-        forbid=wishes.forbid,
-        optimizer=wishes.optimizer,
+        keep=plan_options.keep,
+        forbid=plan_options.forbid,
+        optimizer=plan_options.optimizer,
     )
 
 
@@ -566,11 +572,11 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None 
     )
     match failed.bound:
         case "cpu":
-            named, best, limit = "'limits.cpu'", "the plan with least CPU", allowed[0]
+            named, best, limit = "'limits.cpu'", "the plan with the least CPU", allowed[0]
         case "memory":
-            named, best, limit = "'limits.memory'", "the plan with least memory", allowed[1]
+            named, best, limit = "'limits.memory'", "the plan with the least memory", allowed[1]
         case "latency":
-            named, best = "'limits.latency'", "the plan with least CPU"
+            named, best = "'limits.latency'", "the plan with the least CPU"
             limit = f"'limits.latency' allows {budget.latency:g} s, and batches come every {budget.batch:g} s"
         case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"

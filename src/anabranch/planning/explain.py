@@ -56,13 +56,15 @@ class Explanation:
         late_filters: Sequence[str] = (),
         query: Query | None = None,
     ) -> None:
-        """`query` is the compiled text if it is already known, as for a query that another one reads."""
+        """Creates the explanation; `query` is the compiled query if it is already known, as for a query that another
+        one reads.
+        """
         self._text = text
         self._compiled = query
         self._catalog = catalog
         self._allow_unbounded = allow_unbounded
         self.places_filters = tuple(late_filters) == PLACED
-        """Whether filters are placed by cost; until then, none is late."""
+        """True if filters are placed by cost; until then, none is late."""
         self._late_filters = () if self.places_filters else tuple(late_filters)
 
     @cached_property
@@ -184,7 +186,7 @@ def explain_joint(joint: JointChoice) -> str:
     lines += [f"  not shared {text}: {reason}" for text, reason in joint.refused.items()]
     for name, plan in sorted(joint.plans.items()):
         cost = joint.costs[name]
-        lines.append(f"plan of {name}: {plan}, {cost.cpu:.3g} cores and {size_text(cost.memory)} of its own")
+        lines.append(f"plan of {name}: {plan}, {cost.cpu:.3g} cores and {size_text(cost.memory)} for itself")
     cpu, memory = joint.budget.total_cpu, joint.budget.total_memory
     limits = [f"{cpu:.3g} cores"] if cpu < inf else []
     limits += [size_text(memory)] if memory < inf else []

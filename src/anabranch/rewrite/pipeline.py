@@ -71,8 +71,8 @@ def steps(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> Iterator[Rewrit
     seen = [plan]
     while (step := _first_effective(plan, rules)) is not None:
         if step.plan in seen:
-            story = "\n\n".join(render(earlier) for earlier in seen[seen.index(step.plan) :])
-            raise InvariantBroken(f"rewriting does not end: rule '{step.rule}' repeats a plan", detail=story)
+            cycle = "\n\n".join(render(earlier) for earlier in seen[seen.index(step.plan) :])
+            raise InvariantBroken(f"rewriting does not end: rule '{step.rule}' repeats a plan", detail=cycle)
         _validate(plan, step)
         plan = step.plan
         seen.append(plan)

@@ -1,13 +1,13 @@
-"""A branch: changed queries run beside those of a checkpoint, on a copy of its state, and take over at an event time.
+"""A branch: changed queries run in parallel with those of a checkpoint, on a copy of its state, and later replace them.
 
-The copy becomes the checkpoint of a set that has each changed query twice: as it was, under another name, and as it is
-wanted (`run/changing`). All queries of the branch answer from one event time on, so their results can be compared. To
-take over, the run of the original answers `until` an event time that neither run has seen yet, and ends when it can
-have no older result; the branch drops the old queries and answers from that time on.
+The copy becomes the checkpoint of a set that has each changed query twice: its old version under another name, and its
+new version (`run/changing`). All queries of the branch answer from one event time on, so their results can be compared.
+For a take-over, the original run answers `until` an event time that neither run has seen yet, and ends when it can have
+no older result; the branch drops the old queries and answers from that time on.
 
 Invariant: the original and the branch together give each result once: older ones are those of the original, the others
-those of the branch. The time is fixed in the original first; a take-over that is interrupted is finished by the same
-command, and until then the branch takes no batch. Limit: the sources must be able to deliver rows to both runs.
+those of the branch. The time is fixed in the original first; the same command resumes an interrupted take-over, and
+until then the branch runs no batch. Limit: the sources must be able to deliver rows to both runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anabranch.run.manifest import Manifest
 from anabranch.run.store import Store, new_attempt
 
 ENTRY = "branch"
-"""The entry of the metadata by which a checkpoint is that of a branch."""
+"""The metadata entry that marks the checkpoint of a branch."""
 BEFORE, AFTER = "before", "after"
 
 
@@ -54,7 +54,7 @@ def pairs(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Pair, ...]:
 
 
 def renamed(queries: QuerySet, names: Mapping[str, str]) -> QuerySet:
-    """Returns the same queries under other names; relations, and with them the layout of the rows, stay as they are."""
+    """Renames queries; relations and row layout stay the same."""
     return replace(
         queries, members=tuple(replace(each, name=names.get(each.name, each.name)) for each in queries.members)
     )
@@ -72,9 +72,11 @@ def beside(old: Mapping[str, Query], new: Mapping[str, Query], found: tuple[Pair
 def split(
     store: Store, old: QuerySet, both: QuerySet, found: tuple[Pair, ...], table: Callable[[], Partitioning], of: str
 ) -> int | None:
-    """Makes a copy of a checkpoint that of a branch; returns the event time from which its queries answer.
+    """Converts a copy of a checkpoint into the checkpoint of a branch; returns the event time from which its queries
+    answer.
 
-    None if no row has arrived, so that all answers are complete. A copy that cannot be that of a branch is not changed.
+    Returns None if no row has arrived, so that all answers are complete. If the conversion is refused, the copy is
+    unchanged.
     """
     before = renamed(old, {pair.name: pair.before for pair in found})
     if read := [each.name for each in before.members if each.feeds and each.name in {pair.before for pair in found}]:
@@ -102,7 +104,7 @@ def split(
 
 
 def branch_of(store: Store) -> dict[str, Any] | None:
-    """Returns what a checkpoint says of the branch that it belongs to; None if it is of none."""
+    """Returns the branch entry of a checkpoint's metadata; None if the checkpoint is no branch."""
     found = (store.metadata() or {}).get(ENTRY)
     return found if isinstance(found, dict) else None
 
@@ -113,15 +115,15 @@ def pairs_of(entry: Mapping[str, Any]) -> tuple[Pair, ...]:
 
 
 def earliest(*manifests: Manifest | None, since: int | None = None) -> int:
-    """Returns the first event time at which a branch can take over: no run has seen a row of it or a newer one."""
+    """Returns the first event time at which a branch can take over: all rows seen by any run are older."""
     newest = [each.clocks.newest for each in manifests if each is not None and each.clocks.newest is not None]
     return max([time + 1 for time in newest] + [since or 0])
 
 
 def finish(store: Store, queries: QuerySet, least: int) -> int:
-    """Makes the queries of a checkpoint, which nothing runs from, answer until an event time; returns that time.
+    """Sets the event time until which the stopped queries of a checkpoint answer; returns it.
 
-    It is the least one if no row of it has arrived. A time that was set before stays.
+    It is `least` if no row of that time or newer has arrived. A time that was set before is kept.
     """
     manifest = store.latest()
     if manifest is None:
@@ -136,7 +138,7 @@ def finish(store: Store, queries: QuerySet, least: int) -> int:
 
 
 def has_answered(queries: QuerySet, manifest: Manifest | None) -> bool:
-    """True when queries that answer until an event time can have no more result older than it."""
+    """Returns True if queries that answer until an event time can emit no more results older than it."""
     if manifest is None or not manifest.until:
         return False
     return all(_is_past(queries, manifest.clocks, time) for time in set(manifest.until.values()))
@@ -154,7 +156,7 @@ def _is_past(queries: QuerySet, clocks: Clocks, time: int) -> bool:
 
 
 def take_over(store: Store, both: QuerySet, new: QuerySet, table: Callable[[], Partitioning], time: int) -> None:
-    """Makes the checkpoint of a branch that of the new queries alone, which answer from an event time on."""
+    """Converts the checkpoint of a branch to the new queries alone, which answer from an event time on."""
     entry = branch_of(store)
     assert entry is not None
     under = renamed(both, {pair.after: pair.name for pair in pairs_of(entry)})
@@ -171,12 +173,12 @@ def take_over(store: Store, both: QuerySet, new: QuerySet, table: Callable[[], P
 
 
 def become_another(store: Store) -> None:
-    """Gives a copy of a checkpoint an identity of its own, so that both can be used at the same time."""
+    """Assigns a new identity to a copy of a checkpoint, so that the copy and the original can run at the same time."""
     store.note_metadata(identity=uuid.uuid4().hex)
 
 
 def _answering(queries: QuerySet, time: int) -> dict[str, int]:
-    """Returns a time for each query that no other one reads; a reader may need older and newer results than its own."""
+    """Assigns a time to each query whose results no other query reads; a reader may need other results than its own."""
     return {each.name: time for each in queries.members if not each.feeds}
 
 

@@ -40,7 +40,7 @@ from anabranch.plan.query_set import Member, QuerySet
 from anabranch.run.clock import Clocks
 from anabranch.run.floors import relation_floors
 from anabranch.run.manifest import Manifest, RowFile
-from anabranch.run.placeholders import stand_ins
+from anabranch.run.placeholders import placeholders_for
 from anabranch.run.prefilter import demands
 from anabranch.run.row_ownership import first_slots, kept_rows
 from anabranch.run.store import Store, new_attempt, rows_name
@@ -51,21 +51,21 @@ from anabranch.stats.report import SlotReport
 
 @dataclass(frozen=True)
 class SetChange:
-    """Which queries joined and left, and from which event time on those that joined answer."""
+    """The queries that were added, with the event time from which they answer, and the queries that were removed."""
 
     joined: Mapping[str, int | None] = field(default_factory=dict)
-    """In microseconds; None where there was no row yet, so that the answer is complete."""
+    """The event time in microseconds; None if no row had arrived, so that the answer is complete."""
     left: tuple[str, ...] = ()
 
 
 def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None) -> None:
-    """Refuses what a running set cannot become; nothing has been touched.
+    """Refuses an impossible change, before anything is modified.
 
-    `manifest` is the latest one of the old set; without it, nothing is known of earlier changes.
+    `manifest` is the latest manifest of the old set; without it, earlier changes are unknown.
     """
     if manifest is not None and manifest.until:
         raise BundleError(
-            "a branch takes over from these queries, so they cannot change any more",
+            "a branch takes over from these queries, so they can no longer change",
             detail=f"they answer until event time {instant_text(max(manifest.until.values()))}",
             hint="change the query that takes over",
         )
@@ -80,8 +80,8 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
         counted = min(counting)
         reader = next(each for each in (*old.members, *new.members) if counted in each.query.whole.names)
         raise BundleError(
-            f"{titled(reader.name)} has a count window, of '{counted}', and can neither join nor leave",
-            detail="rows wait for the watermark while a query counts them, and older rows than others keep are counted",
+            f"{titled(reader.name)} has a count window over '{counted}' and can be neither added nor removed",
+            detail="a count window buffers rows until the watermark and counts rows that other queries have dropped",
             hint="start all queries again with a new checkpoint",
         )
     before = {each.name: each for each in old.members}
@@ -89,37 +89,37 @@ def refuse_change(old: QuerySet, new: QuerySet, manifest: Manifest | None = None
         known = before.get(each.name)
         if known is not None and known.query.text != each.query.text:
             raise BundleError(
-                f"query '{each.name}' is another one in the running set",
-                detail=f"there it is: {known.query.text}",
-                hint="remove that one first, or give this one another name",
+                f"query '{each.name}' has another text in the running set",
+                detail=f"the running query is: {known.query.text}",
+                hint="remove the running query first, or use another name",
             )
     for table in set(new.graph.tables) & set(old.graph.tables):
         if lacking := set(read_columns(new.graph, table)) - set(read_columns(old.graph, table)):
             raise BundleError(
-                f"column '{min(lacking)}' of table '{table}' is not among those that the running queries read",
-                detail="the rows of the table that batches meet are in the checkpoint, without that column",
+                f"column '{min(lacking)}' of table '{table}' is not read by the running queries",
+                detail="the copy of the table in the checkpoint lacks this column",
                 hint="start the query on its own, or register the table under another name for it",
             )
     for relation in new.graph.streamed:
         same = _same(old.graph, relation)
-        if same is not None and _stand_ins(relation, same, old, new) is None:
+        if same is not None and _placeholders(relation, same, old, new) is None:
             tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
             raise BundleError(
-                f"rows of '{relation.name}' were kept without columns that the running queries would have to test",
-                detail=f"all of them ask for {tests}, and the query that joins does not",
-                hint=f"give '{relation.name}' another alias in the query that joins, or the same filter",
+                f"rows of '{relation.name}' lack columns that the running queries would have to test",
+                detail=f"all running queries have the filter {tests}, and the added query does not",
+                hint=f"give '{relation.name}' another alias in the added query, or the same filter",
             )
     for name, time in promised(old, new, manifest)[0].items():
         if name not in before and time >= FOREVER:
             raise BundleError(
-                f"{titled(name)} has an unbounded window over rows that the running queries have not kept",
+                f"{titled(name)} has an unbounded window over rows that the running queries have dropped",
                 detail="its answer would never be complete",
                 hint="start it on its own, from the first row on",
             )
 
 
 def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
-    """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
+    """Converts the checkpoint of a stopped set of queries to another set."""
     manifest = store.latest()
     refuse_change(old, new, manifest)
     arrivals = [each for each in new.members if each.name not in old.names]
@@ -159,7 +159,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
 
 
 def renumbered_predicates(old: QuerySet, new: QuerySet) -> frozenset[str]:
-    """The queries that stay with other late filters: their predicates have other numbers."""
+    """Returns the remaining queries whose late filters changed, so that their predicates are numbered differently."""
     before = {each.name: each.query.late_filters for each in old.members}
     return frozenset(
         each.name for each in new.members if before.get(each.name, each.query.late_filters) != each.query.late_filters
@@ -167,7 +167,7 @@ def renumbered_predicates(old: QuerySet, new: QuerySet) -> frozenset[str]:
 
 
 def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> list[Expr]:
-    """What queries that stay test from now on, and rows have passed when they came."""
+    """Returns conditions that kept rows passed on arrival and that remaining queries test themselves from now on."""
     if known.filter is None or not any(relation.name in each.query.whole.names for each in _staying(old, new)):
         return []
     tested = () if relation.filter is None else conjuncts(relation.filter)
@@ -178,45 +178,48 @@ def _staying(old: QuerySet, new: QuerySet) -> list[Member]:
     return [each for each in new.members if each.name in old.names]
 
 
-def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
-    """Values for the columns that rows from before the change lack; None where none are known.
+def _placeholders(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
+    """Returns placeholders for the columns that rows from before the change lack; None if there are none.
 
-    If there are such values, all that rows have passed is true of them, and not only what is tested from now on: after
-    a later change more of it may be tested, and rows then have these in place of their own.
+    Placeholders satisfy all conditions that rows have passed if possible, not only those that are tested from now on,
+    because a later change may add tests.
     """
     kept = {field.name for field in known.schema}
     lacking = [field for field in relation.schema if field.name not in kept]
     names = {field.name for field in lacking}
     passed = () if known.filter is None else conjuncts(known.filter)
-    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names])
+    found = placeholders_for(lacking, [part for part in passed if _read_by(part) <= names])
     tests = [part for part in _passed_before(relation, known, old, new) if _read_by(part) & names]
     if found is not None and all(_read_by(part) <= names for part in tests):
         return found
-    return stand_ins(lacking, tests)
+    return placeholders_for(lacking, tests)
 
 
 def _read_by(part: Expr) -> set[str]:
-    """The columns that a condition on one relation reads, by name."""
+    """Returns the names of the columns that a condition on one relation reads."""
     return {column.name for column in columns(part)}
 
 
-def _refuse_stand_ins(part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup) -> None:
-    """Refuses to test what rows have passed when they came, where an earlier change left them values that do not.
+def _refuse_failing_placeholders(
+    part: Expr, relation: Relation, first: int, batch: RelationBatch, read: ColumnLookup
+) -> None:
+    """Refuses a test that placeholders of an earlier change fail although their rows have passed it.
 
-    Rows from `first` on have values of their own.
+    Rows with an event time of at least `first` have values of their own.
     """
     if not evaluate_mask(part, read, len(batch))[batch.times < first].all():
         raise BundleError(
-            f"rows of '{relation.name}' have stand-ins that {part} rejects, and have passed it themselves",
-            detail="an earlier change gave them values for columns that they were not kept with",
-            hint="make this change when rows from before that one have left their windows",
+            f"rows of '{relation.name}' have placeholders that fail {part}, although the rows passed it",
+            detail="an earlier change added these placeholders for missing columns",
+            hint="repeat this change when the rows from before the earlier change have expired",
         )
 
 
 def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[dict[str, int], dict[str, int]]:
-    """From when on each query of the new set answers, if not from the first row on, and each relation is complete.
+    """Returns the event time from which each query of the new set answers, and from which each relation is complete.
 
-    Without a manifest, and before the first row, as of the event time 0.
+    Queries that answer from the first row on are left out. Without a manifest, and before the first row, times count
+    from event time 0.
     """
     newest = None if manifest is None else manifest.clocks.newest
     if manifest is None or newest is None:
@@ -229,7 +232,9 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
     met, demanded = demands(old), demands(new)
 
     def complete(relation: Relation, asked: tuple[Expr, ...]) -> int:
-        """From when on all rows that pass some tests are there; those of `first` and newer are still to come."""
+        """Returns the time from which all rows that pass the conditions are present; rows from `first` on are still to
+        come.
+        """
         is_there = _is_there(old.graph, new.graph, relation, asked)
         is_there &= met.get(relation.name, frozenset()) <= demanded.get(relation.name, frozenset())
         found = min(kept[relation.name], first) if is_there else first
@@ -244,7 +249,7 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
             terms = own.get(shared.name)
             window, asked = (shared.window, None) if terms is None else (terms.window, terms.filter)
             lost = complete(shared, _filter(shared, asked)) - 1
-            # The last event time at which a row that may be lacking could be part of a result.
+            # The last event time at which a missing row could be part of a result.
             until = min(window.deadline(lost), shared.window.deadline(lost) - early[shared.name])
             latest = max(latest, max(lost, until) + lag + 1)
         since[member.name] = min(latest, FOREVER)
@@ -257,13 +262,13 @@ def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
 
 
 def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...]) -> bool:
-    """True when the old set has taken in all rows, columns and keys of a relation that a query asks for."""
+    """Returns True if the old set has kept all rows, columns and keys of a relation that a query needs."""
     known = _same(old, wanted)
     if known is None:
         return False
     if known.filter is not None and any(part not in asked for part in conjuncts(known.filter)):
         return False
-    # What the filter of the old relation asks has been tested when the rows came.
+    # The filter of the old relation was tested on arrival.
     untested = [part for part in asked if known.filter is None or part not in conjuncts(known.filter)]
     read = {field.name for field in wanted.schema} | {column.name for part in untested for column in columns(part)}
     carried = {field.name for field in known.schema}
@@ -277,7 +282,7 @@ def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Exp
 
 
 def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
-    """The relation of that name, if it has the same rows."""
+    """Returns the relation of that name if it reads the same rows; else None."""
     for relation in graph.relations:
         if relation.name == wanted.name:
             is_same = (relation.stream, relation.producers) == (wanted.stream, wanted.producers)
@@ -286,14 +291,14 @@ def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
 
 
 def _old_code(old: JoinGraph, relation: str, expression: Expr) -> str | None:
-    """The name of the code that the old set has of an expression."""
+    """Returns the name of an expression's code in the old set; None if there is none."""
     if relation not in old.names:
         return None
     return next((key.name for key in old.keys_of([relation]) if key.expression(relation) == expression), None)
 
 
 def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, RelationBatch]:
-    """All rows of the old set, each once, wherever it was kept."""
+    """Returns all rows of the old set, each once."""
     tables = manifest.partitionings
     last = tables[-1]
     layout = wire_layout(old, *tables)
@@ -314,7 +319,7 @@ def _carried(
     rows: Mapping[str, RelationBatch],
     complete: Mapping[str, int],
 ) -> RelationBatch:
-    """The rows of a relation of the new set, as far as the old set has them."""
+    """Returns the rows of a relation of the new set that the old set has kept."""
     known = _same(old.graph, relation)
     stays = {each.name for each in old.members} & set(layout.queries.names)
     readers = [each for each in layout.queries.members if relation.name in each.query.whole.names]
@@ -324,13 +329,13 @@ def _carried(
     carried = {name: batch.payload.column(name) for name in batch.payload.schema.names}
     tested = () if known.filter is None else conjuncts(known.filter)
     rest = () if relation.filter is None else tuple(part for part in conjuncts(relation.filter) if part not in tested)
-    # A key that is kept as a code alone is that of all queries, and rows in which it is NULL were never kept.
+    # A key that is kept only as a code is a key of all queries, and its NULL rows were never kept.
     keys = [below_casts(key.expression(relation.name)) for key in old.graph.keys_of([relation.name])]
     implied = [bind_call("is_not_null", (key,)) for key in keys]
     rest = tuple(part for part in rest if part not in implied or _read_by(part) <= carried.keys())
     readable = all(column.name in carried for part in rest for column in columns(part))
     if not readable or (not any(each.name in stays for each in readers) and _lacks(relation, layout, old, carried)):
-        # Only queries that join would read them, and those answer from later on.
+        # Only added queries would read these rows, and they answer from a later time on.
         return layout.empty(relation.name)
 
     def read(column: Column) -> pa.Array:
@@ -338,7 +343,7 @@ def _carried(
 
     for part in _passed_before(relation, known, old, layout.queries):
         if _read_by(part) <= carried.keys():
-            _refuse_stand_ins(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
+            _refuse_failing_placeholders(part, relation, complete.get(relation.name, BEFORE_ALL), batch, read)
     times = batch.times
     codes = dict(batch.codes)
     if (condition := conjunction(rest)) is not None:
@@ -346,10 +351,10 @@ def _carried(
         carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
         times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
     length = len(times)
-    standing = _stand_ins(relation, known, old, layout.queries) or {}
+    placeholders = _placeholders(relation, known, old, layout.queries) or {}
     payload = pa.RecordBatch.from_pydict(
         {
-            f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)
+            f.name: carried[f.name] if f.name in carried else _repeated(placeholders.get(f.name), f.type, length)
             for f in relation.schema
         }
     )
@@ -362,7 +367,7 @@ def _repeated(value: pa.Scalar | None, kind: pa.DataType, length: int) -> pa.Arr
 
 
 def _lacks(relation: Relation, layout: WireLayout, old: QuerySet, carried: Mapping[str, pa.Array]) -> bool:
-    """True when rows of the old set have no value for some column or key."""
+    """Returns True if rows of the old set lack a column or a key."""
     keys = [key.expression(relation.name) for key in layout.queries.graph.keys_of([relation.name])]
     unknown = [key for key in keys if _old_code(old.graph, relation.name, key) is None]
     read = {column.name for key in unknown for column in columns(key)} | {field.name for field in relation.schema}
@@ -378,7 +383,9 @@ def _code(
     read: object,
     times: Int64Array,
 ) -> Int64Array:
-    """The code of rows by the new set: as they had it, else computed; rows without the columns have none to match."""
+    """Returns the code of rows in the new set: copied, or else computed. Rows without the columns get 0, which matches
+    nothing.
+    """
     if code == row_code(relation.name):
         return codes[code] if code in codes else combine_codes([times, np.arange(len(times))])
     key = next(each for each in layout.queries.graph.keys_of([relation.name]) if each.name == code)

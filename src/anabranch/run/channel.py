@@ -1,8 +1,8 @@
-"""Authenticated connections between the processes of a run: a message is a number of bytes with its length before it.
+"""Authenticated connections between the processes of a run. A message is preceded by its length in bytes.
 
 Both ends prove with a keyed hash that they know the secret of the run, before either of them reads a message.
-Invariant: a message arrives whole, or `ChannelClosed` is raised. Limit: what travels is neither encrypted nor signed,
-as between Spark's executors by default.
+Invariant: a message arrives whole, or `ChannelClosed` is raised. Limit: messages are neither encrypted nor signed, as
+between Spark's executors by default.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from contextlib import suppress
 _LENGTH = struct.Struct("!Q")
 _NONCE = 32
 _PATIENCE = 10.0
-"""Seconds that the other end has to connect and to prove that it knows the secret."""
+"""The seconds within which the other end must connect and prove that it knows the secret."""
 _MOST_PARTS = 512
-"""Of a message in parts, as many are sent with one call; systems allow at least this many."""
+"""The number of parts of a message sent with one system call; every system allows at least this many."""
 
 
 class ChannelClosed(Exception):
-    """The other end has closed the connection, or is gone."""
+    """The other end has closed the connection or has ended."""
 
 
 class Channel:
-    """One end of a connection; one thread may send while another one receives."""
+    """One end of a connection; one thread may send while another receives."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -36,11 +36,11 @@ class Channel:
 
     @property
     def own_host(self) -> str:
-        """The address of this machine by which the other end is reached."""
+        """Returns the address of this machine that is used to reach the other end."""
         return str(self._socket.getsockname()[0])
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Sends one message, the parts of which arrive as one."""
+        """Sends one message; its parts arrive as one."""
         views = [memoryview(part).cast("B") for part in parts]
         waiting = [memoryview(_LENGTH.pack(sum(map(len, views)))), *(view for view in views if len(view))]
         try:
@@ -55,7 +55,7 @@ class Channel:
         return self._exactly(length)
 
     def close(self) -> None:
-        """Closes the connection; whoever waits for a message of it is woken by `ChannelClosed`."""
+        """Closes the connection; a waiting `receive` raises `ChannelClosed`."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -83,7 +83,7 @@ class Listener:
         self.host, self.port = host, int(self._socket.getsockname()[1])
 
     def accept(self) -> socket.socket:
-        """Waits for the next connection, whose other end has still to prove that it knows the secret (`proved`)."""
+        """Waits for the next connection, whose other end must still prove that it knows the secret (`proved`)."""
         try:
             connected, _ = self._socket.accept()
         except OSError as error:
@@ -91,7 +91,7 @@ class Listener:
         return connected
 
     def close(self) -> None:
-        """Closes the listener; whoever waits in `accept` is woken by `ChannelClosed`."""
+        """Closes the listener; a waiting `accept` raises `ChannelClosed`."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -107,7 +107,7 @@ def connect(host: str, port: int, secret: bytes) -> Channel:
 
 
 def proved(connected: socket.socket, secret: bytes, *, is_listener: bool = True) -> Channel:
-    """Lets both ends prove that they know the secret; the one that connected does so first."""
+    """Makes both ends prove that they know the secret; the connecting end begins."""
     connected.settimeout(_PATIENCE)
     channel = Channel(connected)
     own, other = (b"listens", b"connects") if is_listener else (b"connects", b"listens")
@@ -133,7 +133,7 @@ def _proof(secret: bytes, role: bytes, asked: bytes, own: bytes) -> bytes:
 
 
 def _after(views: Iterable[memoryview], sent: int) -> list[memoryview]:
-    """Returns what is left of views after the first bytes."""
+    """Returns the rest of the views after the first bytes."""
     left = []
     for view in views:
         if sent < len(view):

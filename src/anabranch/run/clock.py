@@ -6,6 +6,9 @@ decreases. The watermark of the query is the lowest floor. A stream that has bee
 the watermark back; its floor is then raised to the watermark of the streams that are not idle. Rows below the floor of
 their stream are late: they are dropped and counted, never joined in part. Only silence while the query runs counts: a
 stream does not become idle while the query is stopped.
+
+Invariant: equal event times give equal clocks, on the driver and in every slot. Limit: idle timeouts use the processing
+time of the driver.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ IDLE_TIMEOUT = "10 minutes"
 
 @dataclass(frozen=True)
 class StreamClock:
-    """One stream's progress; `heard` is the processing time, in microseconds, of its last row (or of the start)."""
+    """One stream's progress; `heard` is the processing time (microseconds) of its last row (or of the start)."""
 
     floor: int = BEFORE_ALL
     newest: int | None = None
@@ -93,7 +96,7 @@ class Clocks:
         return Clocks(clocks)
 
     def resumed(self, now: int) -> Clocks:
-        """Returns the clocks of a restarted query: the idle timeout of every stream starts anew."""
+        """Returns the clocks of a restarted query, with new idle timeouts for all streams."""
         return Clocks({name: replace(clock, heard=now) for name, clock in self.streams.items()})
 
     def to_json(self) -> dict[str, Any]:

@@ -26,49 +26,49 @@ from anabranch.stats.report import SlotReports
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 COMPACT_FILES = 32
-"""A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
+"""Row files from which a slot is compacted, once the younger files hold half as many rows as the oldest."""
 COMPACT_FILES_ALWAYS = 256
-"""With this many files a slot is always compacted: a restart must not have to open an unlimited number."""
+"""The number of row files at which a slot is always compacted, to bound the files that a restart opens."""
 
 
 def intake_of(reports: SlotReports) -> Intake:
-    """Returns everything that the readers of a batch read."""
+    """Merges the counts of all readers of a batch."""
     return merged_intakes(report.intake for report in reports.values())
 
 
 def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """Rows in: the rows of each stream that its source delivered, each counted once and before filters."""
+    """Returns rows in: the rows that each stream's source delivered, each counted once and before filters."""
     return _by_stream(queries, [intake_of(reports).delivered])
 
 
 def rows_by_query(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """Rows out: the finished results of each query, after merging groups and after HAVING."""
+    """Returns rows out: the finished results of each query, after merging groups and after HAVING."""
     return {name: sum(report.results.get(name, 0) for report in reports.values()) for name in queries.names}
 
 
 def rows_out(queries: QuerySet, reports: SlotReports) -> int:
-    """The rows that all sinks together received."""
+    """Returns the number of rows that all sinks together received."""
     found = rows_by_query(queries, reports)
     return sum(found[each.name] for each in queries.delivered)
 
 
 def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The late rows of each stream."""
+    """Returns the late rows of each stream."""
     return _by_stream(queries, [intake_of(reports).late])
 
 
 def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that were too far in the future."""
+    """Returns the rows of each stream that were too far in the future."""
     return _by_stream(queries, [intake_of(reports).ahead])
 
 
 def shed_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that were shed."""
+    """Returns the rows of each stream that were shed."""
     return _by_stream(queries, [intake_of(reports).shed])
 
 
 def undated_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
-    """The rows of each stream that had no event time."""
+    """Returns the rows of each stream without an event time."""
     return _by_stream(queries, [intake_of(reports).undated])
 
 
@@ -84,7 +84,7 @@ def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[s
 
 
 def moment(queries: QuerySet, clocks: Clocks, execution: ExecutionModel) -> Moment:
-    """Event time as of the clocks: the newest row, and which rows can be in no further result."""
+    """Returns the newest row's event time, and which rows can be part of no further result."""
 
     def is_over(time: int) -> bool:
         lows = expiry(queries, relation_floors(queries, clocks), execution)

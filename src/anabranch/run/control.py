@@ -54,8 +54,8 @@ def take(store: Store) -> Request | None:
 
 def answer(store: Store, request: Request, result: Mapping[str, Any] | AnabranchError) -> None:
     """Sends the outcome to the client."""
-    told = {"refused": _error_to_json(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
-    store.write_message(f"{request.id}{_ANSWER}", told)
+    result_json = {"refused": _error_to_json(result)} if isinstance(result, AnabranchError) else {"done": dict(result)}
+    store.write_message(f"{request.id}{_ANSWER}", result_json)
 
 
 def _error_to_json(error: AnabranchError) -> dict[str, str]:
@@ -65,7 +65,7 @@ def _error_to_json(error: AnabranchError) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": error.message, "detail": error.detail, "hint": error.hint}
 
 
-def ask(
+def request(
     store: Store,
     kind: str,
     content: Mapping[str, Any],

@@ -24,7 +24,7 @@ class Controls:
 
     @property
     def plan(self) -> Plan | Plans:
-        """The plan of the latest batch, or that of most slots; for named queries, the plan of each."""
+        """The plan of the latest batch (the plan of most slots); for named queries, the plan of each."""
         return self.steering.most_plans.unwrapped
 
     @property

@@ -36,7 +36,7 @@ from anabranch.run.store import Store
 
 
 class Evolve(StrEnum):
-    """What happens when the queries of a checkpoint have changed."""
+    """The behaviour at a start if the queries of a checkpoint have changed."""
 
     ASK = "ask"
     """The start ends with an error that shows the difference and how to accept it."""

@@ -19,9 +19,9 @@ from anabranch.plan.query import Query
 from anabranch.stats.filters import SeenFilter
 
 FEWEST_ROWS = 1_000
-"""With fewer rows, the cost and the selectivity of a filter stay unknown."""
+"""The number of rows below which the cost and the selectivity of a filter stay unknown."""
 TURNS = 3
-"""How many times a filter is evaluated; the fastest evaluation counts."""
+"""The number of evaluations of a filter; the fastest counts."""
 
 
 def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:

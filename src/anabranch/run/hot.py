@@ -36,7 +36,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import HostError, PlanError
 from anabranch.run.private import PRIVATE, own_folder
-from anabranch.run.rebuilding import Rows, durable_holdings, follow, rebuild, refresh
+from anabranch.run.rebuilding import Rows, durable_sources, follow, rebuild, refresh
 from anabranch.run.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.run.store import Store
 from anabranch.stats.report import PlanChange
@@ -92,7 +92,7 @@ class OwnEngines:
 
     def __init__(self) -> None:
         self._engines: dict[int, tuple[str, Engine]] = {}
-        """The engine of each slot, and the name of the state that it has."""
+        """The engine of each slot, and the name of its state."""
 
     def open(self, task: SlotTask, slot: int, store: Store) -> OpenEngine:
         known = self._engines.pop(slot, None)
@@ -104,7 +104,7 @@ class OwnEngines:
                 changes = bring_to(engine, task, slot) if not task.stage else {}
                 return OpenEngine(engine, "", was_hot=True, changes=changes, taken=taken)
         engine = make_engine(task, slot)
-        taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
+        taken = rebuild(engine, task, slot, durable_sources(task, store, slot), store.read_table)
         return OpenEngine(engine, "", was_hot=False, taken=taken)
 
     def keep(self, opened: OpenEngine, task: SlotTask, slot: int) -> None:
@@ -140,24 +140,24 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
     engine = make_engine(task, slot, MappedArena(arrays))
-    taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
+    taken = rebuild(engine, task, slot, durable_sources(task, store, slot), store.read_table)
     return OpenEngine(engine, arrays.name, was_hot=False, taken=taken)
 
 
 def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows | None:
-    """Brings an engine to the task's table; None if it has to be rebuilt."""
+    """Adapts an engine to the task's table; returns None if the engine must be rebuilt."""
     if not task.is_moving or task.stage:
         return {}
-    return follow(engine, task, slot, durable_holdings(task, store, slot))
+    return follow(engine, task, slot, durable_sources(task, store, slot))
 
 
 def before(task: SlotTask) -> str | None:
-    """The name of the state that a task starts from; None at the first batch."""
+    """Returns the name of the state from which a task starts; None at the first batch."""
     return after(task.at(task.stage - 1)) if task.stage else task.after
 
 
 def after(task: SlotTask) -> str:
-    """The name of the state that a task leaves: its attempt and, before the last stage, the stage."""
+    """Returns the name of the state after a task: its attempt and, before the last stage, the stage."""
     return task.attempt if task.is_last else f"{task.attempt}-{task.stage}"
 
 
@@ -170,7 +170,7 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }
-    # The folder is gone if the query ended, or was cleaned up, during the step.
+    # The folder is gone if the query ended or was cleaned up during the step.
     with suppress(FileNotFoundError):
         partial.write_text(json.dumps(stamp))
         partial.rename(path)
@@ -184,7 +184,7 @@ def claim(identity: str, location: str) -> None:
         raise HostError(
             f"hot state cannot be kept in '{hot_root()}'",
             detail=str(error),
-            hint="let ANABRANCH_HOT_FOLDER name a folder that can be written, best one in memory",
+            hint="set ANABRANCH_HOT_FOLDER to a writable folder, preferably in memory",
         ) from error
     _sweep(identity)
 

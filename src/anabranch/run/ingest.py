@@ -1,9 +1,9 @@
-"""Makes rows of streams into rows for slots; every host and every reader uses this code.
+"""Converts rows of streams to rows of relations for slots; every host and every reader uses this code.
 
-A reader turns its part of a micro-batch into tables of streams. `take` computes the rows of each relation from a table
+A reader converts its part of a micro-batch to tables of streams. `take` computes the rows of each relation from a table
 (filter, event time, codes, classes), drops rows that are late or ahead, and counts; `part` selects the rows of a slot.
-Invariant: these are pure functions of the task and the table, so it does not matter how the rows of a batch are divided
-among readers. Limit: the rows of one reader are in memory at once.
+Invariant: these are pure functions of the task and the table, so the rows of a batch may be divided among readers in
+any way. Limit: the rows of one reader are in memory at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anabranch.stats.intake import NOTHING_READ, Intake, merged_intakes
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a stream, or a tick: the event time that a stream has reached without a row."""
+    """Rows of a stream, or a tick: an event time that a stream has reached without a row."""
 
     stream: str
     rows: pa.Table | None = None
@@ -50,7 +50,7 @@ class Read:
 class Reader(Protocol):
     """Reads the part of one task of a micro-batch; it is pickled and sent to the workers.
 
-    Invariant: the parts together have each row of the batch once, and reading a part again gives the same rows.
+    Invariant: all parts together have each row of the batch once, and a part that is read again has the same rows.
     """
 
     def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
@@ -68,7 +68,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Ingest:
-    """The rules of a batch by which rows are taken."""
+    """The rules by which the rows of a batch are admitted."""
 
     task: SlotTask
     diverted: SideOutputLayout | None = None
@@ -77,7 +77,7 @@ class Ingest:
     """The keys of tables, by which rows without a match are dropped."""
 
     def read(self, reader: Reader, part: int, given: Iterator[pa.RecordBatch]) -> Arrived:
-        """Takes all rows of a part, stream by stream."""
+        """Reads and admits all rows of a part, stream by stream."""
         several: dict[tuple[str, str | None], list[pa.Table]] = {}
         found = []
         for each in reader.read(part, given):
@@ -90,7 +90,7 @@ class Ingest:
         return merged(found)
 
     def take(self, stream: str, table: pa.Table, clock: str | None = None) -> Arrived:
-        """Takes rows of a stream: the rows of each of its relations; `clock` is the column with their event times."""
+        """Admits rows of a stream; `clock` is the column with their event times."""
         refuse_what_arrow_cuts(table)
         task, layout = self.task, wire_layout(self.task.queries, self.task.partitioning)
         with functions_named(task.queries.graph, task.batch):
@@ -99,7 +99,7 @@ class Ingest:
         return merged(found)
 
     def tick(self, stream: str, time: int) -> Arrived:
-        """Takes a tick; it advances the clock of a stream as a row would, or gives the floor of a derived stream."""
+        """Admits a tick, which advances the clock of a stream, or the floor of a derived stream."""
         found = []
         for relation in relations_of(self.task.queries, stream):
             times = {relation.name: time}
@@ -133,7 +133,7 @@ class Ingest:
         if len(outside) and self.diverted is not None:
             diverted = _diverted(relation, values, seen, self.diverted, bounds)
         batch = _where(batch, inside)
-        batch, shed = self._kept(name, batch)
+        batch, shed = self._kept(batch)
         for code, known in self.keys.get(name, {}).items():
             batch = _where(batch, np.isin(batch.codes[code], known))
         return Arrived(
@@ -148,15 +148,15 @@ class Ingest:
             diverted,
         )
 
-    def _kept(self, name: str, batch: RelationBatch) -> tuple[RelationBatch, int]:
-        """Returns the rows of the keys that are kept, and how many were shed."""
+    def _kept(self, batch: RelationBatch) -> tuple[RelationBatch, int]:
+        """Returns the rows of keys that are not shed, and the number of shed rows."""
         if self.task.kept >= 1:
             return batch, 0
         kept = _where(batch, kept_rows(batch, shedding_key(self.task.queries), self.task.kept))
         return kept, len(batch) - len(kept)
 
     def _undated(self, relation: Relation, table: pa.Table) -> Arrived:
-        """Counts rows without an event time, and diverts them."""
+        """Counts rows without an event time and diverts them."""
         diverted = None
         if self.diverted is not None:
             schema = self.diverted.streams[relation.stream]
@@ -167,12 +167,12 @@ class Ingest:
 
 
 def relations_of(queries: QuerySet, stream: str | None = None) -> list[Relation]:
-    """Returns the relations that read a stream, or all that read streams."""
+    """Returns the relations that read a stream, or all relations over streams."""
     return [each for each in queries.graph.streamed if not each.is_result and (stream is None or each.stream == stream)]
 
 
 def merged(several: Iterable[Arrived]) -> Arrived:
-    """Joins rows and counts."""
+    """Merges rows and counts."""
     found = list(several)
     if len(found) == 1:
         return found[0]
@@ -189,7 +189,7 @@ def merged(several: Iterable[Arrived]) -> Arrived:
 
 
 def cells_of(table: Partitioning, rows: Mapping[str, RelationBatch]) -> dict[str, Int64Array]:
-    """Returns the cells of the grid in which the rows of each relation lie; empty if there is one slot."""
+    """Returns the cells of the grid to which the rows of each relation belong; empty if there is one slot."""
     return {} if table.slots == 1 else {name: own_cells(table, name, batch) for name, batch in rows.items()}
 
 
@@ -219,7 +219,7 @@ def together(batches: Sequence[RelationBatch]) -> RelationBatch:
 
 
 def in_order(queries: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
-    """Returns the rows of every relation in time order, as slots take them."""
+    """Returns the rows of every relation in time order, as slots expect them."""
     found = {relation.name: layout.empty(relation.name) for relation in relations_of(queries)}
     for name, batch in rows.items():
         own = batch.times
@@ -229,7 +229,7 @@ def in_order(queries: QuerySet, layout: WireLayout, rows: Mapping[str, RelationB
 
 
 def columns_to_read(queries: QuerySet, diverted: SideOutputLayout | None = None) -> dict[str, dict[str, pa.DataType]]:
-    """Returns the columns that the queries, and the side output, read of each stream, by type."""
+    """Returns the columns of each stream that the queries and the side output read, by type."""
     found: dict[str, dict[str, pa.DataType]] = {}
     for relation in relations_of(queries):
         expressions = [key.expression(relation.name) for key in queries.graph.keys_of([relation.name])]

@@ -46,6 +46,6 @@ def noted_signals(
 
 
 def takes_interrupts() -> bool:
-    """Returns True if Ctrl-C raises KeyboardInterrupt, by the handler of Python or PySpark and not of the program."""
+    """Returns True if the handler of Python or PySpark, and not of the program, raises KeyboardInterrupt for Ctrl-C."""
     handler = signal.getsignal(signal.SIGINT)
     return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

@@ -15,7 +15,9 @@ _LIMIT = 1 << 63
 
 
 def misfit(value: Any, shape: Shape, path: str = "") -> str | None:
-    """Returns the place where a value does not fit and the expected shape there, as text; None if it fits."""
+    """Returns the path of the first value that does not fit, and the expected shape there, as text; None if all values
+    fit.
+    """
     place = path or "the whole"
     if isinstance(shape, tuple):
         fits = any(misfit(value, each, path) is None for each in shape)

@@ -54,7 +54,7 @@ def _chosen(known: tuple[KeyClass, ...], key: str | None) -> KeyClass:
     texts = [str(expression) for each in known for _, expression in each.members]
     if not known:
         raise PlanError(
-            "the query compares no keys, so there is none to split", hint="rows are spread over slots by hash already"
+            "the query compares no keys that could be split", hint="rows are spread over slots by hash already"
         )
     if key is None:
         if len(known) > 1:

@@ -115,7 +115,7 @@ class Lease:
             self._write()
 
     def hand_over(self) -> None:
-        """Stops renewing the lease, and leaves it to the next run of this process."""
+        """Stops renewing the lease and leaves it to the next run of this process."""
         self._is_over.set()
 
     def close(self) -> None:

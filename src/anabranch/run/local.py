@@ -1,8 +1,9 @@
-"""The in-process host: the whole product without Spark, for tests, experiments and notebooks.
+"""The in-process host: runs queries without Spark, for tests, experiments and notebooks.
 
 Slots are engines in this process and step in parallel threads; kernels and gathers release the interpreter lock. With a
 checkpoint the host keeps durable rows and manifests as the Spark host does, and can be restarted with another plan or
-another number of slots. The course of a batch is that of every host (`run.round`).
+another number of slots. Invariant: a batch runs through the same round as on every host (`run.round`). Limit: one
+process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from anabranch.run.functions import functions_named
 from anabranch.run.ingest import Arrived, Ingest, cells_of, columns_to_read, in_order, merged, part
 from anabranch.run.manifest import Manifest
 from anabranch.run.prefilter import Prefilter
-from anabranch.run.rebuilding import Holding, Rows, durable_holdings, follow, rebuild, refresh
+from anabranch.run.rebuilding import Rows, RowSource, durable_sources, follow, rebuild, refresh
 from anabranch.run.results import ResultLayout, Results, finished
 from anabranch.run.round import Announce, Arrivals, EventTimeRules, announce_nothing, open_round, recovered, take_batch
 from anabranch.run.rows import result_batch
@@ -60,7 +61,7 @@ CORES = os.cpu_count()
 
 
 class LocalHost(Controls):
-    """A running query, or a set of them; feed it one micro-batch at a time.
+    """A running query, or a set of queries; call `step` once per micro-batch.
 
     >>> host = LocalHost(query, plan, slots=2)                        # doctest: +SKIP
     >>> results = host.step({"orders": orders, "payments": payments})  # doctest: +SKIP
@@ -97,43 +98,42 @@ class LocalHost(Controls):
         )
         work = replace(work, sample=sample or {}, overload=overload)
         self.diverted = diverted
-        """How rows that are late or ahead look; None to count them only."""
+        """The layout of rows that are late or ahead; None to only count them."""
         self.diverted_rows = None if diverted is None else diverted.together([])
         """The rows that the latest batch diverted."""
         self.now = now
         self.announce = announce
         self.statistics = StepStatistics()
         self.reports: SlotReports = {}
-        """What each slot reported of the latest batch."""
+        """The reports of the slots on the latest batch."""
         self.seconds_adapting = 0.0
-        """Processor time of deciding so far, in this thread: searches that batches do not wait for are not in it."""
+        """CPU seconds of decisions in this thread so far; excludes background searches."""
         self.store = Store(checkpoint) if checkpoint is not None else None
         if self.store is not None:
             self.store.open(work.queries, work.execution)
         work, manifest = recovered(work, self.store)
         self.queries = work.queries
         self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self.shed: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self.undated: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
-        self.shelf = TableVersions(self.queries, self.store)
+        self.ahead, self.shed, self.undated = dict(self.late), dict(self.late), dict(self.late)
+        self.table_versions = TableVersions(self.queries, self.store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
-        _refuse_missing_tables(self.shelf)
-        self.prefilter = Prefilter(wire_layout(self.queries), self.shelf.read)
+        _refuse_missing_tables(self.table_versions)
+        self.prefilter = Prefilter(wire_layout(self.queries), self.table_versions.read)
         rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
-        self.round = open_round(replace(work, held=self.shelf.small()), manifest, self.store, rules_of_time)
+        self.round = open_round(replace(work, held=self.table_versions.small()), manifest, self.store, rules_of_time)
         self.steering = self.round.steering
         self._records: list[Record] = []
         self.engines: dict[int, Engine] = {}
-        """The engine of each slot that works."""
+        """The engine of each working slot."""
         self.threads = ThreadPoolExecutor(several.most)
         self.is_broken = False
-        """True once a batch failed half-way: engines may be ahead of the last commit."""
+        """True once a batch failed in the middle: engines may be ahead of the last commit."""
         self.task = self._first_task()
-        """The task of the latest batch, or the state that the first one begins from."""
-        if not self.task.is_moving and not self.shelf.tables:
-            # A restart with other slots takes rows over with its first batch, which also says what tables it meets.
+        """The task of the latest batch, or the initial state of the first batch."""
+        if not self.task.is_moving and not self.table_versions.tables:
+            # After a restart with other slots, the first batch moves the rows; it also determines the versions of
+            # tables.
             for slot in self.task.partitioning.working:
                 self.open_slot(self.task, slot, [])
 
@@ -143,27 +143,23 @@ class LocalHost(Controls):
         ticks: Mapping[str, int] = NO_TICKS,
         deliver: Callable[[SlotTask, pa.Table], None] | None = None,
     ) -> pa.Table:
-        """Takes one micro-batch, tables by stream name, and returns the results it completes.
+        """Runs one micro-batch, given as tables by stream name, and returns its results.
 
-        Derived streams advance by `ticks`: no later batch brings a combination whose newest row is older. `deliver`
-        gets the results before the batch is committed; a batch whose results it refuses is not.
+        Derived streams advance by `ticks`: no later batch has a combination whose newest row is older. `deliver`
+        receives the results before the batch is committed; if it raises an error, the batch is not committed.
         """
         if self.is_broken:
             raise HostError(
                 "the query has ended: a batch failed half-way",
-                hint="start it again; with a checkpoint it goes on after the last committed batch",
+                hint="start it again; with a checkpoint it continues after the last committed batch",
             )
         _refuse_misfits(self.queries, rows)
         batch = _LocalBatch(self, rows, ticks, deliver)
         taken = take_batch(self.round, batch)
-        for stream, count in late_by_stream(self.queries, taken.reports).items():
-            self.late[stream] += count
-        for stream, count in shed_by_stream(self.queries, taken.reports).items():
-            self.shed[stream] += count
-        for stream, count in ahead_by_stream(self.queries, taken.reports).items():
-            self.ahead[stream] += count
-        for stream, count in undated_by_stream(self.queries, taken.reports).items():
-            self.undated[stream] += count
+        _add(self.late, late_by_stream(self.queries, taken.reports))
+        _add(self.ahead, ahead_by_stream(self.queries, taken.reports))
+        _add(self.shed, shed_by_stream(self.queries, taken.reports))
+        _add(self.undated, undated_by_stream(self.queries, taken.reports))
         self.task, self.reports = taken.task, taken.reports
         self.statistics = merged_statistics(taken.reports.values())
         self.seconds_adapting += taken.deciding
@@ -187,12 +183,12 @@ class LocalHost(Controls):
 
     @property
     def partitioning(self) -> Partitioning:
-        """The grid and the table of the latest batch, or the one that it is to become."""
+        """The grid and the slot of each group, after the latest batch or as requested for the next one."""
         return self.steering.table.table
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The records of this run, oldest first, in the form of a handle's history."""
+        """The records of this run, oldest first, as in the history of a handle."""
         return [record.to_json() for record in self._records]
 
     def note(self, records: list[Record]) -> None:
@@ -203,8 +199,8 @@ class LocalHost(Controls):
                 self.store.note(record)
 
     def change_table(self, name: str, rows: pa.Table) -> None:
-        """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
-        if name in self.shelf.fixed:
+        """Replaces the rows of a table from the next batch on; right after a restart, from the batch after it."""
+        if name in self.table_versions.fixed:
             raise BatchError(
                 f"table '{name}' cannot change: the query has groups or waits for the watermark",
                 hint="start a new query with an empty checkpoint to use the new rows",
@@ -224,7 +220,7 @@ class LocalHost(Controls):
                 detail=f"it has {', '.join(rows.column_names) or 'none'}",
                 hint="give the table the columns it was registered with",
             )
-        self.shelf.offer(name, rows.select(list(wanted)))
+        self.table_versions.offer(name, rows.select(list(wanted)))
 
     def _first_task(self) -> SlotTask:
         orders = Orders(self.steering.plans, self.steering.table.now)
@@ -234,25 +230,25 @@ class LocalHost(Controls):
     # --- engines, which another host may keep elsewhere ---------------------------------------------------------------
 
     def is_ready(self, task: SlotTask) -> bool:
-        """Returns True when every slot has an engine at the task's table and versions: there is none to open."""
+        """Returns True if every slot has an engine for the task's table and versions, so that none must be opened."""
         engines = [self.engines.get(slot) for slot in task.partitioning.working]
         return not task.is_moving and all(engine is not None and _goes_on(engine, task) for engine in engines)
 
-    def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
-        """Brings the engine of a slot to the task's table and plans."""
+    def open_slot(self, task: SlotTask, slot: int, held: list[RowSource], same_plans: bool = True) -> Opening:
+        """Adapts the engine of a slot to the task's table and plans, or rebuilds it."""
         engine = self.engines.get(slot)
         if engine is not None and can_reach(engine, task, slot):
-            refresh(engine, task, slot, self.shelf.read_file)
-        holdings = held if self.store is None else list(durable_holdings(task, self.store, slot))
+            refresh(engine, task, slot, self.table_versions.read_file)
+        sources = held if self.store is None else list(durable_sources(task, self.store, slot))
         if engine is not None and _goes_on(engine, task):
-            taken = follow(engine, task, slot, holdings) if task.is_moving else {}
+            taken = follow(engine, task, slot, sources) if task.is_moving else {}
             if taken is not None:
                 return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
         self.engines[slot] = engine = make_engine(task, slot)
-        return Opening(taken=rebuild(engine, task, slot, holdings, self.shelf.read_file))
+        return Opening(taken=rebuild(engine, task, slot, sources, self.table_versions.read_file))
 
     def keep_slots(self, task: SlotTask) -> None:
-        """Keeps the engines until the next batch, once all slots have stepped."""
+        """Keeps the engines until the next batch; called after all slots have stepped."""
 
 
 class _LocalBatch:
@@ -273,18 +269,18 @@ class _LocalBatch:
         self.answer: pa.Table
 
     def arrivals(self, batch: int) -> Arrivals:
-        return Arrivals(self._host.shelf.in_force(batch) if self._host.shelf.tables else {})
+        return Arrivals(self._host.table_versions.in_force(batch) if self._host.table_versions.tables else {})
 
     def run(self, task: SlotTask) -> SlotReports:
-        """Steps all slots, one stage after the other, and hands the results on."""
+        """Runs all stages in all slots and delivers the results."""
         host, working = self._host, task.partitioning.working
         found = self._read(task)
         task, arrived = informed(task, found.intake), in_order(self._queries, self._layout, found.rows)
         self._diverted = found.diverted
         if host.manifest is None and task.partitioning != host.task.partitioning:
-            # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
+            # Before the first batch there are no rows to move; each new engine gets its share of the results.
             host.engines.clear()
-        # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
+        # Before any slot steps: without a checkpoint, slots take rows from each other's engines.
         held = _held(host, task)
         same_plans = task.plans == host.task.plans
         host.is_broken = True
@@ -316,7 +312,7 @@ class _LocalBatch:
         return reports
 
     def divert(self, task: SlotTask, reports: SlotReports) -> None:
-        """Keeps the rows that are late or ahead, if anybody wants them."""
+        """Keeps the rows that are late or ahead, if a layout was given."""
         layout = self._host.diverted
         if layout is not None:
             self._host.diverted_rows = layout.together([] if self._diverted is None else [self._diverted])
@@ -333,7 +329,7 @@ class _LocalBatch:
         return replace(batch, cores=CORES)
 
     def _read(self, task: SlotTask) -> Arrived:
-        """Takes the rows and ticks of the batch."""
+        """Admits the rows and ticks of the batch."""
         host = self._host
         ingest = Ingest(task, host.diverted, host.prefilter.keys(task.versions))
         rows = host.threads.map(ingest.take, self._rows, self._rows.values())
@@ -376,8 +372,8 @@ class _LocalBatch:
         return derived
 
 
-def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
-    """Returns the rows of all engines, where groups move and no checkpoint has the rows."""
+def _held(host: LocalHost, task: SlotTask) -> list[RowSource]:
+    """Returns the rows of all engines if groups move and no checkpoint has the rows."""
     working = task.partitioning.working
     is_changing = any(
         not (_goes_on(engine, task) or (slot in working and can_reach(engine, task, slot)))
@@ -387,21 +383,26 @@ def _held(host: LocalHost, task: SlotTask) -> list[Holding]:
         return []
     tables = task.partitionings[-1:] or (task.partitioning,)
     exported = {slot: engine.export() for slot, engine in host.engines.items()}
-    return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
+    return [RowSource(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
 
 
 def _goes_on(engine: Engine, task: SlotTask) -> bool:
-    """Whether an engine can take the task: with its tables, and with states that are worth keeping."""
+    """Returns True if an engine has the task's tables and its states are worth keeping."""
     return engine.versions == task.versions and not engine.is_wasteful
+
+
+def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for stream, count in counts.items():
+        totals[stream] += count
 
 
 def _some(rows: Rows, relations: Collection[str]) -> Rows:
     return {name: batch for name, batch in rows.items() if name in relations}
 
 
-def _refuse_missing_tables(shelf: TableVersions) -> None:
-    if shelf.lacking:
-        raise BatchError(f"table '{shelf.lacking[0]}' has no rows", hint="give its rows under 'tables'")
+def _refuse_missing_tables(versions: TableVersions) -> None:
+    if versions.lacking:
+        raise BatchError(f"table '{versions.lacking[0]}' has no rows", hint="give its rows under 'tables'")
 
 
 def _refuse_misfits(queries: QuerySet, rows: Mapping[str, pa.Table]) -> None:

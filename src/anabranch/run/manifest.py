@@ -47,7 +47,7 @@ class Manifest:
     tables: Mapping[str, str] = field(default_factory=dict)
     """The version of each table that the batch used, by file name."""
     since: Mapping[str, int] = field(default_factory=dict)
-    """For queries added to a running set: the event time from which they answer."""
+    """The event time from which each query that was added to the running set answers."""
     fingerprint: str | None = None
     """The fingerprint of the queries; None in manifests of releases in which a set could not change."""
     complete: Mapping[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Manifest:
     pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The files of the batch, by stream, where readers read files; empty where Spark reads, which logs its offsets."""
     until: Mapping[str, int] = field(default_factory=dict)
-    """For queries that another run takes over from: the event time from which they answer no more (`run/branching`)."""
+    """The event time at which the answers of a query end because another run takes over (`run/branching`)."""
 
 
 SHAPE = {

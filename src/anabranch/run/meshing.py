@@ -40,10 +40,10 @@ def learn_from_rows(
     seed: int = 1,
     kin: Kin | None = None,
 ) -> LearntMesh:
-    """Searches the best mesh for sampled rows; see `profiles_of_rows`.
+    """Searches the best mesh for sampled rows (see `profiles_of_rows`).
 
-    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders. Existence
-    probes are proposed only if the sample is dense enough (see `THICK`).
+    If the best plan without routes is an mjoin, relations that gain nothing from routes keep its probe orders.
+    Existence probes are proposed only if the sample is dense enough (see `THICK`).
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
     return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)
@@ -80,7 +80,7 @@ def profiles_of_rows(
 
 
 def _factor(relation: str, other: str, held: Mapping[str, float], live: Mapping[str, int], kin: Kin | None) -> float:
-    """Returns the ratio of the matches of a row in a relation's state to those in its sample.
+    """Returns the ratio of a row's matches in a relation's state to its matches in the sample.
 
     For two relations co-sampled by their shared key, the sample has all matches of a row.
     """

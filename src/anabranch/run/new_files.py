@@ -1,12 +1,12 @@
 """Finds the new files of streams that are folders, for a host that reads without Spark's sources.
 
-Files are taken in the order of their times of modification, and then of their names, as Spark takes them; hidden ones
-(`.x`, `_x`) are left out. A file is known by its path, so it has to be complete when it appears: write it elsewhere and
-rename it. A folder is listed again only if its own time of modification is not that of the last listing, or is so
-recent that another file may have come since.
+Files are taken in the order of their modification times, and then of their names, as Spark takes them; hidden ones
+(`.x`, `_x`) are left out. A file is known by its path, so it must be complete when it appears: write it elsewhere and
+rename it. A folder is listed again only if its modification time differs from that of the last listing, or is so recent
+that another file may have come since.
 
 Invariant: a file is offered until `took`, and then never again, also if it is gone for a while. Limit: folders of a
-local file system, without folders in them; the names of all files that were ever read are in memory.
+local file system, without subfolders; the names of all files that were ever read are in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from anabranch.errors import CatalogError
 
 _COARSE = 50_000_000
-"""Nanoseconds within which a local file system may give two changes of a folder one time."""
+"""Nanoseconds within which a local file system may give two changes of a folder the same time."""
 
 
 @dataclass
@@ -32,15 +32,17 @@ class WatchedFolder:
     pattern: str | None = None
     """A pattern that the names of files must match."""
     most: int | None = None
-    """The most files of one batch."""
+    """The maximum number of files of one batch."""
     latest_first: bool = False
     read: set[str] = field(default_factory=set)
-    """The files that have been taken."""
+    """The files that have been read."""
     _listed: int | None = None
-    """The modification time of the folder at the last listing, if nothing new was left by it."""
+    """The modification time of the folder at the last listing, if that listing found no new file."""
 
     def look(self, *, is_thorough: bool = False) -> list[str]:
-        """Returns new files in the order in which they are taken: as many as a batch may have."""
+        """Returns new files in reading order, at most as many as a batch may have; a thorough look always lists the
+        folder.
+        """
         try:
             changed = os.stat(self.path).st_mtime_ns
             if not is_thorough and changed == self._listed:
@@ -51,14 +53,14 @@ class WatchedFolder:
             raise CatalogError(
                 f"folder '{self.path}' of a stream cannot be listed",
                 detail=str(error),
-                hint="the checkpoint stays good for a restart; put the folder back, and check its permissions",
+                hint="the checkpoint remains valid for a restart; restore the folder, and check its permissions",
             ) from error
         self._listed = changed if is_old and not found else None
         ordered = [path for _, path in sorted(found, reverse=self.latest_first)]
         return ordered if self.most is None else ordered[: self.most]
 
     def took(self, paths: Iterable[str]) -> None:
-        """Notes that files have been read."""
+        """Records that files have been read."""
         self.read.update(paths)
 
     def _new(self, names: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -70,8 +72,8 @@ class WatchedFolder:
                     if os.path.isdir(path):
                         raise CatalogError(
                             f"folder '{self.path}' of a stream has folder '{name}' in it",
-                            detail="in real-time mode, a stream is the files of one folder",
-                            hint="run in micro-batches, where Spark reads the folders below, too",
+                            detail="in real-time mode, a stream reads the files of one folder without subfolders",
+                            hint="run in micro-batches, where Spark also reads subfolders",
                         )
                     yield status.st_mtime_ns, path
 
@@ -88,12 +90,12 @@ class WatchedFolders:
     folders: Mapping[str, WatchedFolder]
 
     def look(self, *, is_thorough: bool = False) -> dict[str, list[str]]:
-        """Returns the new files of streams that have any."""
+        """Returns the new files of each stream that has any."""
         found = {name: folder.look(is_thorough=is_thorough) for name, folder in self.folders.items()}
         return {name: paths for name, paths in found.items() if paths}
 
     def took(self, files: Mapping[str, Collection[str]]) -> None:
-        """Notes that files have been read."""
+        """Records that files have been read."""
         for name, paths in files.items():
             if name in self.folders:
                 self.folders[name].took(paths)

@@ -1,9 +1,9 @@
 """The files of a micro-batch as pieces, and the reader of a piece.
 
-A piece is a file, row groups of a file, or a range of offsets of Kafka (`run/kafka`). Reader tasks share the pieces by
+A piece is a file, row groups of a file, or a range of Kafka offsets (`run/kafka`). Reader tasks share the pieces by
 size, so that each byte is read once; or every slot reads all pieces, which saves the exchange. Invariant: the rows are
-those that Spark would read; how files are read, and which are left to Spark, is a matter of their form (`run/files`).
-Limit: files of an Arrow file system.
+those that Spark would read; `run/files` reads each format, and decides which files are left to Spark. Limit: files of
+an Arrow file system.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from anabranch.run.files.form import Footer, Part, Reading
 from anabranch.run.ingest import Read
 
 MOST_READERS = 2
-"""Up to this many slots read all pieces themselves: to read twice costs less than an exchange."""
+"""The number of slots up to which every slot reads all pieces: reading twice costs less than an exchange."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file of a stream: row groups, or all of it; or a range of offsets, written as `path`."""
+    """A part of a stream's file: row groups, or the whole file; or a range of Kafka offsets, encoded in `path`."""
 
     stream: str
     path: str
@@ -36,11 +36,11 @@ class PieceReader:
 
     shares: tuple[tuple[Piece, ...], ...]
     readings: Mapping[str, Reading]
-    """How the rows of each stream are made from its files."""
+    """The conversion from files to rows, by stream."""
 
     def read(self, part: int, given: Iterator[pa.RecordBatch]) -> Iterator[Read]:
         for _ in given:
-            pass  # Spark's rows only start the task
+            pass  # The rows from Spark only start the task.
         several: dict[str, list[Part]] = {}
         for piece in self.shares[part] if part < len(self.shares) else ():
             several.setdefault(piece.stream, []).append((piece.path, piece.groups))

@@ -29,8 +29,8 @@ from anabranch.lang.schema import Field
 MOST_TRIES = 5_000
 
 
-def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
-    """Returns a value of each column for which all tests pass; None if none is found."""
+def placeholders_for(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, pa.Scalar] | None:
+    """Returns a value of each column such that all tests pass; None if none is found."""
     names = {field.name for field in lacking}
     asked = [test for test in tests if any(column.name in names for column in columns(test))]
     if any(column.name not in names for test in asked for column in columns(test)):
@@ -45,7 +45,7 @@ def stand_ins(lacking: Sequence[Field], tests: Iterable[Expr]) -> Mapping[str, p
 
 
 def _apart(lacking: Sequence[Field], tests: Sequence[Expr]) -> list[tuple[list[Field], list[Expr]]]:
-    """Divides the columns into groups that no test reads together, with their tests."""
+    """Partitions the columns into groups that share no test, each with its tests."""
     groups: list[tuple[set[str], list[Expr]]] = [({field.name}, []) for field in lacking]
     for test in tests:
         read = {column.name for column in columns(test)}
@@ -77,7 +77,7 @@ def _passes(test: Expr, values: Mapping[str, pa.Scalar]) -> bool:
 
 
 def _candidates(field: Field, tests: Sequence[Expr]) -> list[pa.Scalar]:
-    """Returns values of a type to try: NULL, a simple one, and those near the constants of the tests."""
+    """Returns values of a type to try: NULL, a default, and the neighbours of the constants of the tests."""
     tried: list[Any] = [None, 0, 1, "", "a", False, True, b"", datetime.datetime(2000, 1, 1), decimal.Decimal(0)]
     for constant in (node.value for test in tests for node in walk(test) if isinstance(node, Literal)):
         match constant:

@@ -18,5 +18,8 @@ def take_profiles(engine: QueryEngine, *, evenly: bool = False) -> list[Operator
 
     With `evenly`, it takes rows of all ages instead, for states that were filled from a sample and not batch by batch.
     """
-    graph, turns = engine.query.graph, engine.turns
-    return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns, evenly=evenly) for name in graph.names]
+    graph, batch_starts = engine.query.graph, engine.batch_starts
+    return [
+        profile(graph, name, engine.bases, rows=SAMPLED, batch_starts=batch_starts, evenly=evenly)
+        for name in graph.names
+    ]

@@ -4,6 +4,8 @@
 *Rows in* of a stream are the rows that its source delivered: each counts once and before filters, whatever the number
 of relations, slots and stages that receive it. *Rows out* are the rows that the sinks received. `statistics` has the
 engine's counts: rows by relation and slot, and parts of groups.
+
+Invariant: an entry is built once, from the reports of its batch, and does not change.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class SlotProgress:
     """Seconds of one core."""
     state_bytes: int = 0
     groups: int = 1
-    """Partition groups; a slot without any has nothing to do."""
+    """The number of partition groups; a slot without groups does nothing."""
     executor: str | None = None
     """The executor that the driver chose for the slot; None on one machine."""
 
@@ -76,7 +78,7 @@ class QueryProgress:
     """One query in one batch."""
 
     plans: tuple[Plan, ...]
-    """After the batch, by slot."""
+    """The state after the batch, by slot."""
     migrating: tuple[int, ...]
     """The slots whose plan was still changing after the batch."""
     statistics: StepStatistics
@@ -107,7 +109,7 @@ class BatchProgress:
     """One batch of a run: all queries together, each slot, and each query if several run together."""
 
     plan: str
-    """The plan that most slots have; if several queries run together, the plan of each."""
+    """The plan of most slots; if several queries run together, the plan of each."""
     plans: tuple[Plan, ...]
     """The plans of the batch by slot, query by query."""
     migrating: tuple[int, ...]
@@ -124,7 +126,7 @@ class BatchProgress:
     shed_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of keys that were dropped because the run could not take all its input, by stream."""
     kept: float = 1.0
-    """The share of keys that were kept; results are partial where it is, or was a window ago, below 1."""
+    """The share of keys that were kept; below 1, results are partial, until one window after it has returned to 1."""
     undated_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows without an event time, by stream."""
     watermark: int | None
@@ -137,19 +139,19 @@ class BatchProgress:
     partitioning: Partitioning
     """The grid of partition groups, and the slot of each."""
     sent: Mapping[str, float]
-    """By relation, rows sent to slots over rows read."""
+    """The ratio of rows sent to slots to rows read, by relation."""
     heavy: tuple[str, ...] = ()
     """The names of heavy keys, in the order of the table."""
     statistics: StepStatistics
     queries: Mapping[str, QueryProgress]
-    """Empty if a query runs alone: then the batch is the query's."""
+    """The progress of each query; empty if a query runs alone."""
 
     def to_json(self) -> dict[str, Any]:
         return self._json
 
     @cached_property
     def _json(self) -> dict[str, Any]:
-        # Cached: monitors request the latest batches repeatedly.
+        # Cached because monitors request the latest batches repeatedly.
         entry = {
             "plan": self.plan,
             "plans": [str(plan) for plan in self.plans],
@@ -185,20 +187,20 @@ class BatchProgress:
         return {**entry, "queries": queries} if queries else entry
 
     def headline(self) -> dict[str, Any]:
-        """The few figures of a batch for its log line."""
+        """Returns the main figures of a batch for its log line."""
         shown = ("plan", "rowsIn", "rowsOut", "lateRows", "stateRows", "stateBytes", "watermark", "skew", "durationMs")
         watermark = None if self.watermark is None else instant_text(self.watermark)
         return {name: self._json[name] for name in shown} | {"watermark": watermark}
 
     @property
     def own_seconds(self) -> float:
-        """The driver's own work, plus the slot that worked longest; the others ran in parallel."""
+        """Returns the seconds of the driver and of the slowest slot; the other slots ran in parallel."""
         driver = sum(spent for part, spent in self.seconds.items() if part != "step")
         return driver + max((sum(slot.seconds.values()) for slot in self.slots), default=0.0)
 
 
 def sent_by_relation(reports: SlotReports) -> dict[str, float]:
-    """Returns rows that slots received over rows read, for each relation that had any."""
+    """Returns the ratio of rows that slots received to rows read, for each relation that had any."""
     read: dict[str, int] = {}
     for report in reports.values():
         for name, count in report.rows.items():

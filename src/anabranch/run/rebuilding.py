@@ -1,20 +1,21 @@
-"""Brings the engine of a slot to the state before a step: from durable rows, or by following a change of the table.
+"""Brings the engine of a slot to the state before a step: rebuilds it from durable rows, or follows a change of the
+table.
 
-Rows come as *holdings*: the rows that one slot holds, and the tables since they were written. Usually a holding is a
-row file of the checkpoint; a host without a checkpoint reads its engines instead. `row_ownership` defines which rows of
-a holding count.
+Rows come as *sources*: the rows of one slot, and the tables since they were written. Usually a source is a row file
+of the checkpoint; a host without a checkpoint reads its engines instead. `row_ownership` defines which rows of a
+source count.
 
 When the table changes, a running slot follows in place if it can. A receiver inserts the rows as already processed and
 fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006, Section 22.1). A
-sender gives up the rows and their combinations at once; this copies the rows that it keeps and joins nothing. It is
-rebuilt instead where more than rows and combinations would have to follow: in queries with outer joins, tables or count
-windows, which follow no change in place; in grouped queries, whose pending groups hold the rows; if rows are buffered
-until the watermark; if rows of some relation go to several slots; and while its plan migrates. A slot that gets a group
-back before its last rows have expired is rebuilt as well, and so is a slot of a grouped query that had rows before it
-owned their combinations. Slots that gain or lose neither rows nor groups keep their state unchanged.
+sender drops the rows and their combinations at once; this copies the remaining rows and joins nothing. A slot is
+rebuilt if more than rows and combinations would have to follow: in queries with outer joins, tables or count windows;
+in grouped queries, whose pending groups hold the rows; if rows are buffered until the watermark; if rows of some
+relation go to several slots; and while its plan migrates. A slot that gets a group back before its last rows have
+expired is rebuilt as well, and so is a slot of a grouped query that had rows before it owned their combinations. Slots
+that gain or lose neither rows nor groups keep their state unchanged.
 
 A move on parallel tracks (Zhu 2006, Section 21.1) transfers no rows. Its slots change only their ownership test; when
-it ends, the sender gives up its rows, or is rebuilt, as with any move.
+it ends, the sender drops its rows, or is rebuilt, as with any move.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ Rows = Mapping[str, RelationBatch]
 
 
 @dataclass(frozen=True)
-class Holding:
-    """Rows that one slot holds, to be read on demand, and the tables since they were written."""
+class RowSource:
+    """Rows of one slot, read on demand, and the tables since they were written."""
 
     slot: int
     tables: tuple[Partitioning, ...]
@@ -56,23 +57,25 @@ class Holding:
     """Reads the rows of some relations."""
 
 
-def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
-    """Yields the row files that may hold rows of a slot; those of other slots only if the table has changed."""
-    # The tables of that time determine where the rows of a file were needed.
+def durable_sources(task: SlotTask, store: Store, slot: int) -> Iterator[RowSource]:
+    """Yields the row files that may hold rows of a slot; files of other slots only if the table has changed."""
+    # The tables of that time determine which slots needed the rows of a file.
     layout = wire_layout(task.queries, *task.tables)
     for file in task.files:
         # The first stage has taken over the rows of other slots; they are in the slot's own file.
         if file.slot == slot or (task.is_moving and not task.stage):
-            yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
+            yield RowSource(
+                file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name)
+            )
     for stage in range(task.stage):
-        yield Holding(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
+        yield RowSource(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
 
 
 def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str]) -> Rows:
     return layout.split(store.read_rows(name), relations)
 
 
-def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
+def rebuild(engine: Engine, task: SlotTask, slot: int, sources: Iterable[RowSource], read: ReadTable) -> Rows:
     """Brings a new engine to the state before the task's batch; returns the rows that it took over from others.
 
     `read` reads the files of versions of tables.
@@ -82,9 +85,9 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
         engine.load(table_rows(layout, task.partitioning, slot, task.versions, read), task.versions)
     own: dict[str, list[RelationBatch]] = {}
     taken: dict[str, list[RelationBatch]] = {}
-    for holding in holdings:
-        into = own if holding.slot == slot else taken
-        for name, batch in _chosen(task, slot, holding).items():
+    for source in sources:
+        into = own if source.slot == slot else taken
+        for name, batch in _chosen(task, slot, source).items():
             into.setdefault(name, []).append(batch)
     streams = [relation.name for relation in task.queries.graph.streamed]
     rows = {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams}
@@ -103,10 +106,10 @@ def refresh(engine: Engine, task: SlotTask, slot: int, read: ReadTable) -> None:
         follow_tables(engine, layout, task.partitioning, slot, task.versions, task.answered, read)
 
 
-def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:
-    """Brings a running engine from the last table to the task's; None if it has to be rebuilt.
+def follow(engine: Engine, task: SlotTask, slot: int, sources: Iterable[RowSource]) -> Rows | None:
+    """Adapts a running engine from the last table to the task's; returns None if the engine must be rebuilt.
 
-    Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
+    Returns the rows that the slot took over. `sources` are read only if the slot gains rows.
     """
     before, now = task.partitionings[-1], task.partitioning
     if task.queries.has_sides or task.versions:
@@ -122,9 +125,9 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
         return None
     taken: dict[str, list[RelationBatch]] = {}
     if gains:
-        for holding in holdings:
-            if holding.slot != slot:
-                for name, batch in _chosen(task, slot, holding).items():
+        for source in sources:
+            if source.slot != slot:
+                for name, batch in _chosen(task, slot, source).items():
                     taken.setdefault(name, []).append(batch)
     rows = {name: joined(batches) for name, batches in taken.items()}
     engine.own(owners(task, slot))
@@ -136,14 +139,14 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
 
 
 def _is_wanted(state: BaseState, table: Partitioning, slot: int) -> BoolArray:
-    """True for the live rows of a base state that a slot needs under a table."""
+    """Returns True for the live rows of a base state that a slot needs under a table."""
     rows = state.export() if table.heavy else state.keys()
     wanted: BoolArray = cells_needed(table, state.relation)[slot].take(own_cells(table, state.relation, rows))
     return wanted
 
 
 def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
-    """True when combinations of rows that a slot keeps belong to it under only one of the tables.
+    """Returns True if combinations of rows that a slot keeps belong to the slot under only one of the tables.
 
     Pending groups hold what the slot owned. If no row goes to two slots, what a slot owns changes only with its rows.
     When a move on parallel tracks begins or ends, no live combination changes its owner.
@@ -157,7 +160,7 @@ def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
 def _may_leave(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
     return (
         not task.queries.grouped
-        and engine.entrance is None
+        and engine.watermark_buffer is None
         and not engine.is_migrating
         and before.before.is_partition
         and task.partitioning.is_partition
@@ -165,7 +168,7 @@ def _may_leave(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
 
 
 def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when rows that were merged under the last table must stay separate under the new one.
+    """Returns True if rows that were merged under the last table must stay separate under the new one.
 
     Rows that different slots will own are not merged. So merged rows differ if results need an ownership test under
     only one of the tables, and if a move on parallel tracks begins that involves the slot.
@@ -181,22 +184,22 @@ def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
     return False
 
 
-def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
-    """Returns the live rows of a holding that a slot keeps, or takes over from another slot."""
-    now, is_own = task.partitioning, holding.slot == slot
+def _chosen(task: SlotTask, slot: int, source: RowSource) -> dict[str, RelationBatch]:
+    """Returns the live rows of a source that a slot keeps, or takes over from another slot."""
+    now, is_own = task.partitioning, source.slot == slot
     names = [
         relation.name
         for relation in task.queries.graph.streamed
-        if is_own or may_take(holding.tables, now, holding.slot, slot, relation.name)
+        if is_own or may_take(source.tables, now, source.slot, slot, relation.name)
     ]
     chosen = {}
-    for name, batch in holding.read(names).items() if names else ():
+    for name, batch in source.read(names).items() if names else ():
         if not len(batch):
             continue
         if is_own:
-            mine = kept_rows((*holding.tables, now), slot, name, batch)
+            mine = kept_rows((*source.tables, now), slot, name, batch)
         else:
-            mine = taken_rows(holding.tables, now, holding.slot, slot, name, batch)
+            mine = taken_rows(source.tables, now, source.slot, slot, name, batch)
         rows = batch if mine.all() else batch.take(np.flatnonzero(mine))
         alive = _alive(task, name, rows)
         if alive.any():

@@ -6,6 +6,8 @@ has rows of one query only.
 
 A grouped query yields parts. Several slots may find parts of one group (`merging`); these are merged before they become
 results.
+
+Invariant: `split` returns the rows that `wrap` received, by query.
 """
 
 from __future__ import annotations

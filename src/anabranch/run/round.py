@@ -1,11 +1,11 @@
-"""The course of a micro-batch, from arrivals to manifest; every host runs this code.
+"""Runs a micro-batch from arrivals to manifest; every host uses this code.
 
 A `Round` holds the state of a run between two batches and does no I/O: it makes the task of the slots, takes their
 reports, and returns the manifest and the records. `take_batch` runs one batch on a host, which supplies arrivals,
 execution, delivery and a clock, and announces every crash point.
 
-Invariant: the state advances when a batch is committed and not before, so a failed batch can be repeated with the same
-answer. Limit: one batch at a time.
+Invariant: the state advances only when a batch is committed, so a failed batch can be repeated with the same answer.
+Limit: one batch at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BEGIN, WRITTEN, DIVERTED, COMMITTED, COLLECTED = PHASES = ("begin", "written", "
 removed."""
 
 Announce = Callable[[str, int], None]
-"""Receives each phase of each batch; tests end the host in it."""
+"""Receives each phase of each batch; tests kill the host in it."""
 
 
 def announce_nothing(phase: str, batch: int) -> None: ...
@@ -41,17 +41,17 @@ def announce_nothing(phase: str, batch: int) -> None: ...
 
 @dataclass(frozen=True)
 class EventTimeRules:
-    """The settings of event time, in microseconds and by stream."""
+    """The event-time settings, in microseconds and by stream."""
 
     idle_timeouts: Mapping[str, int | None] = field(default_factory=dict)
     """None for a stream that is never idle."""
     max_ahead: Mapping[str, int] = field(default_factory=dict)
-    """Rows further ahead of the time of day are diverted."""
+    """Rows further ahead of the time of day than this are diverted."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The facts of a batch that a host knows before the step of its slots."""
+    """What a host knows about a batch before its slots step."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     """The versions of tables that the batch uses."""
@@ -61,7 +61,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Begun:
-    """A batch that is ready for the step of its slots."""
+    """A batch that is ready for its slots to step."""
 
     task: SlotTask
     rule: ClockRule
@@ -143,12 +143,12 @@ class Round:
         self.clocks = manifest.clocks if manifest else self.clocks
 
     def wake(self, now: int) -> None:
-        """Starts the idle timeout of every stream at the first batch; silence before it does not count."""
+        """Starts the idle timeout of every stream at the first batch; earlier silence does not count."""
         if not self._is_awake:
             self.clocks, self._is_awake = self.clocks.resumed(now), True
 
     def limits(self, now: int) -> dict[str, int]:
-        """Returns the largest admitted event time of each relation that has one."""
+        """Returns the largest admitted event time of each relation that has a limit."""
         return dict(ceilings(self.setup.queries.graph.relations, self.rules.max_ahead, now))
 
     def begin(self, arrivals: Arrivals, now: int) -> Begun:
@@ -188,7 +188,7 @@ class Round:
 
 
 def recovered(work: Work, store: Store | None) -> tuple[Work, Manifest | None]:
-    """Returns the work that continues from a checkpoint, and the last manifest."""
+    """Returns the work continued from a checkpoint, and the last manifest."""
     manifest = None if store is None else store.latest()
     return (work if manifest is None else work.resumed(manifest.plans)).carrying(), manifest
 
@@ -202,15 +202,15 @@ def open_round(work: Work, manifest: Manifest | None, store: Store | None, rules
     return opened
 
 
-def take_batch(course: Round, host: Host) -> Taken:
+def take_batch(batch_round: Round, host: Host) -> Taken:
     """Runs the next batch on a host."""
-    started, number = perf_counter(), course.batch
+    started, number = perf_counter(), batch_round.batch
     now = host.now()
-    course.wake(now)
+    batch_round.wake(now)
     host.announce(BEGIN, number)
     arrivals = host.arrivals(number)
     deciding = thread_time()
-    begun = course.begin(arrivals, now)
+    begun = batch_round.begin(arrivals, now)
     spent = thread_time() - deciding
     task, planned = begun.task, perf_counter()
     reports = host.run(task)
@@ -218,15 +218,15 @@ def take_batch(course: Round, host: Host) -> Taken:
     host.announce(WRITTEN, number)
     host.divert(task, reports)
     host.announce(DIVERTED, number)
-    manifest, before = course.end(begun, reports), course.manifest
+    manifest, before = batch_round.end(begun, reports), batch_round.manifest
     host.commit(manifest)
     host.announce(COMMITTED, number)
-    facts = course.advance(manifest, reports, host.now(), started)
+    facts = batch_round.advance(manifest, reports, host.now(), started)
     host.collect((manifest, before) if before else (manifest,))
     host.announce(COLLECTED, number)
     collected = perf_counter()
     facts, deciding = host.facts(facts), thread_time()
-    records = [*begun.refused, *course.steering.after(facts, reports)]
+    records = [*begun.refused, *batch_round.steering.after(facts, reports)]
     host.note(records)
     spent += thread_time() - deciding
     seconds = {"plan": planned - started, "step": written - planned, "commit": collected - written}

@@ -38,11 +38,11 @@ from anabranch.stats.groups import groups_behind
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 FEWEST_PAIRS = 100
-"""With fewer pairs inside the windows, a selectivity stays unknown."""
+"""The number of pairs inside the windows below which a selectivity stays unknown."""
 MOSTLY_DISTINCT = 0.8
 """The largest fraction of distinct values at which the values of a key count as repeated."""
 FEWEST_ROWS = 100
-"""With fewer rows, the number of groups stays unknown."""
+"""The number of rows below which the number of groups stays unknown."""
 SAMPLED_CLASSES = 24
 """The number of classes into which the sampled numbers of a column are divided."""
 RISING = 0.9
@@ -91,21 +91,21 @@ def narrowed(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relat
     return {name: replace(batch, payload=batch.payload.select(list(carried[name]))) for name, batch in rows.items()}
 
 
-def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
-    """Returns the query with all columns of wide rows by which a classifier could separate future rows.
+def with_attributes(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
+    """Returns the query with the columns of wide rows by which a classifier could separate future rows.
 
     Columns that grow with event time, such as order numbers, are not added, because no threshold on them applies to
-    future rows. Columns that the query carries are kept in any case.
+    future rows. Columns that the query carries are always kept.
     """
 
-    def tells(relation: Relation, field: Field) -> bool:
+    def separates(relation: Relation, field: Field) -> bool:
         payload = rows[relation.name].payload if relation.name in rows else None
         if payload is None or field.name not in payload.schema.names:
             return False
         # A classifier tests only the hour of day of a timestamp.
         return field.type == TIMESTAMP or not _grows(payload.column(field.name))
 
-    return widened(query, tells)
+    return widened(query, separates)
 
 
 def sampled_classes(samples: Mapping[str, Sample]) -> Finer:

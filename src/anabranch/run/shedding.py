@@ -18,9 +18,9 @@ from anabranch.settings.entries import Entry
 
 Overload: TypeAlias = Literal["keep", "shed"]
 OVERLOADS: tuple[Overload, ...] = ("keep", "shed")
-"""What happens if a run cannot take all its input: it falls behind, or sheds rows."""
+"""The behaviour of an overloaded run: it falls behind (`keep`), or sheds rows (`shed`)."""
 PARTS = 9973
-"""Keys are divided into so many parts: a prime, so that what is shed does not depend on the partition group."""
+"""The number of parts into which keys are divided; a prime, so that shedding is independent of the partition group."""
 
 
 def read_overload(entry: Entry) -> Overload:
@@ -39,7 +39,7 @@ def shedding_key(queries: QuerySet) -> str:
     """
     if queries.graph.counted:
         raise PlanError(
-            f"rows cannot be shed: '{queries.graph.counted[0]}' has a window of rows, which others would fill",
+            f"rows cannot be shed: '{queries.graph.counted[0]}' has a count window, which other rows would fill",
             hint="use overload: keep",
         )
     streams = {each.name for each in queries.graph.streamed if not each.is_result}
@@ -49,11 +49,11 @@ def shedding_key(queries: QuerySet) -> str:
     raise PlanError(
         "rows cannot be shed: no key is compared by all streams",
         detail=f"streams: {', '.join(sorted(streams))}",
-        hint="use overload: keep, and limit what a trigger reads by the options of the sources",
+        hint="use overload: keep, and limit the rows of a trigger by the options of the sources",
     )
 
 
 def kept_rows(rows: RelationBatch, key: str, share: float) -> BoolArray:
-    """True for the rows whose keys are among the share that is kept; a smaller share keeps a part of these."""
+    """Returns True for the rows whose keys are in the kept share; a smaller share is a subset of a larger one."""
     kept: BoolArray = coordinates(rows.codes[key], PARTS) < share * PARTS
     return kept

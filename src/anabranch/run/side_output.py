@@ -45,7 +45,7 @@ class Bounds:
     ceilings: Mapping[str, int]
 
     def admitted(self, relation: str, times: Int64Array) -> NDArray[np.bool_]:
-        """True for the rows that are neither late nor ahead."""
+        """Returns True for the rows that are neither late nor ahead."""
         # A table has no floor.
         inside: NDArray[np.bool_] = times >= self.floors.get(relation, BEFORE_ALL)
         ceiling = self.ceilings.get(relation)
@@ -77,7 +77,7 @@ class SideOutputLayout:
         return Schema((*_FIELDS, *(Field(name, self.struct(name)) for name in self.streams)))
 
     def struct(self, stream: str) -> pa.DataType:
-        """The type of a whole row of a stream; any field may be NULL, because a row of another stream has none."""
+        """Returns the type of whole rows of a stream; a field may be NULL, because rows of other streams have none."""
         return pa.struct([pa.field(field.name, field.type) for field in self.streams[stream]])
 
     def table(

@@ -22,17 +22,17 @@ _OURS = (BATCH.lower(), KEYS.lower(), "dbtable")
 _ICEBERG = ("table", "catalog", "compression")
 _ROWS = "numRows"
 COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
-"""Arrow's names of compressions, by Spark's names, for those that both support."""
+"""Arrow's compression names by Spark's names, for compressions that both support."""
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """A requested sink: a format, its location, and its options."""
+    """The requested settings of a sink: format, location and options."""
 
     format: str
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    """The options other than `path`."""
+    """All options except `path`."""
     partition_by: tuple[str, ...] = ()
     name: str | None = None
     """The name of the query."""

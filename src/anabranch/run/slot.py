@@ -64,16 +64,17 @@ class SlotTask:
     partitioning: Partitioning
     batch: int
     attempt: str
-    """The name of this attempt at the batch, which is part of the names of its files and its hot state."""
+    """The name of this attempt at the batch; it is part of the names of its files and its hot state."""
     after: str | None
     """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
-    """By relation, before the batch."""
+    """The floor of each relation before the batch."""
     rule: ClockRule | None = None
-    """How the batch advances the clocks, if slots must know while they step: for grouped queries, and if rows are
-    buffered until the watermark."""
+    """The rule by which the batch advances the clocks, if slots must know it while they step: for grouped queries, and
+    if rows are buffered until the watermark.
+    """
     floors_after: Mapping[str, int] | None = None
-    """After the batch; a slot computes them by the rule once it has the event times of all readers."""
+    """The floors after the batch; a slot computes them by the rule once it has the event times of all readers."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
     """The tables since the oldest of the files was written, in the order in which they took effect."""
@@ -81,7 +82,7 @@ class SlotTask:
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows with this batch, so that older files can be removed."""
     counts_cells: bool = False
-    """Whether slots report their rows by cell."""
+    """True if slots report their rows by cell."""
     kept: float = 1.0
     """The share of keys whose rows are kept; the others are shed."""
     ceilings: Mapping[str, int] = field(default_factory=dict)
@@ -96,11 +97,11 @@ class SlotTask:
 
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
-    """For queries added to a running set: the event time from which they answer."""
+    """The event time from which each query that was added to the running set answers."""
     until: Mapping[str, int] = field(default_factory=dict)
-    """For queries that another run takes over from: the event time from which they answer no more."""
+    """The event time at which the answers of a query end because another run takes over."""
     complete: Mapping[str, int] = field(default_factory=dict)
-    """As in the manifest; copied to the next one."""
+    """The event times of completeness, as in the manifest."""
 
     def at(self, stage: int) -> SlotTask:
         """Returns the task of another stage of the batch."""
@@ -135,7 +136,7 @@ class SlotTask:
 
     @property
     def is_moving(self) -> bool:
-        """True when partition groups change their slots with this batch."""
+        """True if partition groups move between slots with this batch."""
         return bool(self.partitionings) and self.partitionings[-1] != self.partitioning
 
     @property
@@ -146,39 +147,39 @@ class SlotTask:
         return (*self.partitionings, self.partitioning)
 
     def of_slot(self, slot: int) -> dict[str, SlotPlan]:
-        """The plan of each query in a slot."""
+        """Returns the plan of each query in a slot."""
         return {name: plans[slot] for name, plans in self.plans.items()}
 
     def rows_name(self, slot: int, stage: int | None = None) -> str:
-        """The file that the slot writes in this stage, or in another."""
+        """Returns the name of the file that the slot writes in this stage, or in another."""
         return rows_name(self.batch, slot, self.attempt, self.stage if stage is None else stage)
 
     def merged_name(self, slot: int) -> str:
-        """The file with the report on the groups that are merged after this stage, for the slot's share of them."""
+        """Returns the name of the report on the groups that the slot merges after this stage."""
         return self.rows_name(slot).replace(".arrow", "-merged.arrow")
 
     def is_compacting(self, slot: int) -> bool:
-        """True when the file of this stage has all live rows of the slot."""
+        """True if the file of this stage has all live rows of the slot."""
         return self.is_last and slot in self.compacting
 
 
 Found = TypeVar("Found")
-Told = TypeVar("Told")
+Returned = TypeVar("Returned")
 UNCHANGED = PlanChange()
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How a host obtained the engine and the rows of a step."""
+    """The engine and the rows of a step, and how the host obtained them."""
 
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
-    """Changes of plan made just before the step, by query."""
+    """Plan changes made just before the step, by query."""
     was_hot: bool = False
     intake: Intake = NOTHING_READ
-    """What the readers of the batch read, as far as this slot reports it."""
+    """The slot's part of the readers' counts."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu: float = 0.0
-    """Seconds of one core that this took."""
+    """The CPU seconds of opening, of one core."""
     taken: Mapping[str, RelationBatch] = field(default_factory=dict)
     """Rows that the slot took over from others along with their partition groups; its file of the batch keeps them."""
 
@@ -209,10 +210,10 @@ def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
 
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when the engine need not be rebuilt.
+    """Returns True if the engine need not be rebuilt.
 
-    Its tables must be the task's or earlier versions of them, its states worth keeping, and each query must have the
-    task's plan or be able to change to it.
+    Its tables must be those of the task or earlier versions of them, its states worth keeping, and each query must have
+    the task's plan or be able to change to it.
     """
     plans = task.of_slot(slot)
     return (
@@ -231,9 +232,9 @@ def _follows_tables(engine: Engine, task: SlotTask) -> bool:
 
 
 def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
-    """Changes each query to the task's plan, or starts its migration to it; returns what was done.
+    """Changes each query to the task's plan, or starts its migration; returns the changes.
 
-    An engine that refuses a plan keeps the one that it has.
+    An engine that refuses a plan keeps its current plan.
     """
     changes: dict[str, PlanChange] = {}
     sharing: dict[str, SlotPlan] = {}
@@ -247,7 +248,7 @@ def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]
 
 
 def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str, PlanChange]:
-    """Changes the plans of queries that begin or stop sharing joins; all of them or none."""
+    """Changes the plans of queries that begin or stop sharing joins, all of them or none."""
     if not wanted:
         return {}
     for name in wanted:
@@ -264,7 +265,7 @@ def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str,
 def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
     mine = engine.engines[query]
     if mine.plan != wanted.plan and mine.is_migrating:
-        # If the change is made box by box, the plan that it leaves may not be the one to return to.
+        # A change made box by box may leave a plan that is not the one to return to.
         engine.abort_migration(query)
     if mine.plan == wanted.plan:
         return PlanChange()
@@ -330,7 +331,7 @@ def advance(
 
 
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
-    """Returns rows by relation and cell; a row that went to several slots counts in the first of them."""
+    """Returns the number of rows by relation and cell; a row that went to several slots counts in the first of them."""
     table = task.partitioning
     counts = {
         name: np.bincount(own_cells(table, name, batch), minlength=table.cells(name))
@@ -340,7 +341,8 @@ def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> 
 
 
 def _held(task: SlotTask, slot: int, engine: Engine) -> tuple[dict[str, tuple[int, ...]], float]:
-    """Returns base rows in their windows by relation and cell, and the share of rows left behind, which do not count.
+    """Returns the number of base rows in their windows by relation and cell, and the share of expired rows, which do
+    not count.
 
     Reads only the keys of rows, so that it costs little compared to a step; splitting heavy keys needs whole rows.
     """
@@ -385,8 +387,8 @@ def _query_report(
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 
 
-def drain(step: Generator[Found, None, Told]) -> tuple[list[Found], Told]:
-    """Returns all that a step yields, and what it returns: its report."""
+def drain(step: Generator[Found, None, Returned]) -> tuple[list[Found], Returned]:
+    """Collects the items that a step yields, and its report."""
     results = []
     while True:
         try:
@@ -396,7 +398,7 @@ def drain(step: Generator[Found, None, Told]) -> tuple[list[Found], Told]:
 
 
 def first_copies(partitioning: Partitioning, slot: int, name: str, rows: RelationBatch) -> NDArray[np.bool_]:
-    """True for the rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
+    """Returns True for rows that this slot counts: a row counts in the first of the slots that it was sent to."""
     if partitioning.is_partition or not len(rows):
         return np.ones(len(rows), dtype=np.bool_)
     first: NDArray[np.bool_] = first_cells(partitioning, name, slot).take(own_cells(partitioning, name, rows))

@@ -57,9 +57,9 @@ _MESSAGES = "letters"
 _LEASE = "lease.json"
 _MODE, _REAL_TIME = "mode", "real-time"
 READ = "read.jsonl"
-"""The files that batches before the last ones have read, in real-time mode."""
+"""The list of files that earlier batches have read, in real-time mode."""
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
-"""Our files that were never renamed; no other file in the folder is touched."""
+"""The suffix of files that were never renamed; no other file in the folder is removed."""
 
 
 _IDENTITY = re.compile(r"[0-9A-Za-z-]+")
@@ -111,12 +111,12 @@ class Store(Folder):
             return identity
         self._refuse_version(found)
         if self.written_by() == queries.fingerprint != found["fingerprint"]:
-            # The set changed, and the driver ended before it could record that here.
+            # The set changed, and the driver died before it recorded the change here.
             self.belong_to(queries)
             found = self.read_json(path) or found
         self._refuse_foreign(found, queries, execution)
         if found["version"] != FORMAT_VERSION:
-            # An older release would interpret tables differently; from now on it refuses the checkpoint.
+            # An older release would interpret tables differently; the new version makes it refuse the checkpoint.
             self.write_json(path, {**found, "version": FORMAT_VERSION})
         self._drop_unfinished()
         return str(found["identity"])
@@ -156,7 +156,7 @@ class Store(Folder):
         if is_another and found["query"] == queries.text and late != was_late:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' was written with {_late_text(was_late)}, not with {_late_text(late)}",
-                detail="what a filter rejects is among its rows only where that filter is late",
+                detail="the checkpoint has rows that a filter rejects only if that filter is deferred",
                 hint=f"write late_filters: {was_late}, or start with an empty checkpoint folder",
             )
         if is_another:
@@ -169,7 +169,7 @@ class Store(Folder):
         if written.rows_wait != execution.rows_wait:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' was written with execution '{written}', not '{execution}'",
-                detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",
+                detail="only one of them buffers rows until the watermark, so results would be repeated or lost",
                 hint=f"use '{written}', or start with an empty checkpoint folder",
             )
 
@@ -184,11 +184,11 @@ class Store(Folder):
 
     @property
     def is_real_time(self) -> bool:
-        """Whether a run in real-time mode has gone on with the checkpoint: Spark's part of it is then out of date."""
+        """True if a run in real-time mode has used the checkpoint, so that Spark's part of it is out of date."""
         return (self.metadata() or {}).get(_MODE) == _REAL_TIME
 
     def note_real_time(self) -> None:
-        """Notes that the checkpoint goes on in real-time mode."""
+        """Records that the checkpoint is now used in real-time mode."""
         self.note_metadata(**{_MODE: _REAL_TIME})
 
     def belong_to(self, queries: QuerySet) -> None:
@@ -196,7 +196,7 @@ class Store(Folder):
         self.note_metadata(fingerprint=queries.fingerprint, **written(queries))
 
     def written_by(self) -> str | None:
-        """The fingerprint in the last manifest."""
+        """Returns the fingerprint in the last manifest."""
         batches = self.batches()
         last = self.read_json(f"{self.root}/manifests/{batches[-1]:09d}.json") if batches else None
         return None if last is None else last.get("fingerprint")
@@ -224,7 +224,7 @@ class Store(Folder):
                         self.files.delete_file(info.path)
 
     def metadata(self) -> dict[str, Any] | None:
-        """The metadata of the checkpoint as JSON; None if there is no checkpoint of ours."""
+        """Returns the metadata of the checkpoint as JSON; None if there is no checkpoint of ours."""
         return self.read_json(f"{self.root}/metadata.json")
 
     # --- manifests ----------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Store(Folder):
         return manifest
 
     def batches(self) -> list[int]:
-        """The batches that have a manifest, oldest first."""
+        """Returns the batches that have a manifest, oldest first."""
         names = [name for name in self.names("manifests") if name.endswith(".json")]
         return sorted(int(name.removesuffix(".json")) for name in names)
 
@@ -354,7 +354,7 @@ class Store(Folder):
     # --- tables -------------------------------------------------------------------------------------------------------
 
     def table_versions(self) -> list[str]:
-        """The names of all versions of tables, oldest first."""
+        """Returns the names of all versions of tables, oldest first."""
         return sorted(self.names(TABLES))
 
     def write_table(self, name: str, table: pa.Table) -> None:
@@ -396,7 +396,7 @@ class Store(Folder):
     def read_files(self) -> list[tuple[int, dict[str, list[str]]]]:
         """Returns the list of files that have been read, with the batch of each entry.
 
-        A line that a crash cut short is left out: the manifest of its batch has the same files.
+        A line truncated by a crash is left out; the manifest of its batch has the same files.
         """
         path = f"{self.root}/{READ}"
         if self.files.get_file_info(path).type != pafs.FileType.File:
@@ -409,7 +409,7 @@ class Store(Folder):
             return [(each["batch"], each["files"]) for each in _objects(stream.read())]
 
     def keep_read(self, entries: Iterable[tuple[int, Mapping[str, Collection[str]]]]) -> None:
-        """Replaces the list of files by a shorter one."""
+        """Replaces the list of read files by a shorter one."""
         with self.whole(f"{self.root}/{READ}") as out:
             out.write(b"".join(_line_of_files(batch, files) for batch, files in entries))
 
@@ -431,7 +431,7 @@ class Store(Folder):
     # --- lease --------------------------------------------------------------------------------------------------------
 
     def lease(self) -> dict[str, Any] | None:
-        """The JSON of the lease on the checkpoint; None if there is none."""
+        """Returns the JSON of the lease on the checkpoint; None if there is none."""
         try:
             return self.read_json(f"{self.root}/{_LEASE}")
         except CheckpointError:
@@ -449,7 +449,7 @@ class Store(Folder):
     # --- control messages ---------------------------------------------------------------------------------------------
 
     def messages(self) -> list[str]:
-        """The names of all control messages, in order."""
+        """Returns the names of all control messages, in order."""
         return sorted(info.base_name for info in self.files_in(_MESSAGES) if info.base_name.endswith(".json"))
 
     def read_message(self, name: str) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
-"""Tables beside streams: which version of a table a batch uses, and its rows in a slot.
+"""Lookup tables: the version of a table that a batch uses, and its rows in a slot.
 
-A version is a copy of the table's rows in the checkpoint, or what has changed since such a copy (`run/table_versions`),
-named by the first batch that uses it. Invariant: a batch uses the version with the largest number not above its own, in
-every attempt. A version is written before the first attempt at its batch reads it. The first batch after a restart,
-which may be a repetition, gets no new version unless there is none at all.
+A version is a copy of the table's rows in the checkpoint, or the changes since such a copy (`run/table_versions`), named
+by the first batch that uses it. Invariant: in every attempt, a batch uses the version with the largest number not above
+its own. A version is written before the first attempt at its batch reads it. The first batch after a restart, which may
+be a repetition, gets no new version unless the table has none.
 
 A slot follows a version of the copy that it has: it removes rows and adds others. Over another copy it is rebuilt from
 its rows. A combination matches the version of the batch that completes it. If combinations wait for the watermark, in
@@ -76,11 +76,11 @@ class TableVersions:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The tables without a version."""
+        """Returns the tables without a version."""
         return tuple(table for table in self.tables if table not in self.current and table not in self._offered)
 
     def offer(self, table: str, rows: pa.Table) -> None:
-        """Accepts the current rows of a table; if they differ, they become a version with the next eligible batch."""
+        """Accepts the current rows of a table; changed rows become a version with the next eligible batch."""
         self._offered[table] = rows
 
     def in_force(self, batch: int) -> dict[str, str]:
@@ -134,7 +134,7 @@ class TableVersions:
         return self._store.read_table(version) if self._store is not None else self._kept[version]
 
     def small(self) -> frozenset[str]:
-        """The tables that every slot holds completely."""
+        """Returns the tables that every slot holds completely."""
         rows = {table: self.read(version).num_rows for table, version in self.current.items()}
         rows |= {table: offered.num_rows for table, offered in self._offered.items() if table not in rows}
         return frozenset(table for table, count in rows.items() if count <= SMALL)

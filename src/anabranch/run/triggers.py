@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class AvailableNow:
-    """Read all data that is there, in several batches, then stop."""
+    """Read all available data in several batches, then stop."""
 
     seconds: float = 0.0
-    """Between two batches; zero where the trigger names no interval."""
+    """The seconds between two batches; zero if the trigger has no interval."""
 
     def for_spark(self) -> dict[str, Any]:
         """Returns the arguments of Spark's `DataStreamWriter.trigger`."""
@@ -26,7 +26,7 @@ class Every:
 
     @property
     def seconds(self) -> float:
-        """Between two batches; zero where the trigger names no interval."""
+        """The seconds between two batches; zero if the trigger has no interval."""
         return self.interval / 1e6
 
     def for_spark(self) -> dict[str, Any]:
@@ -36,10 +36,10 @@ class Every:
 
 @dataclass(frozen=True)
 class RealTime:
-    """Begin a batch as soon as there are rows, in slots that are long-running tasks of Spark, until stopped."""
+    """Begin a batch as soon as rows arrive, in slots that are long-running Spark tasks, until stopped."""
 
     seconds: float = 0.0
-    """Between two batches; zero where the trigger names no interval."""
+    """The seconds between two batches; zero if the trigger has no interval."""
 
     def for_spark(self) -> dict[str, Any]:
         """Returns no arguments: Spark runs no batches of its own."""

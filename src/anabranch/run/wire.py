@@ -3,6 +3,9 @@
 In the checkpoint, columns are the relation's position in FROM, the event time, one code per key class (and per
 row-spread relation), and payload columns shared between relations by type, so that a table of many relations stays
 narrow. A packet has the columns of one relation, and its classes (`plan.classes`), which the checkpoint does not keep.
+
+Invariant: up to order, `split` is the inverse of `join`, and `unpacked` of `packed`. Limit: a column of one relation
+must fit one Arrow array.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ RELATION, TIME = "_relation", "_time"
 MOST_BYTES = (1 << 31) - 1
 """The largest text or list column that a slot can process in one batch."""
 MOST_RUNS = 256
-"""With more runs of a relation's rows, picking the rows one by one is faster than concatenating the runs."""
+"""The number of runs of a relation's rows above which picking single rows is faster than concatenating the runs."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class WireLayout:
 
     @cached_property
     def code_columns(self) -> tuple[str, ...]:
-        """One shared column per position: the n-th code of any relation is in `_code<n>`."""
+        """Returns the shared code columns: the n-th code of any relation is in `_code<n>`."""
         return tuple(f"_code{i}" for i in range(max((len(names) for names in self.codes.values()), default=0)))
 
     @cached_property
     def payload(self) -> Mapping[str, Mapping[str, str]]:
-        """Relation to column to wire column."""
+        """Returns the wire column of each column of each relation."""
         return {name: dict(placed) for name, placed in self._placed[0].items()}
 
     @cached_property
@@ -74,7 +77,7 @@ class WireLayout:
         return pa.schema(fields)
 
     def split(self, table: pa.Table, wanted: Collection[str] | None = None) -> dict[str, RelationBatch]:
-        """Returns the rows of each relation, or of some, in time order."""
+        """Returns the rows of each relation, or of the wanted ones, in time order."""
         names = self.queries.graph.names
         chosen = names if wanted is None else [name for name in names if name in wanted]
         if not table.num_rows:
@@ -186,7 +189,7 @@ def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
 
 
 def refuse_what_arrow_cuts(table: pa.Table) -> None:
-    """Raises an error for columns too large for one Arrow array, which would silently lose the rows after the limit."""
+    """Raises an error for columns too large for one Arrow array; without it, Arrow would silently drop the rest."""
     for column in table.columns:
         if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:
             raise HostError(
@@ -202,7 +205,7 @@ def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Returns the column in one piece, without copying one that already is."""
+    """Returns the column as one chunk; does not copy a column that already is."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,4 +1,8 @@
-"""The work of a run, as a value: its queries, the plans that they begin with, and what may change those."""
+"""The work of a run, as a value: its queries, their first plans, and the rules by which plans change.
+
+Invariant: nothing here does I/O, so a restart can compare and replace values. Limit: the sources and sinks of the
+queries are the host's.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +31,25 @@ from anabranch.run.shedding import Overload, shedding_key
 
 
 def refuse_order(queries: QuerySet, execution: ExecutionModel) -> None:
-    """Refuses ordered results of queries over queries, and rows that wait before results that come late."""
+    """Refuses execution models that queries over queries cannot have."""
     if queries.stages > 1 and execution.orders_results:
         raise SpecError(
-            f"a query that reads another one cannot run with execution '{execution}'",
-            detail="its results are found in several stages of a batch, each in its own order",
-            hint="leave the execution model out",
+            f"a query that reads another query cannot run with execution '{execution}'",
+            detail="a batch has several stages, and each stage has its own order",
+            hint="omit the execution model",
         )
     older = [each.stream for each in queries.graph.streamed if each.is_result and each.behind > 0]
     if older and execution.rows_wait:
         raise SpecError(
-            f"rows cannot wait for the watermark where {titled(older[0])} is read",
-            detail="its results may be older than its watermark, and the query that reads them would have answered",
-            hint="leave the execution model and count windows out, or read results by the time of their newest row",
+            f"rows cannot be buffered until the watermark because another query reads {titled(older[0])}",
+            detail="its results may be older than its watermark, so its reader would have answered before they arrive",
+            hint="omit the execution model and count windows, or read the results by the time of their newest row",
         )
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The part of a run that no batch changes."""
+    """The settings of a run that are the same in every batch."""
 
     queries: QuerySet
     execution: ExecutionModel = DEFAULT_EXECUTION
@@ -57,24 +61,24 @@ class Work:
 
     queries: QuerySet
     plans: Plans
-    """The plans to begin with."""
+    """The first plans."""
     slots: SlotRange = ONE_SLOT
     rules: Mapping[str, ChangeRules] = field(default_factory=dict)
-    """The change rules of each query; only its user changes the plan of a query without rules."""
+    """The change rules of each query; without rules, only the user changes its plan."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     moves: tuple[Scheduled, ...] = ()
     balance: Balance = BY_HAND
     traffic: Mapping[str, float] = field(default_factory=dict)
-    """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
+    """Bytes or rows per second of each relation, for the choice of the grid; by default all relations count equally."""
     held: frozenset[str] = frozenset()
-    """The tables that every slot holds whole."""
+    """The tables that every slot holds completely."""
     sharing: SharingRules = BY_HAND_ONLY
     overload: Overload = "keep"
-    """What happens if the run cannot take all its input."""
+    """The behaviour of an overloaded run."""
     taken: tuple[PlanTaken, ...] = ()
-    """Why queries begin with their plans, for those that do not run yet."""
+    """The reasons for the first plans, for queries that are not yet running."""
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
-    """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
+    """Sampled rows of each relation, by whose keys groups are assigned to slots; by default groups count equally."""
 
     def __post_init__(self) -> None:
         if self.overload == "shed":
@@ -88,7 +92,9 @@ class Work:
         return Setup(self.queries, self.execution)
 
     def first_table(self, last: Partitioning | None) -> Partitioning:
-        """The table to begin with; a restart goes on with the last one, unless the most slots are another number."""
+        """Returns the first table; a restart continues with the last one unless the maximum number of slots has
+        changed.
+        """
         if last is not None and last.slots == self.slots.most:
             return last
         grid = partitioning_of(self.queries, self.slots.most, self.traffic, self.held)
@@ -98,7 +104,7 @@ class Work:
         return filled_table(grid, rows, self.balance.capacities).partitioning
 
     def resumed(self, left: Mapping[str, str]) -> Work:
-        """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
+        """Returns the work after a restart: a query whose rules allow it begins with the plan of the last batch."""
         resuming = {
             name: parse_plan(text)
             for name, text in left.items()
@@ -107,7 +113,7 @@ class Work:
         return replace(self, plans=Plans({**self.plans.plans, **resuming}))
 
     def starts(self, batch: int) -> list[PlanTaken]:
-        """Returns the record of each query that begins with this batch, with the plan that it has after a restart."""
+        """Returns the record of each query that begins with this batch, with its plan after a restart."""
         found = []
         for each in self.taken:
             plan = self.plans.plans[each.query or ALONE]
@@ -117,16 +123,16 @@ class Work:
         return found
 
     def carrying(self) -> Work:
-        """The work with the class columns that its plans test, those that it begins with and those it is to change to.
+        """Returns the work with the class columns that its first and its planned plans test.
 
-        Whoever runs it does this once it knows the plans: rows of a run travel with the same columns all the time.
+        A host calls this once it knows the plans, because all rows of a run have the same columns.
         """
         switched = ((name, switch.plan) for name, rules in self.rules.items() for switch in rules.switches)
         queries = carrying(self.queries, [*self.plans.plans.items(), *switched])
         return replace(self, queries=without_sources(queries))
 
     def steering(self, partitioning: Partitioning) -> Steering:
-        """The steering of the queries."""
+        """Returns the steering of the queries."""
         table = Table(partitioning, self.slots, self._no_tracks, self._window, self._rebuilds, self.queries.uncut)
         return Steering(
             self.queries,
@@ -143,18 +149,16 @@ class Work:
     @property
     def _no_tracks(self) -> str | None:
         if self.queries.graph.tables:
-            return "the rows of a table have no event time by which old and new results could be told apart"
+            return "the rows of a table have no event time to separate old results from new ones"
         for relation in self.queries.graph.relations:
             if relation.window.is_counted:
-                return (
-                    f"a row of '{relation.name}' may stay in its window of rows for ever, so the move might never end"
-                )
+                return f"a row of '{relation.name}' may stay in its count window forever, so the move might never end"
             if not relation.window.is_bounded:
                 return f"rows of '{relation.name}' never leave their [UNBOUNDED] window, so the move would never end"
         if self.queries.has_sides:
             return "outer, semi and anti joins need all rows of a group in one slot"
         if self.queries.stages > 1:
-            return "queries that read others take rows in several stages of a batch"
+            return "queries over queries process rows in several stages of a batch"
         return None
 
     @property

@@ -20,7 +20,7 @@ from anabranch.place.spec import load_network
 from anabranch.place.topology import Topology
 from anabranch.run.private import make_private
 from anabranch.settings.commands import add_command, writing
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.plan_state import Planned
@@ -68,13 +68,17 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master of local sites")
     parser.add_argument("--memory", default=HEAP, metavar="SIZE", help=f"the heap of a local site (default: {HEAP})")
     parser.add_argument(
-        "--links", metavar="PLACE", help="where links are: a folder, redis://host:6379, or 'sites': at their producers"
+        "--links",
+        metavar="PLACE",
+        help="location of the links: a folder, redis://host:6379, or 'sites' for the sites of their producers",
     )
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
-    parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
+    parser.add_argument(
+        "--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link retains for its reader"
+    )
     parser.add_argument("--planner", default=DEFAULT, choices=sorted(PLANNERS), help="which planner decides")
     add_sizes(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random choices (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
     parser.add_argument("--dry-run", action="store_true", help="show the effect of add, remove or replan only")
     parser.add_argument(
@@ -94,10 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
     root = Root(arguments.root)
     words: list[str] = arguments.words
     asked: dict[str, Callable[[], int]] = {
-        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
-        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
-        "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
-        "replan": lambda: _ask(root, "replan", without=arguments.without, dry=arguments.dry_run),
+        "add": lambda: _request(root, "add", file=str(_file(words, 2).resolve()), dry=arguments.dry_run),
+        "remove": lambda: _request(root, "remove", query=_word(words, 2, "the name of a query"), dry=arguments.dry_run),
+        "network": lambda: _request(root, "network", file=str(_file(words, 2).resolve())),
+        "replan": lambda: _request(root, "replan", without=arguments.without, dry=arguments.dry_run),
         "status": lambda: _status(root, arguments),
         "console": lambda: _console(root, arguments.at or ""),
         "stop": lambda: _stop(root),
@@ -161,9 +165,10 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     return 0
 
 
-def _ask(root: Root, kind: str, **details: Any) -> int:
+def _request(root: Root, kind: str, **details: Any) -> int:
     console = Console()
-    console.print(ask(root, kind, tell=lambda text: console.print(text, highlight=False), **details), highlight=False)
+    reply = request(root, kind, tell=lambda text: console.print(text, highlight=False), **details)
+    console.print(reply, highlight=False)
     return 0
 
 
@@ -171,7 +176,7 @@ def _stop(root: Root) -> int:
     """Stops the deployment, even if no controller runs."""
     console = Console()
     if root.holder("controller") is not None:
-        console.print(ask(root, "stop"), highlight=False)
+        console.print(request(root, "stop"), highlight=False)
     else:
         orders = root.orders()
         if orders is None:
@@ -182,7 +187,9 @@ def _stop(root: Root) -> int:
         console.print(f"waiting for {', '.join(sites)}", highlight=False)
         time.sleep(2)
     if left := root.sites_alive():
-        raise SiteError(f"site '{left[0]}' does not answer", hint="end its process; its lease is free 15 seconds later")
+        raise SiteError(
+            f"site '{left[0]}' does not respond", hint="end its process; its lease expires 15 seconds later"
+        )
     console.print("stopped", highlight=False)
     return 0
 
@@ -232,7 +239,7 @@ def _console(root: Root, at: str) -> int:
 def _topology(root: Root) -> Topology:
     plan = root.read("plan.json")
     if plan is None or not Path(plan["network"]).is_file():
-        raise SiteError("the network file of the deployment cannot be read", hint="put it back where it was")
+        raise SiteError("the network file of the deployment cannot be read", hint="restore it at its place")
     return load_network(Path(plan["network"])).landscape.topology
 
 

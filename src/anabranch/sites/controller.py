@@ -101,7 +101,7 @@ class Controller:
             # Read here, so that a network file that does not fit the deployment starts nothing.
             names = self.planned.queries
             self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False), runners=settings.runners))
-            self.log.append(f"goes on with version {known.wanted.version}: {', '.join(names) or 'no query'}")
+            self.log.append(f"continues with version {known.wanted.version}: {', '.join(names) or 'no query'}")
             return
         planned = planned.with_hierarchies()
         for query in queries:
@@ -135,23 +135,23 @@ class Controller:
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
         """Reports an error instead of raising it; the report is cleared when the same action succeeds."""
-        told = None
+        failure = None
         try:
             yield
         except Exception as error:
-            told = _told(error)
-            if told != self._errors.get(doing):
+            failure = _error_text(error)
+            if failure != self._errors.get(doing):
                 self._log_error(f"cannot {doing}", error)
-        if told == self._errors.get(doing):
+        if failure == self._errors.get(doing):
             return
         others = {name: text for name, text in self._errors.items() if name != doing}
-        self._errors = others if told is None else {**others, doing: told}
+        self._errors = others if failure is None else {**others, doing: failure}
         with suppress(SiteError):  # the root itself may be unwritable
             self.root.write(ERRORS, self._errors)
 
     def _log_error(self, what: str, error: Exception) -> None:
         """Logs an error; for errors other than Anabranch's, also the traceback."""
-        self.log.append(f"{what}: {_told(error)}")
+        self.log.append(f"{what}: {_error_text(error)}")
         if not isinstance(error, AnabranchError):
             self.log.append(without_secrets("".join(traceback.format_exception(error)).rstrip()))
 
@@ -266,7 +266,9 @@ class Controller:
         return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
 
     def _answer_one(self) -> None:
-        """Serves the oldest request, or one to stop; one that waits is tried again when a change has moved on."""
+        """Serves the oldest request, or one to stop; a request that must wait is tried again after each step of a
+        change.
+        """
         for name, request in self._requests().items():
             version = self.orders.wanted.version
             if self._waiting == version and request["kind"] != "stop":
@@ -277,7 +279,7 @@ class Controller:
                 self._waiting = version
                 continue
             except Exception as error:
-                answer = {"error": _told(error)}
+                answer = {"error": _error_text(error)}
                 self._log_error(f"cannot {request['kind']}", error)
             self.root.remove(f"requests/{name}")
             self.root.write(f"answers/{name}", answer)
@@ -293,15 +295,17 @@ class Controller:
             self._adopt(site)
 
     def _refuse_lost_links(self, sites: Iterable[str]) -> None:
-        """Refuses to replace a dead site that keeps links: rows that it has not delivered are there alone."""
+        """Refuses to replace a dead site that keeps links, because only that site has the rows that it has not
+        delivered.
+        """
         orders = self.orders
         for site in sites:
             if not orders.place.startswith(SCHEME) or self.root.holder(f"site-{site}") is not None:
                 continue
             if any(spec.site == site for spec in orders.wanted.operators.values()):
                 raise SiteError(
-                    f"site '{site}' does not answer and keeps its links itself, so it cannot be replaced",
-                    detail="rows that it has not delivered are in its store alone",
+                    f"site '{site}' does not respond and keeps its links itself, so it cannot be replaced",
+                    detail="only its store has the rows that it has not delivered",
                     hint="start it again with its store; to be able to replace sites, deploy with links in a folder",
                 )
 
@@ -315,7 +319,7 @@ class Controller:
             # A process that was only slow ends itself when it loses its lease.
             self.root.remove(f"leases/site-{site}.json")
             self.root.order(replace(orders, wanted=wanted))
-            self.log.append(f"site '{site}' does not answer; '{by}' goes on with its joins")
+            self.log.append(f"site '{site}' does not respond; '{by}' continues its joins")
 
     def _nearest_living(self, lost: str, wanted: Wanted) -> str | None:
         topology = self.network.landscape.topology
@@ -365,7 +369,7 @@ class Controller:
         moved = {wire.reader: wire.stretches[-1].producer for wire in wires if len(wire.stretches) > 1}
         lines = [f"network usage goes from {old:,.0f} to {new:,.0f} ({new - old:+,.0f} bytes a second times link cost)"]
         lines += [f"starts '{name}' at '{site}'" for name, site in started.items()]
-        lines += [f"'{reader}' changes over to '{producer}'" for reader, producer in moved.items()]
+        lines += [f"'{reader}' is handed over to '{producer}'" for reader, producer in moved.items()]
         lines += [f"stops '{name}' at '{site}'" for name, site in stopped.items()]
         if moved:
             lines.append(f"both run side by side for {_longest_range(wanted) / 1e6:g} seconds of event time")
@@ -426,7 +430,7 @@ def _is_removed(seen: Observed, link: str) -> bool:
         return False
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Returns the text of an error for users."""
     return without_secrets(str(error) if isinstance(error, AnabranchError) else f"{type(error).__name__}: {error}")
 

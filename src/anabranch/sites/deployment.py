@@ -1,7 +1,9 @@
-"""A deployment from Python: start it, ask for changes, read its status.
+"""A deployment from Python: start it, request changes, read its status.
 
-The controller and local sites are processes of their own, as with `anabranch deploy`, so a program may end while the
-deployment continues, and another program may take it up by its root folder.
+The controller and local sites are separate processes, as with `anabranch deploy`. So a program may end while the
+deployment continues, and another program may control it by its root folder.
+
+Limit: a request waits for the controller, which serves one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.errors import SiteError
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import plain_status, troubles
 
@@ -68,31 +70,31 @@ class Deployment:
         self.stop()
 
     def add(self, queries: str | Path, *, dry_run: bool = False) -> str:
-        """Adds the queries of a file; returns what the controller says."""
-        return ask(self._root, "add", file=str(Path(queries).resolve()), dry=dry_run)
+        """Adds the queries of a file; returns the controller's reply."""
+        return request(self._root, "add", file=str(Path(queries).resolve()), dry=dry_run)
 
     def remove(self, query: str, *, dry_run: bool = False) -> str:
         """Removes a query."""
-        return ask(self._root, "remove", query=query, dry=dry_run)
+        return request(self._root, "remove", query=query, dry=dry_run)
 
     def replan(self, *, without: Iterable[str] = (), dry_run: bool = False) -> str:
-        """Plans all queries again as measured, without some sites; deploys the plan if it pays."""
-        return ask(self._root, "replan", without=list(without), dry=dry_run)
+        """Replans all queries by measured rates, without some sites; deploys the plan if it pays."""
+        return request(self._root, "replan", without=list(without), dry=dry_run)
 
     def network(self, file: str | Path) -> str:
         """Switches to another network file."""
-        return ask(self._root, "network", file=str(Path(file).resolve()))
+        return request(self._root, "network", file=str(Path(file).resolve()))
 
     def stop(self) -> None:
-        """Stops all operators and the controller; another start with the same root continues."""
+        """Stops all operators and the controller; a new start with the same root continues."""
         if self._root.holder("controller") is not None:
-            ask(self._root, "stop")
+            request(self._root, "stop")
         if self._controller is not None:
             self._controller.wait()
 
     @property
     def status(self) -> dict[str, Any]:
-        """The value of `anabranch deploy status --json`."""
+        """Returns the value of `anabranch deploy status --json`."""
         return plain_status(self._root, self._orders)
 
     @property
@@ -101,12 +103,14 @@ class Deployment:
         return troubles(self._root, self._orders)
 
     def wait(self, until: Callable[[dict[str, Any]], object], seconds: float = 600.0) -> None:
-        """Waits until the status is as wanted; raises SiteError with the problems if it does not become so."""
+        """Waits until the status satisfies `until`; raises SiteError with the problems after the given time."""
         end = time.monotonic() + seconds
         while not until(self.status):
             if time.monotonic() > end:
                 found = "; ".join([*self.troubles, *self.status["waits"]]) or "no problem is known"
-                raise SiteError(f"the deployment is not as wanted after {seconds:g} seconds", detail=found)
+                raise SiteError(
+                    f"the deployment has not reached the expected status after {seconds:g} seconds", detail=found
+                )
             time.sleep(0.5)
 
     @property

@@ -47,7 +47,7 @@ class DeploymentFiles:
     sources: dict[str, StreamSpec]
     queries: tuple[QueryFile, ...]
     runners: Mapping[str, str] = field(default_factory=dict)
-    """By site: what runs its operators, where the file says so."""
+    """The runner of each site that names one."""
 
 
 def load_files(network: Path, queries: Path) -> DeploymentFiles:
@@ -80,7 +80,7 @@ def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:
     entries = read_yaml(path).named()["queries"].items("queries: [{name: …}]")
     found = []
     for query, entry in zip(bound, entries, strict=True):
-        named = entry.require({"into": "into: {format: parquet, path: out}, where its results go"})
+        named = entry.require({"into": "into: {format: parquet, path: out}, the sink of its results"})
         into = read_sink(named["into"], path.resolve().parent)
         if into.format in ("memory", "console"):
             raise named["into"].wrong(

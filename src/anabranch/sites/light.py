@@ -1,7 +1,7 @@
 """Runs operators in the process of their site, without Spark: each in a thread, on the in-process host.
 
-Offsets, checkpoints and links are those of `local`, so a killed process repeats its batch exactly. An operator that has
-no input, or whose link cannot be reached, waits; what it has produced stays in the store of its site.
+Invariant: offsets, checkpoints and links are those of `local`, so a killed process repeats its batch exactly. An
+operator without input, or whose link cannot be reached, waits; its earlier output stays in the store of its site.
 
 Limit: an operator uses one slot.
 """
@@ -29,7 +29,7 @@ from anabranch.sites.tally import FIRST_PAUSE, LONGEST_PAUSE, Announce, Tally
 
 
 class LightOperator:
-    """A thread that runs an operator batch by batch, and makes it anew from its checkpoint after an error."""
+    """A thread that runs an operator batch by batch, and recreates the operator from its checkpoint after an error."""
 
     is_starting = is_stuck = False
 
@@ -45,12 +45,12 @@ class LightOperator:
         self._thread = threading.Thread(target=self._work, name=spec.name, daemon=True)
 
     def follow(self, orders: Orders, may_start: bool) -> None:
-        """Starts the thread; it reads newer orders by itself."""
+        """Starts the thread, which reads later orders itself."""
         if may_start and self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after its batch."""
+        """Ends the thread after its current batch."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -92,7 +92,7 @@ class LightOperator:
                 self._error = without_secrets(str(error)[:2000])
                 if self._operator is not None and self._operator.host.is_broken:
                     self._drop()
-                # A link is often back soon, and looking for it costs nothing.
+                # A link is often reachable again soon, and checking it costs little.
                 pause = FIRST_PAUSE if isinstance(error, LinkError) else failing
                 failing = min(2 * failing, LONGEST_PAUSE)
                 self._tally.hear()
@@ -101,7 +101,7 @@ class LightOperator:
             pause = max(0.0, orders.interval - (time.monotonic() - began))
 
     def _run(self, orders: Orders) -> None:
-        """Runs a batch, if there is input."""
+        """Runs a batch if there is input."""
         operator = self._operator or self._made(orders)
         if self._operator is None:
             self._operator = operator

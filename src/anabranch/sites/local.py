@@ -1,9 +1,9 @@
 """Runs the operators of a deployment in this process, for tests and experiments.
 
 A batch has the same order as on Spark: offsets are logged, the step runs, its results are written to the links or to
-the sink, the manifest commits the batch, and the inputs are acknowledged with the next batch. An operator that fails at
-any point is recreated from its folder and repeats the batch with the same offsets. After the last rows an operator
-runs one more batch without rows: it carries the watermark that they have set to the operator's readers.
+the sink, the manifest commits the batch, and the inputs are acknowledged with the next batch. Invariant: an operator
+that fails at any point is recreated from its folder and repeats the batch with the same offsets. After the last rows an
+operator runs one more batch without rows, which sends the new watermark to its readers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 class LinkSource:
-    """The links of an operator; its inlets are looked up for every batch."""
+    """The links of an operator; its inlets are requested for every batch."""
 
     def __init__(self, name: str, place: str, inlets: Callable[[], Sequence[Inlet]]) -> None:
         self._name, self._place, self._inlets = name, place, inlets
@@ -120,8 +120,8 @@ class LocalOperator:
         self._announce = announce
         self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=folder, rules=rules)
         self._offsets = Offsets(folder)
-        self._told: int | None = None
-        """The watermark that the latest batch of this process told the readers."""
+        self._last_tick: int | None = None
+        """The watermark that the latest batch of this process sent to the readers."""
 
     @property
     def newest(self) -> int | None:
@@ -148,8 +148,8 @@ class LocalOperator:
         return True
 
     def _has_news(self, batch: int, start: Any) -> bool:
-        """Returns True if the latest batch had input and moved the watermark, which readers do not know yet."""
-        return start != self._offsets.read(batch - 2) and self._told != self.host.clocks.watermark
+        """Returns True if the latest batch advanced the watermark and its readers have not received it yet."""
+        return start != self._offsets.read(batch - 2) and self._last_tick != self.host.clocks.watermark
 
     def _deliver(self, task: SlotTask, answer: pa.Table) -> None:
         self._announce("stepped")
@@ -159,14 +159,14 @@ class LocalOperator:
         if self.results is not None:
             self.results(task.batch, answer)
         staged.append(task.answered_before)
-        self._told = task.answered_before
+        self._last_tick = task.answered_before
         self._announce("appended")
 
 
 class LocalDeployment:
-    """A deployment in this process: the work of a controller and its sites, one step at a time.
+    """A deployment in this process; does the work of a controller and its sites, one step at a time.
 
-    `make` creates an operator, also after a crash, from this deployment's state for it.
+    `make` creates an operator, also after a crash, from the deployment's state of that operator.
     """
 
     def __init__(self, program: Program, place: str, make: Callable[[OperatorSpec], LocalOperator]) -> None:
@@ -181,7 +181,7 @@ class LocalDeployment:
         self.follow()
 
     def look(self) -> bool:
-        """Advances a change, as a controller does; returns True if the state changed."""
+        """Advances a change, as a controller does; returns True if the state has changed."""
         before, self.wanted = self.wanted, progressed(self.wanted, self)
         self.follow()
         return self.wanted is not before

@@ -37,7 +37,7 @@ _STRICT = "fix the file, or let Spark read the stream: 'runner: spark' for its s
 
 
 def why_spark(spec: OperatorSpec, orders: Orders) -> str | None:
-    """Returns the reason why an operator needs Spark; None if it can run without."""
+    """Returns the reason why an operator needs Spark; None if it can run without Spark."""
     if spec.kind == GATE:
         return _why_not_read(orders.sources[spec.serves])
     if spec.kind == DELIVERY:
@@ -123,7 +123,7 @@ class FileSource:
         self._control.commit(end["ticks"])
 
     def _find(self) -> None:
-        """Adds the new files of the folder to the list, by the times at which they were written."""
+        """Adds the new files of the folder to the list, in order of their modification times."""
         try:
             with os.scandir(self._folder) as entries:
                 found = [

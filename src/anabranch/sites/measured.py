@@ -31,7 +31,7 @@ from anabranch.sites.root import Orders, Root, now
 EVERY, MOST = 5.0, 13
 """Seconds between two samples, and the number of samples kept."""
 LEAST_ROWS = 100
-"""The rows from which on a measured rate is trusted: with 100, its standard error is 10 %."""
+"""The number of rows from which a measured rate is trusted: at 100, its standard error is 10 %."""
 FILE = "samples.json"
 
 

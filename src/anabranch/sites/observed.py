@@ -1,4 +1,7 @@
-"""The observed state of a deployment's sites, operators and links, read from its files."""
+"""The observed state of a deployment's sites, operators and links, read from its files.
+
+Invariant: reading changes nothing. Limit: a link at a site that does not report is unknown.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Observed:
 
 
 def flows(root: Root, orders: Orders) -> dict[str, LinkStatus]:
-    """Returns the status of every link that can be reached; sites that do not report are not asked for theirs."""
+    """Returns the status of every reachable link; links at sites that do not report are left out."""
     wanted = orders.wanted
     away = set(silent_sites(root, orders)) if orders.place.startswith(SCHEME) else set()
     found = {}

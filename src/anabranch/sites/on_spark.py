@@ -1,4 +1,8 @@
-"""Runs an operator as a streaming query of the site's Spark application, with a checkpoint of its own."""
+"""Runs an operator as a streaming query of the site's Spark application, with its own checkpoint.
+
+Invariant: a restarted operator repeats an unfinished batch with the same offsets. Limit: Spark cannot stop a query that
+waits for an unresponsive source process.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +85,10 @@ class SparkOperator:
         self._handle = self.runner = None
 
     def failed(self, error: BaseException | None) -> None:
-        """Notes an error, and when to start again."""
+        """Records an error, and the time of the next start."""
         self.stop()
-        told = str(error).partition("\n\nJVM")[0][:2000] if error is not None else "it ended by itself"
-        self._error = without_secrets(told)
+        reason = str(error).partition("\n\nJVM")[0][:2000] if error is not None else "it ended by itself"
+        self._error = without_secrets(reason)
         self._again = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -174,7 +178,7 @@ class SparkOperator:
         """Adds the batches since the last call."""
         if self.runner is None:
             return
-        # A batch is committed before its progress is known; rows and event time are those of the same batches.
+        # A batch is committed before its progress is available; rows and event time are counted for the same batches.
         latest = self.runner.latest_batch
         for batch in range(self._counted + 1, latest + 1):
             progress = self.runner.progress(batch)
@@ -185,7 +189,7 @@ class SparkOperator:
         if self._tally.heard is None or not self._is_silent():
             self._tally.hear()
         if latest > self._counted or self._is_silent():
-            # An error stays in the reports until a trigger has succeeded.
+            # An error is reported until a trigger has succeeded.
             self._error, self._pause = None, FIRST_PAUSE
         self._counted = max(self._counted, latest)
 

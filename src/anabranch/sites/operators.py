@@ -10,6 +10,8 @@
 
 The gate of a stream is the only place that decides which rows are late, so all readers agree. A delivery is a separate
 operator: a join may move to another site or change, while the delivery stays with its sink and its checkpoint.
+
+Invariant: the name of an operator determines its computation and its site.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delive
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One derived stream of an operator: its producer, and the part that is taken."""
+    """One derived stream of an operator: its producer, and the part of its rows that is read."""
 
     stream: str
     """The name of the stream in the operator's query."""
@@ -50,7 +52,7 @@ class OperatorSpec:
     query: Query
     inputs: tuple[InputSpec, ...] = ()
     serves: str = ""
-    """The stream of a gate, the query of a delivery."""
+    """The stream of a gate, or the query of a delivery."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def page_of(root: Root, topology: Callable[[], Topology], hosts: Iterable[str] =
 
 
 def _html(status: dict[str, Any], found: list[str]) -> str:
-    waits = f"waiting for {'; '.join(status['waits'])}" if status["waits"] else "no change is under way"
+    waits = f"waiting for {'; '.join(status['waits'])}" if status["waits"] else "no change is in progress"
     operators = [
         (one["site"], one["kind"], name, one.get("runner"), one.get("batch"), one.get("rows_in"), one.get("late"))
         for name, one in status["operators"].items()

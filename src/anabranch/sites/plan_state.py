@@ -1,6 +1,8 @@
 """The planning state of a deployment: the running landscape, and its changes when queries or rates change.
 
 Everything here is a value; the controller writes it to `plan.json` beside the orders that follow from it.
+
+Invariant: a refused change leaves the state as it was.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class Planned:
             if query.query.sink not in topology.positions:
                 raise TopologyError(
                     f"query '{query.query.name}' has its sink at '{query.query.sink}', which is not in the network",
-                    hint="remove the query first, or keep the site",
+                    hint="remove the query first, or keep the site in the network",
                 )
         lost = [name for name in self.landscape.queries if name not in kept]
         queries = {name: one for name, one in self.landscape.queries.items() if name not in lost}
@@ -178,7 +180,7 @@ class Planned:
         if names:
             raise TopologyError(
                 f"the network file has other sites than the deployment: {', '.join(names)}",
-                hint="start with the file of before, then: anabranch deploy network FILE --root DIR",
+                hint="start with the earlier file, then: anabranch deploy network FILE --root DIR",
             )
         at = [topology.position(name) for name in sites]
         operators: dict[str, Operator] = decode(value["operators"])
@@ -204,14 +206,14 @@ def _refuse_moved(stream: str, home: str, network: Network) -> None:
     if now != home:
         raise TopologyError(
             f"stream '{stream}' is read at '{home}'",
-            detail="it is not in the network any more" if now is None else f"the new network has it at '{now}'",
+            detail="it is no longer in the network" if now is None else f"the new network has it at '{now}'",
             hint="remove the queries that read it first, or keep it where it is",
         )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a new plan is worth its hand-over, and the reason."""
+    """The decision on a new plan, and its reason."""
 
     is_taken: bool
     before: float
@@ -227,7 +229,7 @@ def judged(before: Planned, after: Planned, seconds: float) -> Verdict:
     old, new = before.landscape.cost, after.landscape.cost
     saved = old - new
     if before.landscape.overloaded_sites or before.landscape.overloaded_links:
-        return Verdict(True, old, new, f"a site or a link was overloaded; network usage goes to {new:,.0f}")
+        return Verdict(True, old, new, f"a site or a link was overloaded; network usage changes to {new:,.0f}")
     if new >= RATIO * old or saved < LEAST:
         return Verdict(False, old, new, f"network usage would go from {old:,.0f} to {new:,.0f}: not enough")
     if saved * PAYBACK < double_work(before.landscape, after.landscape) * seconds:

@@ -11,6 +11,8 @@
     <root>/work/<operator>/…        the checkpoint of an operator
 
 A lease that is not renewed for `LEASE` seconds is free. Files are renamed into place, so readers see complete ones.
+
+Invariant: one process at a time holds a lease. Limit: clocks of the machines must agree within `LEASE` seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from anabranch.spec.model import SinkSpec, StreamSpec
 
 ERRORS, WAITS = "controller.json", "waits.json"
 LIGHT, SPARK = RUNNERS = ("light", "spark")
-"""What runs the operators of a site, if its network file says so."""
+"""The runner of a site, if its network file names one."""
 LEASE = 15.0
 """Seconds after which a lease that was not renewed is free."""
 
@@ -206,9 +208,9 @@ class Lease:
         holder = self._root.holder(self.owner)
         if holder is not None and holder["mark"] != self._mark:
             raise SiteError(
-                f"'{self.owner}' is at work already",
+                f"'{self.owner}' is already running",
                 detail=f"process {holder['process']} on '{holder['machine']}' has its lease",
-                hint=f"stop that one first; a lease is free {LEASE:g} seconds after its process has died",
+                hint=f"stop that process first; a lease expires {LEASE:g} seconds after its process has died",
             )
 
     def renew(self) -> None:
@@ -217,7 +219,7 @@ class Lease:
             return
         holder = self._root.read(f"leases/{self.owner}.json")
         if holder is None or holder["mark"] != self._mark:
-            raise SiteError(f"'{self.owner}' has lost its lease to another process", hint="let that one work")
+            raise SiteError(f"'{self.owner}' has lost its lease to another process", hint="let that process continue")
         self._write()
 
     def release(self) -> None:
@@ -243,7 +245,7 @@ class InletsOf:
     def __call__(self) -> Sequence[Inlet]:
         orders = Root(self.root).orders()
         if orders is None or self.operator not in orders.wanted.operators:
-            raise SiteError(f"operator '{self.operator}' is not part of the deployment any more")
+            raise SiteError(f"operator '{self.operator}' is no longer part of the deployment")
         return orders.wanted.wiring.inlets(orders.wanted.operators[self.operator])
 
 

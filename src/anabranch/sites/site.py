@@ -2,11 +2,12 @@
 
 It reads the controller's orders, starts and stops operators to match them, and reports. Gates, relays and deliveries
 run in this process (`light`) if their files can be read and written without Spark; joins, groups and all others run in
-one Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs everything
-itself, one with `runner: spark` nothing. An operator that began on Spark stays there where the site has Spark.
+one Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs all
+operators in this process, and a site with `runner: spark` runs none there. An operator that began on Spark stays there
+if the site has Spark.
 
-If a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets and the same
-link entries.
+Invariant: if a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets
+and the same link entries. Limit: one Spark application per site.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ POLL = 0.3
 MOST_STARTING = 2
 """The maximum number of operators that start on Spark at the same time."""
 SITE_SETTINGS = {
-    # On a busy machine a new Python process may need longer than the default 15 seconds to connect to its JVM; Spark
-    # never calls a source again whose process has given up.
+    # On a busy machine a new Python process may need longer than the default 15 seconds to connect to its JVM, and
+    # Spark never retries a source whose process has given up.
     "spark.python.authenticate.socketTimeout": "120s",
 }
 """Spark settings for a site with many operators."""
 
 
 class RunningOperator(Protocol):
-    """An operator at work in its site, or one that waits to be restarted."""
+    """A running operator of a site, or one that waits to be restarted."""
 
     spec: OperatorSpec
     checkpoint: str
@@ -55,11 +56,11 @@ class RunningOperator(Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """True if it will never start, and cannot be stopped either."""
+        """True if it will never start and cannot be stopped either."""
         ...
 
     def follow(self, orders: Orders, may_start: bool) -> None:
-        """Starts the operator if it does not run, and takes note of the orders."""
+        """Starts the operator if it does not run, and applies the orders."""
         ...
 
     def stop(self) -> None: ...
@@ -135,7 +136,7 @@ class Site:
                 continue
             self._running[name] = running
             if running.is_stuck:
-                # Spark cannot stop such a query either; the parent process starts a new site process.
+                # Spark cannot stop such a query; the parent process starts a new site process.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             starting = sum(one.is_starting for one in self._running.values())
             # Links are served also while their operator waits to be restarted: its readers continue.
@@ -164,7 +165,7 @@ class Site:
         return SparkOperator(self.root, spec, checkpoint, self._session, self._announce)
 
     def _has_links(self, spec: OperatorSpec, orders: Orders) -> bool:
-        """Serves the links that this site keeps; returns True if all that the operator reads are served."""
+        """Serves the links that this site keeps; returns True if all links that the operator reads are served."""
         if not orders.place.startswith(SCHEME):
             return True
         if self._server is None:
@@ -178,12 +179,12 @@ class Site:
 
 
 def runs_light(spec: OperatorSpec, orders: Orders, checkpoint: str) -> bool:
-    """Returns True if an operator runs without Spark; raises SiteError if it would have to, and cannot."""
+    """Returns True if an operator runs without Spark; raises SiteError if the site's runner cannot run it."""
     runner, reason = orders.runners.get(spec.site), why_spark(spec, orders)
     if _has(checkpoint, "anabranch/offsets"):
         return True
     if runner == LIGHT:
-        # The offset of a link is the same on Spark; that of a source is not.
+        # A link has the same offset on Spark, but a source does not.
         reason = reason or ("it began on Spark" if not spec.inputs and _has(checkpoint, "spark") else None)
         if reason is not None:
             raise SiteError(

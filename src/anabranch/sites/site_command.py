@@ -23,7 +23,7 @@ def add_arguments(commands: Commands) -> None:
     parser = add_command(
         commands,
         "site",
-        "run what a deployment wants of one site",
+        "run the operators of one site of a deployment",
         """
         anabranch site hall-a --root /srv/airline
         anabranch site hall-a --root /srv/airline --store /var/lib/links --listen hall-a:7070     with --links sites
@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     orders = root.orders()
     if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
         known = sorted({spec.site for spec in orders.wanted.operators.values()})
-        Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
+        Console(stderr=True).print(
+            f"no operator is placed at '{arguments.name}' yet; operators are at {', '.join(known)}"
+        )
     root.lease(f"site-{arguments.name}").refuse_living()
     settings = dict(_pair(text) for text in arguments.conf)
     opened: list[Any] = []

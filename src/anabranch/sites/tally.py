@@ -1,7 +1,7 @@
-"""Counts what an operator has done since it was started here: its rows, late rows, and progress in event time.
+"""Counts the work of an operator since it was started here: rows, late rows, and progress in event time.
 
-Rows and progress are counted together, batch by batch, so that their ratio is the rate of a stream. The first batch
-only sets the beginning. Only rows end a silence: ticks from the controller do not.
+Invariant: rows and progress are counted together, batch by batch, so their ratio is the rate of a stream. The first
+batch only sets the beginning. Only rows end a silence; ticks from the controller do not.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Tally:
             self.newest = newest
 
     def hear(self) -> None:
-        """Notes that the operator is not silent."""
+        """Records that the operator is not silent."""
         self.heard = now()
 
     @property
     def rate(self) -> float | None:
-        """Rows per second of event time since the first batch of this run."""
+        """Returns the rows per second of event time since the first batch of this run."""
         if self.reached is None or self.first is None or self.reached <= self.first:
             return None
         return self.rows / ((self.reached - self.first) / 1e6)

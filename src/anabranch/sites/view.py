@@ -69,7 +69,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
 
 
 def _compared(root: Root, orders: Orders) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Returns for each link its bytes per second and their cost, as planned and as measured; None if unknown."""
+    """Returns the bytes per second of each link and their cost, planned and measured; None if unknown."""
     measured = flow_rates(root)
     plan = root.read("plan.json") or {}
     planned = {(flow["reader"], flow["stream"]): flow for flow in plan.get("flows", ())}
@@ -77,7 +77,7 @@ def _compared(root: Root, orders: Orders) -> dict[str, dict[str, dict[str, float
     for key, wire in orders.wanted.wiring.wires.items():
         for stretch in wire.stretches:
             link = wire.link(stretch)
-            # While a reader changes over, the plan is that of its last producer.
+            # During a hand-over, the planned flow of a reader is that of its last producer.
             flow = planned.get(key) if stretch is wire.stretches[-1] else None
             seen = measured.get(link)
             volumes = {
@@ -108,7 +108,7 @@ def troubles(root: Root, orders: Orders) -> list[str]:
     found = []
     if not status["controller"]["alive"]:
         found.append(
-            "no controller is at work: start 'anabranch deploy' with the same files and root; operators run on"
+            "no controller is running: start 'anabranch deploy' with the same files and root; operators continue"
         )
     found += [f"the controller cannot {doing}: {error}" for doing, error in status["controller"]["errors"].items()]
     found += [
@@ -117,8 +117,8 @@ def troubles(root: Root, orders: Orders) -> list[str]:
         if state == "not started"
     ]
     found += [
-        f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
-        f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'"
+        f"site '{site}' does not respond: start it with 'anabranch site {site} --root …', "
+        f"or replace its joins with 'anabranch deploy replan --without {site} --root …'"
         for site, state in status["sites"].items()
         if state == "silent"
     ]

@@ -1,10 +1,10 @@
-"""What a deployment waits for, and the event time of streams that are silent.
+"""What a deployment waits for, and the event time of silent streams.
 
-A change ends when event time has passed its cut, so a silent stream would hold it up. A stream with an idle timeout
-does not: while other streams move, its gate follows them; while all are silent, event time moves with the clock, less
-the idle timeout. Gates receive this as *ticks* over a link, so a replay reads the same.
+A change ends when event time has passed its cut, so a silent stream would delay it. A stream with an idle timeout does
+not: while other streams advance, its gate follows them; while all are silent, event time advances with the clock, minus
+the idle timeout. Invariant: gates receive this as *ticks* over a link, so a replay reads the same ticks.
 
-Limit: a row that arrives after its stream was taken for idle, and is older than the tick, is late.
+Limit: a row that arrives after its stream was considered idle, and is older than the tick, is late.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.sites.operators import GATE
 from anabranch.sites.root import LEASE, Orders, now
 
 STEPS = 4
-"""While all streams are silent, a gate gets a tick when it is due to move by this part of its idle timeout."""
+"""While all streams are silent, a gate gets a tick when it would advance by this fraction of its idle timeout."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class GateProgress:
 
 
 def ticks(gates: Mapping[str, GateProgress]) -> dict[str, int]:
-    """Returns the event time that each silent gate is to move to."""
+    """Returns the event time to which each silent gate must advance."""
     silent = {name: gate for name, gate in gates.items() if gate.is_silent}
     awake = [gate.watermark for name, gate in gates.items() if name not in silent]
     known = [floor for floor in awake or (gate.by_the_clock for gate in silent.values()) if floor is not None]
@@ -77,7 +77,7 @@ def gates_of(orders: Orders, seen: Observed) -> dict[str, GateProgress]:
 
 
 def waits(orders: Orders, seen: Observed) -> list[str]:
-    """Returns what the changes under way wait for, in words; empty if there are none."""
+    """Returns what the changes in progress wait for, as text; empty if there are none."""
     wanted, found = orders.wanted, {}
     if wanted.waiting:
         new = [wire for wire in wanted.wiring.wires.values() if wire.reader in wanted.waiting]

@@ -109,8 +109,8 @@ class Seen(Protocol):
 def changed(wanted: Wanted, program: Program) -> Wanted:
     """Returns the first state of a change to another program; it only opens links.
 
-    Several changes may be under way. Raises ChangePending while operators of an earlier one have not begun, or if an
-    input would be handed over that is being handed over to another producer.
+    Several changes may be in progress. Raises ChangePending while operators of an earlier change have not begun, or if
+    an input is already being handed over to another producer.
     """
     if wanted.waiting:
         raise ChangePending("the operators of an earlier change have not begun")
@@ -204,8 +204,8 @@ def _begun(wanted: Wanted, seen: Seen) -> Wanted:
 def _opened(wanted: Wanted, wire: Wire, start: int) -> Wire:
     """Returns a new wire with its start time.
 
-    An operator that only passes rows on takes the new rows of a running join, whatever older rows they contain, because
-    the join has them all. A join with other inputs needs all its rows to be new.
+    An operator that only forwards rows accepts all new rows of a running join, even with older rows inside, because the
+    join is complete. A join with other inputs needs all its rows to be new.
     """
     (stretch,) = wire.stretches
     if not _passes_on(wanted, wire.reader):
@@ -215,7 +215,7 @@ def _opened(wanted: Wanted, wire: Wire, start: int) -> Wire:
 
 
 def _passes_on(wanted: Wanted, operator: str) -> bool:
-    """Returns True for a delivery, relay or grouping of a running join, directly or through another of them."""
+    """Returns True for a delivery, relay or grouping of a running join, directly or through another such operator."""
     spec = wanted.operators[operator]
     if spec.kind not in (DELIVERY, RELAY, GROUPS):
         return False
@@ -288,7 +288,7 @@ def _refuse_endless(spec: OperatorSpec, stream: str) -> None:
     if any(part.range >= FOREVER for part in relation.parts):
         raise SiteError(
             f"operator '{spec.name}' cannot be handed to another producer",
-            detail="its window is unbounded, so there is no event time from which on the new producer has all rows",
+            detail="its window is unbounded, so the new producer would never be complete",
             hint="remove the query and add it again",
         )
 

@@ -1,8 +1,9 @@
-"""The wiring of a deployment: which link carries which rows to which operator. It can change while operators run.
+"""The wiring of a deployment: the link from each producer to each of its readers. It can change while operators run.
 
 A *wire* is one input of an operator. It consists of segments, one for each producer that it has had: usually one. A
-hand-over adds a segment that begins at an event time, the *cut*; the previous link ends there. Producers look up their
-readers and readers their inlets for every batch, so a change of the wiring needs no restart.
+hand-over adds a segment that begins at an event time, the *cut*; the previous link ends there. Producers request their
+readers and readers their inlets for every batch, so a change of the wiring needs no restart. Invariant: the segments of
+a wire do not overlap in event time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Stretch:
 
     producer: str
     taken: InputSpec
-    """The part of this producer's rows that the wire takes."""
+    """The part of this producer's rows that the wire reads."""
     start: int | None = BEFORE_ALL
     opened: int = 0
     """The version of the deployment in which the link was opened."""
@@ -68,7 +69,7 @@ class Wiring:
     wires: Mapping[tuple[str, str], Wire]
 
     def readers(self, producer: str) -> list[Reader]:
-        """Returns the readers of an operator, with the cuts of those whose rows are to end."""
+        """Returns the readers of an operator, with the cuts of links that must end."""
         found = []
         for wire in self.wires.values():
             ends = {

@@ -22,7 +22,7 @@ OFF = "ANABRANCH_NO_ARCHIVE"
 
 
 def java_command() -> str | None:
-    """Returns the Java that Spark would start; None when neither JAVA_HOME nor PATH has one."""
+    """Returns the Java that Spark would start; None if neither JAVA_HOME nor PATH has one."""
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin", "java") if home else shutil.which("java")
 

@@ -1,4 +1,4 @@
-"""The exchange between the stages of a batch, and from them to the sinks, in Spark's Python workers.
+"""The exchange between the stages of a batch, and between the last stage and the sinks, in Spark's Python workers.
 
 A batch is one Spark job. Readers divide rows among slots, and slots run their step. Workers write the results of the
 sinks that request it; the frame has all other results. Two operations need another stage after a shuffle: merging parts
@@ -7,7 +7,7 @@ of groups that several slots have found, and sending results to the slots whose 
 and the types of its rows.
 
 Invariant: the content of a packet depends only on the rows of the batch and the state before it, so a stage that Spark
-computes again sends the same multiset.
+computes again sends the same multiset. Limit: a packet is in memory at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from anabranch.stats.intake import Intake
 
 PACKET = "_packet"
 PACKETS = StructType([StructField(SLOT, IntegerType(), False), StructField(PACKET, BinaryType(), False)])
-"""The columns of a frame of packets: the key of the partition that a packet is for, and its content."""
+"""The columns of a frame of packets: the partition key and the content."""
 HEAD, PARTS, ROWS, RESULTS = "head", "parts", "rows", "results"
 _ARROW = pa.schema([pa.field(SLOT, pa.int32(), nullable=False), pa.field(PACKET, pa.binary(), nullable=False)])
 _KIND, _NAME = b"kind", b"name"
@@ -43,7 +43,9 @@ _NOTHING = pa.table({})
 
 @dataclass(frozen=True)
 class Packet:
-    """The counts of a reader, parts of a query, rows of a relation, or finished results of a query."""
+    """The content of one packet: a reader's counts, parts of a query, rows of a relation, or finished results of a
+    query.
+    """
 
     key: int
     kind: str
@@ -56,7 +58,7 @@ class Packet:
 
 
 def sent(key: int, kind: str, name: str, table: pa.Table) -> pa.RecordBatch:
-    """A packet as a row for Spark."""
+    """Encodes a packet as a row for Spark."""
     stream = pa.BufferOutputStream()
     schema = table.schema.with_metadata({_KIND: kind.encode(), _NAME: name.encode()})
     with pa.ipc.new_stream(stream, schema) as writer:
@@ -67,12 +69,12 @@ def sent(key: int, kind: str, name: str, table: pa.Table) -> pa.RecordBatch:
 
 
 def head(key: int, intake: Intake) -> pa.RecordBatch:
-    """A packet with the counts of a reader."""
+    """Encodes a packet with the counts of a reader."""
     return sent(key, HEAD, json.dumps(intake.to_json()), _NOTHING)
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
-    """The packets in rows from Spark."""
+    """Decodes the packets in rows from Spark."""
     for batch in batches:
         keys = batch.column(0).to_pylist()
         for key, content in zip(keys, batch.column(1), strict=True):
@@ -82,14 +84,18 @@ def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
 
 
 @dataclass(frozen=True)
-class Course:
-    """The stages of a batch as Spark runs them, in order: the stage of the step, and whether it is the merge after."""
+class StageSequence:
+    """The stages of a batch in the order in which Spark runs them: the number of the step, and whether groups are
+    merged.
+    """
 
     work: tuple[tuple[int, bool], ...]
 
     @classmethod
-    def of(cls, task: SlotTask) -> Course:
-        """One stage for each step, and one more where groups are merged; a single slot does all steps in one."""
+    def of(cls, task: SlotTask) -> StageSequence:
+        """Returns one stage per step, and another one after it where groups are merged; a single slot runs all steps in
+        one.
+        """
         queries, merged = task.queries, merging(task.queries, task.partitioning)
         if len(task.partitioning.working) == 1:
             return cls(((0, False),))
@@ -103,19 +109,19 @@ class Course:
 
 @dataclass(frozen=True)
 class Outlet:
-    """Where everything goes that one stage finds; is pickled on its way to the workers."""
+    """The destinations of one stage's output; pickled and sent to the workers."""
 
     task: SlotTask
     writers: Mapping[str, WorkerWriter]
     """The queries whose results the workers write."""
     number: int
-    """The position of the stage in the course."""
+    """The position of the stage in the sequence."""
     is_final: bool
-    """Whether the frame of the stage is that of the results, and not of packets."""
+    """True if the frame of the stage has results, and not packets."""
 
     @contextmanager
     def open(self, part_number: int) -> Iterator[OpenOutlet]:
-        """Opens the outlet in one part of the stage."""
+        """Opens the outlet in one partition of the stage."""
         part = f"{part_number:05d}{f'-{self.number}' if self.number else ''}"
         with ExitStack() as stack:
             opened = {name: stack.enter_context(writer.open(part)) for name, writer in self.writers.items()}
@@ -124,14 +130,14 @@ class Outlet:
 
 @dataclass
 class OpenOutlet:
-    """An outlet at work in a worker."""
+    """An open outlet in a worker."""
 
     outlet: Outlet
     writers: Mapping[str, ResultWriter]
     derived: dict[str, list[RelationBatch]] = field(default_factory=dict)
-    """Where one slot does all stages: the rows of its next one."""
+    """The rows of the next stage, if one slot runs all stages."""
     results: Counter[str] = field(default_factory=Counter)
-    """Finished results of the stage, by query."""
+    """The finished results of the stage, by query."""
 
     def __post_init__(self) -> None:
         task = self.outlet.task
@@ -143,14 +149,14 @@ class OpenOutlet:
         self._keys = slot_keys(len(self._table.working))
 
     def take(self, query: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hands on what the step of a slot has found."""
+        """Forwards results that the step of a slot has found."""
         if query in self._merging:
             yield from self._parts(query, batch)
         else:
             yield from self.finished(query, results_of(self._members[query], batch))
 
     def finished(self, query: str, results: Results) -> Iterator[pa.RecordBatch]:
-        """Hands finished results to the queries that read them, and to their sink."""
+        """Forwards finished results to the queries that read them, and to their sink."""
         member = self._members[query]
         if not results.rows.num_rows:
             return
@@ -168,7 +174,7 @@ class OpenOutlet:
             yield sent(self._keys[0], RESULTS, query, pa.Table.from_batches([results.rows]))
 
     def pass_on(self, packet: Packet) -> Iterator[pa.RecordBatch]:
-        """Hands on a packet that is for a later stage, or for a sink."""
+        """Forwards a packet for a later stage or a sink."""
         if packet.kind == RESULTS and self.outlet.is_final:
             yield from (self._results.wrap(packet.name, batch) for batch in packet.batches)
         elif packet.kind == HEAD:
@@ -177,12 +183,12 @@ class OpenOutlet:
             yield sent(packet.key, packet.kind, packet.name, pa.Table.from_batches(packet.batches))
 
     def inform(self, key: int, intake: Intake) -> Iterator[pa.RecordBatch]:
-        """Hands the event times of the batch to a slot of the next stage, if there is one."""
+        """Sends the event times of the batch to a slot of the next stage, if there is one."""
         if not self.outlet.is_final:
             yield head(key, intake.times)
 
     def next_rows(self) -> dict[str, RelationBatch]:
-        """The rows of the next stage, where one slot does all of them."""
+        """Returns the rows of the next stage, if one slot runs all stages."""
         derived, self.derived, self.results = self.derived, {}, Counter()
         return {name: joined(several) for name, several in derived.items()}
 

@@ -1,4 +1,8 @@
-"""Turns failures of Spark, sources and sinks into Anabranch errors, by responsibility."""
+"""Converts failures of Spark, sources and sinks to Anabranch errors that name the failing part.
+
+Invariant: an Anabranch error passes unchanged. Limit: Spark reports many failures only as text, so causes are
+recognized by patterns.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ def query_id(frame: DataFrame) -> str:
 
 @contextmanager
 def named_failure(sink: str, batch_id: int) -> Iterator[None]:
-    """Turns any error of a sink into a SinkError that names the sink by its title."""
+    """Converts any error of a sink to a SinkError with the sink's title."""
     try:
         yield
     except AnabranchError:
@@ -64,7 +68,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def named_source(name: str, kind: str = "stream") -> Iterator[None]:
-    """Turns Spark errors on opening or reading a source into an error that names the stream or table."""
+    """Converts Spark errors on opening or reading a source to an error that names the stream or table."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -77,21 +81,21 @@ def named_source(name: str, kind: str = "stream") -> Iterator[None]:
 
 @contextmanager
 def named_start(checkpoint: str) -> Iterator[None]:
-    """Turns Spark's errors at the start of a query into an error about the streams or the checkpoint."""
+    """Converts Spark's errors at the start of a query to an error about the streams or the checkpoint."""
     try:
         yield
     except AnalysisException as error:
         raise CatalogError(
-            "Spark cannot run what the streams of the query compute",
+            "Spark cannot run the frames of the query's streams",
             detail=first_cause(error),
-            hint="change what was computed in the frames before they were registered",
+            hint="change the operations of the frames before they are registered",
         ) from error
     except (PySparkException, Py4JError) as error:
         if _IN_USE in str(error):
             raise CheckpointError(
-                f"checkpoint '{checkpoint}' is in use by a query that runs",
+                f"checkpoint '{checkpoint}' is in use by a running query",
                 detail=first_cause(error),
-                hint="stop that one first, or set spark.sql.streaming.stopActiveRunOnRestart=true",
+                hint="stop that query first, or set spark.sql.streaming.stopActiveRunOnRestart=true",
             ) from error
         raise CorruptCheckpoint(
             f"checkpoint '{checkpoint}' has a part of Spark's own that cannot be used",
@@ -110,19 +114,19 @@ def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
 
 @contextmanager
 def named_end() -> Iterator[None]:
-    """Turns an error of Spark or of a source that ended a query into a HostError, for queries from a spec."""
+    """Converts an error of Spark or of a source that ended a query to a HostError, for queries from a spec."""
     try:
         yield
     except StreamingQueryException as error:
         raise HostError(
             "the query was ended by Spark",
             detail=spark_reason(error),
-            hint="the checkpoint stays good for a restart; --verbose shows everything that Spark says",
+            hint="the checkpoint remains valid for a restart; --verbose shows Spark's log",
         ) from error
 
 
 def spark_reason(error: StreamingQueryException) -> str:
-    """Returns the reason why a query ended, in one line, without query identifiers."""
+    """Returns the reason for the end of a query, in one line, without query identifiers."""
     first = str(error).strip().partition("\n")[0]
     return without_secrets(first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST"))
 
@@ -136,18 +140,18 @@ _RESTORE = (
 
 
 def refuses_schema(error: Exception) -> bool:
-    """Returns True when a source refuses a schema because its columns are fixed, as for rate and kafka."""
+    """Returns True if a source refuses a schema because its columns are fixed, as for rate and kafka."""
     return isinstance(error, UnsupportedOperationException)
 
 
 def lacks_connector(error: AnalysisException) -> bool:
-    """Returns True when Spark does not know a format because its package is missing."""
+    """Returns True if Spark does not know a format because its package is missing."""
     return error.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED"
 
 
 @contextmanager
 def evaluating(batch_id: int) -> Iterator[None]:
-    """Names errors of computing the frame, so that they are not attributed to the sink."""
+    """Attributes errors of computing the frame to the engine or the source, not to the sink."""
     try:
         yield
     except PythonException as error:
@@ -175,7 +179,7 @@ def evaluating(batch_id: int) -> Iterator[None]:
             raise CatalogError(
                 f"a file of a stream cannot be read, on batch {batch_id}",
                 detail=next(line for line in str(error).splitlines() if _BAD_FILE in line).partition("] ")[2],
-                hint="the batch is not committed; fix the file, or write the columns that it has into the schema",
+                hint="the batch is not committed; fix the file, or give the stream the columns of the file",
             ) from error
         if _DEAD_WORKER in str(error):
             raise HostError(
@@ -213,12 +217,12 @@ class QueryStopped(Exception):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Returns True when a batch failed only because its query was stopped."""
+    """Returns True if a batch failed only because its query was stopped."""
     return any(_INTERRUPTED.search(str(each)) is not None for each in _chain(error))
 
 
 def is_spark_gone(spark: SparkSession) -> bool:
-    """Returns True when the Spark context or its JVM has ended or is ending."""
+    """Returns True if the Spark context or its JVM has ended or is ending."""
     try:
         return is_stopped(spark)
     except (Py4JError, OSError, AttributeError):
@@ -256,7 +260,7 @@ _BAD_FILE = "[FAILED_READ_FILE"
 
 
 def _is_data_exception(error: Exception) -> bool:
-    """Returns True for errors that Spark found in values: SQLSTATE class 22, overflows and invalid casts."""
+    """Returns True for errors in values: SQLSTATE class 22, overflows and invalid casts."""
     return isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
 
 
@@ -271,7 +275,7 @@ _STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\
 
 
 def step_error(error: PythonException) -> AnabranchError | None:
-    """Rebuilds the error that the engine raised in a worker from the text in Spark's error."""
+    """Rebuilds the engine's error in a worker from the text in Spark's error."""
     found = _STEP_ERROR.search(str(error))
     kind = getattr(errors, found.group(1), None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):

@@ -39,14 +39,14 @@ _LOOK_SECONDS = 0.05
 
 
 class Runner(Protocol):
-    """The driver's side of a running query, as the handle uses it."""
+    """A running query in the driver, as the handle uses it."""
 
     is_ending: bool
-    """Whether the query, and perhaps Spark, is about to end; errors that this causes in a batch are not failures."""
+    """True once the query, and perhaps Spark, is about to end; resulting errors of a batch are not failures."""
 
     @property
     def failure(self) -> BaseException | None:
-        """The batch error that ended the query, if any."""
+        """The error of a batch that ended the query, if any."""
 
     @property
     def plan(self) -> Plan | Plans:
@@ -54,7 +54,7 @@ class Runner(Protocol):
 
     @property
     def queries(self) -> QuerySet:
-        """The queries that run."""
+        """The running queries."""
 
     def migrate(
         self,
@@ -107,7 +107,7 @@ class Runner(Protocol):
 
     @property
     def has_answered(self) -> bool:
-        """True when another run takes over from an event time on, and no older result can come."""
+        """True if another run takes over from an event time on, and no older result can come."""
 
     def history(self) -> list[dict[str, Any]]:
         """Returns the decisions and migrations since the checkpoint was created."""
@@ -143,7 +143,9 @@ class Triggered(Protocol):
 
 
 class Query(Protocol):
-    """What runs the batches, as PySpark's StreamingQuery shows it: Spark's query or a real-time run."""
+    """The execution of the batches, with the interface of PySpark's StreamingQuery: Spark's query or a real-time
+    run.
+    """
 
     @property
     def id(self) -> str: ...
@@ -189,7 +191,7 @@ class Changing(Protocol):
 
 _RENAMED = {"abort_migration": "abortMigration"}
 _INTERNAL = frozenset({"changes", "changing", "expect_end", "fail", "follow", "leaving", "queries", "raise_original"})
-"""Members for the packages above, which tab completion does not offer."""
+"""Members for the packages above; hidden from tab completion."""
 
 
 class QueryHandle:
@@ -214,7 +216,7 @@ class QueryHandle:
         self._is_changing = False
         self._failure: AnabranchError | None = None
         self.changes = 0
-        """How often a new Spark query has replaced the previous one."""
+        """The number of times that a new Spark query has replaced the previous one."""
 
     @property
     def id(self) -> str:
@@ -250,7 +252,7 @@ class QueryHandle:
 
     @property
     def has_answered(self) -> bool:
-        """True when another run has taken over from an event time on, and no older result can come."""
+        """True if another run has taken over from an event time on, and no older result can come."""
         return self._runner.has_answered
 
     @property
@@ -480,7 +482,7 @@ class QueryHandle:
         return self._changing
 
     def follow(self, query: Query, runner: Runner) -> None:
-        """Attaches the handle to a new Spark query; keeps the progress so far."""
+        """Attaches the handle to a new Spark query; keeps the earlier progress."""
         self._earlier = [*self._earlier, *self._query.recentProgress][-_EARLIER:]
         self._query, self._runner, self._failure = query, runner, None
         self.changes += 1
@@ -500,7 +502,7 @@ class QueryHandle:
         self._failure = error
 
     def expect_end(self) -> None:
-        """Announces that the query is about to be ended externally, so that an interrupted batch is not a failure."""
+        """Announces that the query will be ended externally, so that an interrupted batch is not a failure."""
         self._runner.is_ending = True
 
     def abortMigration(self, query: str | None = None) -> None:
@@ -698,7 +700,7 @@ class QueryHandle:
             if not self.isActive:
                 raise MigrationError(
                     "the query has ended, so its plan cannot change",
-                    hint="start it again, with that plan if you like; its checkpoint takes any",
+                    hint="start it again, with that plan if wanted; its checkpoint accepts any plan",
                 )
             yield self._runner
 

@@ -43,7 +43,7 @@ SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMI
 
 
 def driver_options() -> tuple[str, ...]:
-    """Returns the options of a driver that starts now."""
+    """Returns the options for a driver that is started now."""
     return (*running_options(), *mapping_options())
 
 
@@ -53,7 +53,7 @@ def running_options() -> tuple[str, ...]:
 
 
 def _collector_is_chosen() -> bool:
-    """Returns True when the environment or Spark's own settings file names a collector."""
+    """Returns True if the environment or Spark's own settings file names a collector."""
     options = [os.environ.get(name, "") for name in SPOKEN]
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))

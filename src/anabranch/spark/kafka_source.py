@@ -51,7 +51,7 @@ FORMAT = "anabranch-kafka"
 """Spark keeps the name `kafka` for its connector, even where that is missing."""
 EARLIEST, LATEST = "earliest", "latest"
 REQUEST_SECONDS = 30.0
-"""How long a broker may take to list offsets."""
+"""Seconds within which a broker must list offsets."""
 _KAFKA = "kafka."
 _POLL = "kafkaConsumer.pollTimeoutMs"
 _MOST = "maxOffsetsPerTrigger"
@@ -60,19 +60,19 @@ _KNOWN = {
 }
 _IN_SPARK = {name.lower(): name for name in ("assign", "startingTimestamp", "failOnDataLoss", "minPartitions")}
 Offsets: TypeAlias = dict[str, dict[str, int]]
-"""By topic and partition, as in the offsets of Spark's connector."""
+"""Offsets by topic and partition, in the format of Spark's connector."""
 
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """The options of a source, checked."""
+    """The validated options of a source."""
 
     settings: Mapping[str, str] = field(repr=False)
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
     starting: str = LATEST
     most: int | None = None
-    """Records in a batch."""
+    """The maximum number of records in a batch."""
     bad_records: str = FAIL
     timeout: float = 120.0
 
@@ -116,7 +116,7 @@ class KafkaTopics(DataSource):
 
 
 def open_topics(spark: SparkSession, columns: str | None, options: Mapping[str, str]) -> DataFrame:
-    """Opens topics: JSON with these columns, or without columns bytes, by Spark's connector where it is."""
+    """Opens topics: with columns, as JSON; without columns, as bytes, by Spark's connector if it is installed."""
     reader = spark.readStream.options(**options)
     if columns is None:
         try:
@@ -131,7 +131,7 @@ def open_topics(spark: SparkSession, columns: str | None, options: Mapping[str, 
 
 
 def form_of(options: KafkaOptions, schema: StructType) -> KafkaForm:
-    """Returns how the records of a source are read."""
+    """Returns the format of a source's records."""
     columns = from_spark(schema, "kafka").to_arrow()
     if columns != RAW:
         _require_columns(columns)
@@ -139,7 +139,7 @@ def form_of(options: KafkaOptions, schema: StructType) -> KafkaForm:
 
 
 class Span(InputPartition):
-    """A range of offsets, which one task reads."""
+    """A range of offsets that one task reads."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -152,16 +152,16 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: KafkaOptions, schema: StructType) -> None:
         self._options, self._form = options, form_of(options, schema)
         self._end: Offsets | None = None
-        """Where a run ends that reads all that is there."""
+        """The end of a run that reads all available records."""
         self._latest: Offsets = {}
         self._policies: dict[str, Any] | None = None
-        """What brokers have been asked of each topic, and not yet answered."""
+        """Pending requests for the settings of each topic."""
 
     def initialOffset(self) -> Offsets:
         return _at(self._options.starting, listing(self._options))
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Returns the end of the batch: all records, or as many as the option allows."""
+        """Returns the end of the batch: all records, or at most as many as the option allows."""
         found = listing(self._options)
         if self._policies is None:
             self._policies = found.policies()
@@ -169,7 +169,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._policies = _refuse_compacted(self._policies)
         _refuse_lost(start, self._latest)
         end = self._latest if self._end is None else self._end
-        # A partition that is new is read from its beginning.
+        # A new partition is read from its beginning.
         begin = {topic: dict.fromkeys(several, 0) for topic, several in end.items()}
         begin = {topic: {**several, **start.get(topic, {})} for topic, several in begin.items()}
         return limited(begin, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else {**start, **end}
@@ -196,7 +196,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Returns the ranges of a batch; a partition that `start` does not have begins at 0."""
+    """Returns the ranges of a batch; a partition that is missing from `start` begins at 0."""
     return [
         OffsetRange(topic, int(partition), begin, stop)
         for topic, several in sorted(end.items())
@@ -206,7 +206,8 @@ def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
-    """Returns offsets between two others, at most a number of records ahead, in proportion to what waits.
+    """Returns offsets between two others, limited to a number of records, in proportion to the backlog of each
+    partition.
 
     >>> limited({"a": {"0": 0, "1": 0}}, {"a": {"0": 30, "1": 10}}, 20)
     {'a': {'0': 15, '1': 5}}
@@ -216,7 +217,7 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
     if total <= most:
         return {**start, **end}
     taken = {place: count * most // total for place, count in waiting.items()}
-    # What is lost by rounding goes to those that wait for most.
+    # Partitions with the largest backlog get the records lost by rounding.
     for place in sorted(waiting, key=lambda each: -waiting[each])[: most - sum(taken.values())]:
         taken[place] += 1
     return {
@@ -227,13 +228,13 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
 
 @dataclass(frozen=True)
 class Listing:
-    """The partitions of the topics of a source, and their offsets."""
+    """The partitions of a source's topics, and their offsets."""
 
     places: tuple[tuple[str, int], ...]
     settings: Mapping[str, str] = field(repr=False)
 
     def offsets(self, *, latest: bool) -> Offsets:
-        """Returns the ends, or the beginnings, of all partitions."""
+        """Returns the last offsets, or the first ones, of all partitions."""
         kafka = client_library()
         from confluent_kafka.admin import OffsetSpec
 
@@ -249,7 +250,7 @@ class Listing:
         return found
 
     def policies(self) -> dict[str, Any]:
-        """Asks for the settings of the topics, and does not wait for the answers."""
+        """Requests the settings of the topics without waiting for the answers."""
         client_library()
         from confluent_kafka.admin import ConfigResource
 
@@ -260,23 +261,23 @@ class Listing:
 
 
 def _refuse_compacted(policies: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuses topics whose records a broker removes one by one: a batch that is read again would differ.
+    """Refuses topics with compaction, because a batch that is read again would have fewer records.
 
-    Returns the answers that are still missing; a broker need not tell.
+    Returns the answers that are still pending; a broker may not answer.
     """
     for topic, answer in policies.items():
         if answer.done() and answer.exception() is None:
             policy = answer.result().get("cleanup.policy")
             if policy is not None and "compact" in str(policy.value):
                 raise CatalogError(
-                    f"topic '{topic}' is compacted, so it is no stream: a batch could not be read again",
+                    f"topic '{topic}' is compacted, so a batch could not be read again",
                     hint="read a topic with cleanup.policy=delete",
                 )
     return {topic: answer for topic, answer in policies.items() if not answer.done()}
 
 
 def listing(options: KafkaOptions) -> Listing:
-    """Finds the partitions of the topics of a source."""
+    """Lists the partitions of a source's topics."""
     listed = _answered(lambda: _admin(options.settings).list_topics(timeout=REQUEST_SECONDS), "the topics").topics
     if options.pattern is not None:
         topics = {name for name in listed if re.fullmatch(options.pattern, name)}
@@ -314,7 +315,7 @@ def _at(wanted: str, found: Listing) -> Offsets:
 
 
 def _refuse_lost(start: Offsets, latest: Offsets) -> None:
-    """Raises an error if a topic has less than a batch has read already: it was deleted, or made anew."""
+    """Raises an error if a topic ends before the last batch: it was deleted or recreated."""
     for topic, several in start.items():
         for each, at in several.items():
             end = latest.get(topic, {}).get(each)
@@ -322,7 +323,7 @@ def _refuse_lost(start: Offsets, latest: Offsets) -> None:
                 raise HostError(
                     f"partition {each} of topic '{topic}' ends before the last batch did",
                     detail=f"the batch ended at offset {at}, and Kafka has {'nothing' if end is None else end}",
-                    hint="the topic was deleted or made anew; start with an empty checkpoint folder",
+                    hint="the topic was deleted or recreated; start with an empty checkpoint folder",
                 )
 
 
@@ -339,7 +340,7 @@ def _admin(settings: Mapping[str, str]) -> Any:
             raise CatalogError(
                 "the options of a Kafka source are refused by librdkafka",
                 detail=str(error),
-                hint="write kafka.bootstrap.servers, and other settings by librdkafka's names",
+                hint="write kafka.bootstrap.servers, and other settings under librdkafka's names",
             ) from error
     return _admins[key]
 
@@ -353,9 +354,9 @@ def _answered(ask: Callable[[], Any], what: str) -> Any:
         return ask()
     except client_library().KafkaException as error:
         raise HostError(
-            f"Kafka does not tell {what}",
+            f"Kafka does not return {what}",
             detail=str(error),
-            hint="look at kafka.bootstrap.servers, the network and the rights",
+            hint="check kafka.bootstrap.servers, the network and the permissions",
         ) from error
 
 
@@ -368,7 +369,7 @@ def _require_known(own: Iterable[str]) -> None:
         if name in _IN_SPARK:
             raise CatalogError(
                 f"the Kafka source has no option '{_IN_SPARK[name]}'",
-                hint="use subscribe or subscribePattern; records that are lost always end the query",
+                hint="use subscribe or subscribePattern; lost records always end the query",
             )
         if name not in _KNOWN:
             raise CatalogError(
@@ -377,7 +378,7 @@ def _require_known(own: Iterable[str]) -> None:
 
 
 def _require_columns(columns: pa.Schema) -> None:
-    """Refuses columns that neither JSON nor a record has."""
+    """Refuses columns of types that JSON or a record cannot have."""
     values = []
     for each in columns:
         column = RECORD_COLUMNS.get(each.name[1:]) if each.name.startswith("_") else None

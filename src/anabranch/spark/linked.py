@@ -5,7 +5,7 @@ reads the same rows. One task reads a batch, or several tasks if it is large. Ea
 input, or a block of its rows in Arrow's format. When Spark has committed a batch, its rows are acknowledged and may be
 deleted.
 
-The inlets are looked up for every batch. The object must be picklable, because Spark calls it in a separate process.
+The inlets are requested for every batch. The source must be picklable, because Spark calls it in a separate process.
 """
 
 from __future__ import annotations

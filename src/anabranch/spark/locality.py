@@ -1,12 +1,12 @@
 """Schedules a slot on the machine with its hot state, on clusters of several machines.
 
 Spark sends the task of a shuffled partition to any free executor. A slot on another machine finds no hot state there
-and rebuilds it from the checkpoint, at the cost of a whole window. So the rows of a micro-batch are joined with a frame
-of one row per slot, the anchor: a task prefers the executor that the driver has chosen for its slot
-(`spark.placement`). The anchor stores nothing on executors, so Spark can still remove an idle executor.
+and rebuilds it from the checkpoint, at the cost of a whole window. Therefore the rows of a micro-batch are joined with
+a *locality frame* of one row per slot: a task prefers the executor that the driver has chosen for its slot
+(`spark.placement`). The locality frame stores nothing on executors, so Spark can still remove an idle executor.
 
-Both sides must be partitioned alike by Spark's own hash; `slot_keys` returns keys whose hash is the slot. A session on
-one machine needs no anchor.
+Invariant: Spark's own hash must partition both sides alike; `slot_keys` returns keys whose hash is the slot. Limit: a
+session on one machine has no locality frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from anabranch.run.hot import forget
 from anabranch.spark.internals.plans import located_frame
 
-SLOT, ANCHOR = "_slot", "_anchor"
+SLOT, LOCALITY = "_slot", "_locality"
 PATIENCE = 30.0
 """Seconds that the end of a query waits for machines to release hot state."""
 _MASK = 0xFFFFFFFF
@@ -30,15 +30,15 @@ _SEED = 42
 """The seed of Spark's hash partitioning."""
 
 
-def make_anchor(spark: SparkSession, places: Sequence[str]) -> DataFrame:
+def make_locality(spark: SparkSession, places: Sequence[str]) -> DataFrame:
     """Returns one row per slot in use, partitioned like a batch; each partition prefers the named executor."""
     try:
-        return located_frame(spark, ANCHOR, slot_keys(len(places)), places)
+        return located_frame(spark, LOCALITY, slot_keys(len(places)), places)
     except (Py4JError, TypeError):
         # Fallback for Spark versions with other plan classes: partitions stay where they are first computed.
         keys = ", ".join(str(key) for key in slot_keys(len(places)))
-        rows = spark.range(len(places)).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
-        return rows.repartition(len(places), ANCHOR).cache()
+        rows = spark.range(len(places)).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {LOCALITY}")
+        return rows.repartition(len(places), LOCALITY).cache()
 
 
 def forget_at(spark: SparkSession, places: Sequence[str], identity: str) -> None:
@@ -52,7 +52,7 @@ def forget_at(spark: SparkSession, places: Sequence[str], identity: str) -> None
     def job() -> None:
         with suppress(Exception):
             context.setJobGroup(group, "giving back hot state", interruptOnCancel=True)
-            make_anchor(spark, places).foreachPartition(partial(_forget, identity))
+            make_locality(spark, places).foreachPartition(partial(_forget, identity))
 
     thread = InheritableThread(target=job, daemon=True)
     thread.start()
@@ -65,12 +65,12 @@ def _forget(identity: str, rows: Iterable[Row]) -> None:
     forget(identity)
 
 
-def anchored(rows: DataFrame, anchor: DataFrame) -> DataFrame:
-    """Returns a frame with the same rows and partitions, each computed at the location of its anchor partition.
+def located(rows: DataFrame, locality: DataFrame) -> DataFrame:
+    """Returns a frame with the same rows and partitions, each computed at the preferred location of its slot.
 
     Every row matches its slot, so the join keeps all rows. As a hash join, it needs no sort.
     """
-    return rows.join(anchor.hint("shuffle_hash"), rows[SLOT] == anchor[ANCHOR], "left_semi")
+    return rows.join(locality.hint("shuffle_hash"), rows[SLOT] == locality[LOCALITY], "left_semi")
 
 
 @cache

@@ -1,7 +1,8 @@
 """One micro-batch of Spark, as the round runs it.
 
-Readers cut the rows into packets for the slots, and slots run all stages, in one Spark job; then the results are
-delivered. Invariant: each slot's step runs exactly once for each attempt at the batch.
+Readers divide the rows into packets for the slots, and slots run all stages, in one Spark job; then the results are
+delivered. Invariant: each slot's step runs exactly once for each attempt at the batch. Limit: Spark plans every
+micro-batch anew.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from anabranch.run.slot import SlotTask, idle_report
 from anabranch.run.store import Store
 from anabranch.run.wire import wire_layout
 from anabranch.spark.arrow_schema import to_spark
-from anabranch.spark.exchange import PACKETS, Course, Outlet
+from anabranch.spark.exchange import PACKETS, Outlet, StageSequence
 from anabranch.spark.failure import query_id
 from anabranch.spark.file_streams import FileStreams, slots_frame
 from anabranch.spark.late import LateRows
-from anabranch.spark.locality import SLOT, anchored
+from anabranch.spark.locality import SLOT, located
 from anabranch.spark.places import Places
 from anabranch.spark.sinks.delivery import deliver
 from anabranch.spark.sinks.sink import Batch, Sink
@@ -61,9 +62,9 @@ class Pipeline:
     note: Callable[[list[Record]], None]
     latest: Callable[[], tuple[float | None, float | None]]
     source: FileStreams | SparkRows = field(init=False)
-    """The streams whose files readers read, or the reader of the rows that Spark reads."""
+    """The streams whose files the readers read, or the reader of rows that Spark reads."""
     is_first: bool = True
-    """True until a batch has been delivered: an attempt of an earlier run may have left rows."""
+    """True until a batch has been delivered, because an attempt of an earlier run may have left rows."""
     prefilter: Prefilter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class Pipeline:
 
 
 class DriverSide:
-    """The part of a batch that is done in the driver, whatever runs the slots."""
+    """The driver's part of a batch, common to all ways of running the slots."""
 
     def __init__(self, pipeline: Pipeline, session: SparkSession) -> None:
         self._pipeline, self._session = pipeline, session
@@ -136,13 +137,13 @@ class MicroBatch(DriverSide):
         """Returns the frame of the results; evaluating it runs all stages of the batch, once."""
         pipeline = self._pipeline
         slots = len(task.partitioning.working)
-        anchor = pipeline.places.anchor(self._session, task.partitioning)
-        frame, reading, is_direct = self._reading(task, slots, anchor)
+        locality = pipeline.places.locality(self._session, task.partitioning)
+        frame, reading, is_direct = self._reading(task, slots, locality)
         if not is_direct:
-            frame = _exchanged(frame.mapInArrow(in_task(cut_function(reading)), PACKETS), slots, anchor)
-        course = Course.of(task).work
-        for number, (stage, merges) in enumerate(course):
-            is_final = number == len(course) - 1
+            frame = _exchanged(frame.mapInArrow(in_task(cut_function(reading)), PACKETS), slots, locality)
+        stages = StageSequence.of(task).work
+        for number, (stage, merges) in enumerate(stages):
+            is_final = number == len(stages) - 1
             outlet = Outlet(task.at(stage), writers, number, is_final)
             location, read = pipeline.store.location, None if number or not is_direct else reading
             function = (
@@ -153,22 +154,22 @@ class MicroBatch(DriverSide):
             columns = to_spark(ResultLayout(self._queries).schema) if is_final else PACKETS
             frame = frame.mapInArrow(in_task(function), columns)
             if not is_final:
-                frame = _exchanged(frame, slots, None if course[number + 1][1] else anchor)
+                frame = _exchanged(frame, slots, None if stages[number + 1][1] else locality)
         return frame
 
-    def _reading(self, task: SlotTask, slots: int, anchor: DataFrame | None) -> tuple[DataFrame, Reading, bool]:
-        """Returns the frame of the tasks that read, what they do, and whether they are the slots."""
+    def _reading(self, task: SlotTask, slots: int, locality: DataFrame | None) -> tuple[DataFrame, Reading, bool]:
+        """Returns the frame of the reading tasks, their work, and whether these tasks are the slots."""
         pipeline, session, pieces = self._pipeline, self._session, self._pieces
         readers = pipeline.places.cores(session) or slots
         reader: Reader
         if pieces is None:
-            is_direct = slots == 1 and anchor is None
+            is_direct = slots == 1 and locality is None
             frame, reader = self._frame.coalesce(1 if is_direct else readers), self._rows
         else:
             assert isinstance(pipeline.source, FileStreams)
             readings, is_direct = pipeline.source.readings, slots <= MOST_READERS
             if is_direct:
-                frame, reader = slots_frame(session, slots, anchor), shared(pieces, readings, slots)
+                frame, reader = slots_frame(session, slots, locality), shared(pieces, readings, slots)
             else:
                 reader = divided(pieces, readings, readers)
                 frame = slots_frame(session, len(reader.shares), None)
@@ -178,7 +179,7 @@ class MicroBatch(DriverSide):
 
     def _reports(self, task: SlotTask) -> SlotReports:
         store, working = self._pipeline.store, task.partitioning.working
-        merged = [task.at(stage) for stage, merges in Course.of(task).work if merges]
+        merged = [task.at(stage) for stage, merges in StageSequence.of(task).work if merges]
         steps = {
             slot: [store.read_report(task.rows_name(slot, stage)) for stage in range(self._queries.stages)]
             for slot in working
@@ -195,7 +196,7 @@ def reports_of(task: SlotTask, steps: Mapping[int, Sequence[SlotReport]], merges
     return with_results(reports, added(each.results for each in merges)) if merges else reports
 
 
-def _exchanged(packets: DataFrame, slots: int, anchor: DataFrame | None) -> DataFrame:
-    """Returns the packets, each in the partition of its slot; with an anchor, where the slot is."""
+def _exchanged(packets: DataFrame, slots: int, locality: DataFrame | None) -> DataFrame:
+    """Returns the packets, each in the partition of its slot; with a locality frame, at the location of the slot."""
     sent = packets.repartition(slots, SLOT)
-    return sent if anchor is None else anchored(sent, anchor)
+    return sent if locality is None else located(sent, locality)

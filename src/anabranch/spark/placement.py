@@ -7,6 +7,8 @@ capacity.
 
 Under dynamic allocation, Spark removes idle executors. Slots are then packed onto as few executors as have cores for
 them. So an unneeded executor loses its slots in an ordinary batch, and Spark removes it after that.
+
+Limit: all slots count equally, whatever their load.
 """
 
 from __future__ import annotations

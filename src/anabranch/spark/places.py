@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.adapt.table import TableSteering
 from anabranch.plan.partitioning import Partitioning
-from anabranch.spark.locality import forget_at, make_anchor
+from anabranch.spark.locality import forget_at, make_locality
 from anabranch.spark.placement import Executor, live_executors, place
 
 
@@ -26,7 +26,7 @@ class Places:
         self._steering = steering
         self._executors: tuple[Executor, ...] = ()
         self._at: dict[int, str] = {}
-        self._anchor: tuple[dict[int, str], DataFrame] | None = None
+        self._locality: tuple[dict[int, str], DataFrame] | None = None
 
     def executor(self, slot: int) -> str | None:
         """Returns the executor of a slot; None on one machine and for an unused slot."""
@@ -46,16 +46,16 @@ class Places:
         elif joined and not lost:
             self._steering.regain(f"executor {', '.join(joined)} joined")
 
-    def anchor(self, spark: SparkSession, table: Partitioning) -> DataFrame | None:
+    def locality(self, spark: SparkSession, table: Partitioning) -> DataFrame | None:
         """Returns the locality hint that keeps the slots of a table at their state; None on one machine."""
         if not self._executors:
             return None
         self._at = place(table.working, self._executors, self._at, packed=_is_allocated_dynamically(spark))
-        if self._anchor is None or self._anchor[0] != self._at:
+        if self._locality is None or self._locality[0] != self._at:
             locations = {each.id: each.location for each in self._executors}
-            anchor = make_anchor(spark, [locations[self._at[slot]] for slot in table.working])
-            self._anchor = dict(self._at), anchor
-        return self._anchor[1]
+            locality = make_locality(spark, [locations[self._at[slot]] for slot in table.working])
+            self._locality = dict(self._at), locality
+        return self._locality[1]
 
     def cores(self, spark: SparkSession) -> int | None:
         """Returns the number of concurrent tasks; None if Spark starts executors on demand."""
@@ -65,9 +65,9 @@ class Places:
 
     def forget(self, identity: str) -> None:
         """Removes the hot state of the ended query from all executors, because slots may have been on any of them."""
-        if self._anchor is not None:
+        if self._locality is not None:
             with suppress(Exception):  # Spark may already have ended
-                spark = self._anchor[1].sparkSession
+                spark = self._locality[1].sparkSession
                 forget_at(spark, [each.location for each in live_executors(spark)], identity)
 
 

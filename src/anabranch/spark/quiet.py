@@ -27,12 +27,12 @@ _STANDARD_ERROR = 2
 
 
 def is_verbose() -> bool:
-    """Returns True when the user wants to see Spark's log."""
+    """Returns True if the user wants to see Spark's log."""
     return os.environ.get(VERBOSE, "") not in ("", "0")
 
 
 def is_usual(line: bytes) -> bool:
-    """Returns True when a line is routine output.
+    """Returns True if a line is routine output.
 
     >>> is_usual(b'Setting default log level to "WARN".')
     True

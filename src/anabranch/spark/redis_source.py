@@ -70,7 +70,7 @@ class RedisReader(DataSourceStreamReader):
         return {"id": FIRST, "entries": 0}
 
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
-        """Returns the end of the batch: all entries, or as many as the option allows."""
+        """Returns the end of the batch: all entries, or at most as many as the option allows."""
         last, taken = start["id"], 0
         while self._most is None or taken < self._most:
             count = READ if self._most is None else min(READ, self._most - taken)
@@ -105,7 +105,7 @@ class RedisReader(DataSourceStreamReader):
             raise HostError(
                 f"stream '{self._stream}' of Redis has {found} of the {partition.entries} entries of the batch",
                 detail=f"between {partition.after} and {partition.upto}; they were trimmed before they were read",
-                hint="keep entries longer (MAXLEN, MINID), or start anew with an empty checkpoint folder",
+                hint="keep entries longer (MAXLEN, MINID), or start with an empty checkpoint folder",
             )
 
     def _rows(self, several: list[tuple[bytes, dict[bytes, bytes]]]) -> pa.RecordBatch:

@@ -1,4 +1,8 @@
-"""Triggers of a query in numbers: Spark's own progress with our entry for the batch, and the report of a run."""
+"""The triggers of a query in numbers: Spark's own progress with Anabranch's entry for the batch, and the report of a
+run.
+
+Invariant: every key that Spark reports is kept. Limit: only the triggers that the handle still has.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ _SPARK_STEP = "addBatch"
 
 
 class Progress(dict[str, Any]):
-    """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do).
+    """The progress of one trigger: Spark's keys, and Anabranch's entry under `adaptive` (None if the trigger had no
+    batch).
 
     As in PySpark every key is an attribute too: `progress.batchId`.
     """
@@ -35,22 +40,22 @@ class Progress(dict[str, Any]):
 
 
 def progress_of(spark: str, find: Callable[[int], BatchProgress | None]) -> Progress:
-    """A trigger, from the JSON that Spark has of it, with our entry for its batch, if it is found."""
-    # Spark's JSON leaves out what is empty; PySpark's own dictionary has it.
+    """Returns the progress of a trigger from Spark's JSON, with Anabranch's entry for its batch, if found."""
+    # Spark's JSON omits empty entries, which PySpark's own dictionary has.
     progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark)})
-    # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
+    # An idle trigger has the number of the next batch, whose statistics are not those of the trigger.
     ours = find(progress["batchId"]) if has_batch(progress) else None
     progress["adaptive"] = None if ours is None else ours.to_json()
     if ours is not None:
         _count_rows(progress, ours.rows_in)
-        # Spark knows no operator with state here, and its watermark is of a frame that the query does not use.
+        # Spark sees no stateful operator here, and its watermark is that of an unrelated frame.
         progress["eventTime"] = {} if ours.watermark is None else {"watermark": instant_text(ours.watermark)}
         progress["stateOperators"] = [_state_operator(ours)]
     return progress
 
 
 def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None]) -> dict[str, Any]:
-    """The triggers of a run, and our entries for them, in numbers."""
+    """Summarizes the triggers of a run and Anabranch's entries for them."""
     batches = [_batch_report(progress, entry) for progress, entry in zip(triggers, ours, strict=True)]
     latest = ours[-1] if ours else None
     known = [entry for entry in ours if entry is not None]
@@ -75,14 +80,14 @@ def run_report(triggers: Sequence[Progress], ours: Sequence[BatchProgress | None
 
 
 def _count_rows(progress: Progress, rows_in: Mapping[str, int]) -> None:
-    """Puts the rows in of a batch under Spark's names.
+    """Replaces Spark's row counts of a batch by the rows in.
 
-    Spark counts what its scans read: twice where it evaluates a frame twice, once for each alias of a stream, and
-    nothing where slots read.
+    Spark counts the rows of its scans: twice if it evaluates a frame twice, once per alias of a stream, and none if
+    slots read the files.
     """
     _count_as(progress, sum(rows_in.values()), progress["durationMs"]["triggerExecution"])
     if len(progress["sources"]) == len(rows_in):
-        # Both in the order of the scans.
+        # Both are in the order of the scans.
         for source, rows in zip(progress["sources"], rows_in.values(), strict=True):
             _count_as(source, rows, progress["durationMs"]["triggerExecution"])
 
@@ -96,7 +101,7 @@ def _count_as(entry: dict[str, Any], rows: int, milliseconds: float) -> None:
 
 
 def _state_operator(ours: BatchProgress) -> dict[str, Any]:
-    """The state of the query under the names that Spark has for its own, for tools that read those."""
+    """Returns the state of the query in the format of Spark's state operators, for tools that read it."""
     states = ours.statistics.states
     return {
         "operatorName": "anabranch",
@@ -111,7 +116,7 @@ def _state_operator(ours: BatchProgress) -> dict[str, Any]:
 
 
 def has_batch(progress: Mapping[str, Any]) -> bool:
-    """True of a trigger that had something to do."""
+    """Returns True for a trigger that ran a batch."""
     return _SPARK_STEP in progress["durationMs"]
 
 
@@ -136,7 +141,7 @@ def _batch_report(progress: Progress, ours: BatchProgress | None) -> dict[str, A
 
 
 def _route_report(batches: list[BatchProgress]) -> list[dict[str, Any]]:
-    """The routes of the latest mesh that all slots had; empty where there was no mesh."""
+    """Returns the routes of the latest mesh that all slots had; empty if there was no mesh."""
     agreed = [batch for batch in batches if len(set(batch.plans)) == 1]
     since = [batch for batch in agreed if batch.plans == agreed[-1].plans]
     routes = merge_routes(route for batch in since for route in batch.statistics.routes)

@@ -1,9 +1,9 @@
-"""The driver's side of a running set of queries: one round (`run.round`) per micro-batch.
+"""The driver of a running set of queries in micro-batches: one round (`run.round`) per micro-batch.
 
-For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sinks
-under b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with
-the same answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sinks
-replace what an unfinished attempt left.
+For batch b: every slot reads the state after b - 1 and writes its base rows; the results go to the sinks under b; then
+the manifest of b commits; then Spark commits its offsets. Invariant: a crash at any point replays b from b - 1 with the
+same answer. A batch whose manifest exists is skipped; any other batch runs again, and the sinks replace the output of
+its unfinished attempt.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from anabranch.stats.backlog import backlog
 from anabranch.telemetry.logs import log_event
 
 _LOOK_SECONDS = 0.005
-"""Between two looks at a query that is being stopped."""
+"""The seconds between two checks of a query that is being stopped."""
 BATCH_SETTINGS = {
-    # Spark checks any other limit in bytes after every row, which costs more than all else on the way to a worker. So
-    # the limit in rows is one that suits rows of any width.
+    # Spark checks a limit in bytes after every row, at a higher cost than the whole transfer to a worker. So the limit
+    # is in rows, at a number that suits rows of any width.
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 13),
-    # The slots are the partitioning; there is nothing for Spark to adapt, and each attempt costs a planning round.
+    # The slots are the partitioning; adaptive execution would change nothing, and each attempt costs a planning round.
     "spark.sql.adaptive.enabled": "false",
 }
 
@@ -58,21 +58,21 @@ class SparkRunner(RunningQueries):
         self._is_leaving = False
         self._running: StreamingQuery | None = None
         self._is_configured = False
-        self._lists_new_files = self._is_finite  # such a run lists its folders once
+        self._lists_new_files = self._is_finite  # a finite run lists its folders once
 
     @property
     def reads_files(self) -> bool:
-        """True when readers read the files of the streams themselves."""
+        """True if readers read the files of the streams without Spark."""
         return isinstance(self._pipeline.source, FileStreams)
 
     def leave(self) -> None:
-        """Waits for the batch at hand; after it this runner takes no other, and Spark's query must be stopped."""
+        """Waits for the current batch; later batches are refused, and Spark's query must be stopped."""
         with self._at_work:
             self._is_leaving = True
         self._await_progress()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
+        """Runs one round; keeps its error in `failure`, because Spark forwards only the text."""
         try:
             with self._at_work:
                 if not self._is_leaving:
@@ -94,11 +94,11 @@ class SparkRunner(RunningQueries):
         raise QueryStopped
 
     def _has_stopped(self, error: BaseException, spark: SparkSession) -> bool:
-        """True when a batch ends because the query does; a restart does the batch again."""
+        """Returns True if a batch failed because its query ended; a restart repeats the batch."""
         return self._is_released or is_interrupt(error) or (self.is_ending and is_spark_gone(spark))
 
     def _await_progress(self) -> None:
-        """Waits until Spark has taken in the last batch, so that progress and report have it, too."""
+        """Waits until Spark has recorded the last batch, so that progress and report include it."""
         while self._last_done is not None and self._running is not None and self._running.isActive:
             latest = self._running.lastProgress
             if latest is not None and latest.batchId >= self._last_done:
@@ -106,21 +106,21 @@ class SparkRunner(RunningQueries):
             time.sleep(_LOOK_SECONDS)
 
     def _await_end(self) -> None:
-        """Waits until Spark has been told to end its query; before that it takes what a batch raises for an error."""
+        """Waits until Spark ends its query; until then it would treat an exception of the batch as an error."""
         while self._running is None or self._running.isActive:
             time.sleep(_LOOK_SECONDS)
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id > self.round.batch:
-            # Spark ends an earlier run only as this one begins.
+            # Spark ends an earlier run only after this one has started.
             self.round.resume(self.store.latest())
         if batch_id < self.round.batch:
             return
         if batch_id != self.round.batch:
             raise CorruptCheckpoint(
-                f"checkpoint '{self.store.location}' has state up to batch {self.round.batch - 1}, but Spark goes on "
+                f"checkpoint '{self.store.location}' has state up to batch {self.round.batch - 1}, but Spark continues "
                 f"with batch {batch_id}",
-                detail="the two parts of the checkpoint are not of the same run",
+                detail="the two parts of the checkpoint belong to different runs",
                 hint="restore the folder as a whole from a copy, or start with an empty one",
             )
         if not self._is_configured:
@@ -134,14 +134,14 @@ class SparkRunner(RunningQueries):
         return iter(()) if self._running is None else newest_progress(self._running)
 
     def follow(self, running: StreamingQuery) -> None:
-        """Takes Spark's side of the run, which tells what waits in the sources."""
+        """Sets the streaming query of this run, whose progress has the backlog of the sources."""
         self._running = running
 
     def _latest(self) -> tuple[float | None, float | None]:
-        """Of the trigger before: rows that waited in the sources then, where these say, and its seconds."""
+        """Returns the backlog in rows and the seconds of the previous trigger; None if unknown."""
         if self._running is None or not self.steering.needs_backlog:
             return None, None
-        # The attributes of PySpark's value have offsets as texts, its JSON does not.
+        # The attributes of PySpark's progress have offsets as text, unlike its JSON.
         latest = self._running.lastProgress
         if latest is None:
             return None, None
@@ -149,13 +149,13 @@ class SparkRunner(RunningQueries):
         return backlog(progress["sources"]), progress["durationMs"].get("triggerExecution", 0) / 1000 or None
 
     def _configure(self, session: SparkSession) -> None:
-        """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
+        """Configures the session that Spark cloned for this query; the user's session is not changed."""
         for key, value in BATCH_SETTINGS.items():
             session.conf.set(key, value)
         self._is_configured = True
 
     def streams(self, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, list[str]]:
-        """The streaming frame of all relations, and the streams that it scans, in order."""
+        """Returns the streaming frame of all relations, and the streams that it scans, in order."""
         ordered = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
         scans = [scan if isinstance(scan, str) else scan[1].stream for scan in ordered]
         self._scanned = tuple(name for name in dict.fromkeys(scans) if name in self.queries.streams)
@@ -179,10 +179,10 @@ def start_query(
     checkpoint: str,
     options: RunOptions,
 ) -> tuple[StreamingQuery, SparkRunner]:
-    """Starts a set of queries over streaming frames, by stream; sinks are by query.
+    """Starts a set of queries over streaming frames (by stream) and sinks (by query).
 
-    A frame of links, under `LINKS`, has the rows of all derived streams (`spark/linked`).
-    The checkpoint holds Spark's part in `spark/` and ours in `anabranch/`.
+    The frame under `LINKS` has the rows of all derived streams (`spark/linked`). The checkpoint has Spark's part in
+    `spark/` and ours in `anabranch/`.
     """
     refuse_speculation(spark)
     _refuse_real_time(checkpoint)
@@ -215,15 +215,13 @@ def _refuse_real_time(checkpoint: str) -> None:
     store = Store(checkpoint)
     if store.is_real_time:
         raise ForeignCheckpoint(
-            f"checkpoint '{store.location}' has gone on in real-time mode",
-            detail="Spark's log of offsets, which micro-batches need, ends before its last batch",
-            hint="go on with trigger(realTime=True), or start with an empty checkpoint folder",
+            f"checkpoint '{store.location}' was continued in real-time mode",
+            detail="Spark's log of offsets ends before its last batch, and micro-batches need this log",
+            hint="continue with trigger(realTime=True), or start with an empty checkpoint folder",
         )
 
 
 def _refuse_name_in_use(spark: SparkSession, name: str | None) -> None:
-    """Before the checkpoint is claimed; Spark itself would say so only after."""
+    """Refuses a name in use before the checkpoint is claimed; Spark checks it only afterwards."""
     if name and any(other.name == name for other in spark.streams.active):
-        raise SpecError(
-            f"a query named '{name}' is running already", hint="stop it first, or give this one another queryName()"
-        )
+        raise SpecError(f"a query named '{name}' is already running", hint="stop it first, or use another queryName()")

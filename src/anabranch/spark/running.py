@@ -1,6 +1,8 @@
-"""The driver's side of running queries, whatever runs their batches: the round, the checkpoint, progress and records.
+"""The driver of running queries, common to micro-batches and real-time mode: the round, the checkpoint, progress and
+records.
 
 Invariant: one run of a checkpoint at a time holds the lease, and the latest run in this process owns the hot state.
+Limit: the driver keeps the progress of the latest thousand batches.
 """
 
 from __future__ import annotations
@@ -46,31 +48,31 @@ from anabranch.telemetry.logs import log_event
 
 REMEMBERED_BATCHES = 1000
 latest_runs: WeakValueDictionary[str, RunningQueries] = WeakValueDictionary()
-"""For each checkpoint the latest run in this process; the hot state belongs to that run."""
+"""The latest run in this process by checkpoint identity; the hot state belongs to that run."""
 
 Listener = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a set of queries is run."""
+    """The options of a run."""
 
     trigger: Mapping[str, Any]
-    """As Spark's `DataStreamWriter.trigger` takes it."""
+    """The arguments of Spark's `DataStreamWriter.trigger`."""
     name: str | None = None
     event_time: EventTimeRules = field(default_factory=EventTimeRules)
     listeners: tuple[Listener, ...] = ()
-    """Functions that get every record of the history."""
+    """Functions that receive every record of the history."""
     late: LateRows | None = None
-    """Where diverted rows go; None to count them only."""
+    """The sink of diverted rows; None to only count them."""
     assumed_disorder: frozenset[str] = frozenset()
-    """The streams whose allowed disorder nobody gave; their first late rows raise a warning."""
+    """The streams without a declared watermark delay; their first late rows raise a warning."""
     tables: Mapping[str, TableSource] = field(default_factory=dict)
-    """Where the rows of tables come from, by table."""
+    """The source of each table's rows."""
     spark_checkpoint: str | None = None
-    """Where Spark keeps its part of the checkpoint; None for beside ours."""
+    """The location of Spark's part of the checkpoint; None for the folder beside ours."""
     announce: Announce = announce_nothing
-    """Gets each phase of each batch, for tests that end the driver there."""
+    """Receives each phase of each batch; tests kill the driver in it."""
 
 
 class RunningQueries(Controls):
@@ -81,9 +83,9 @@ class RunningQueries(Controls):
         self.options = options
         self.failure: BaseException | None = None
         self.is_ending = False
-        """Whether the run is to end: what Spark says while it ends is no failure."""
+        """True once the run is to end; errors that this causes are not failures."""
         self._last_done: int | None = None
-        """The latest batch that this run has done."""
+        """The latest batch that this run has committed."""
         self._batch_thread: int | None = None
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
@@ -113,15 +115,15 @@ class RunningQueries(Controls):
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._is_released = False
         self._scanned = self.queries.streams
-        """In the order of Spark's sources."""
+        """The streams in the order of Spark's sources."""
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._between: list[Record] = [*work.starts(0 if manifest is None else manifest.batch + 1)]
 
     def claim(self) -> Callable[[], None]:
-        """Becomes the latest run of the checkpoint; the function that is returned undoes that."""
+        """Makes this run the latest of its checkpoint; returns a function that undoes it."""
         earlier = latest_runs.get(self.identity)
         latest_runs[self.identity] = self
-        # Hot state is memory; a driver that ends without stop() gives it back too.
+        # Hot state is in memory, so it is also released if the driver ends without stop().
         atexit.register(self.release)
 
         def undo() -> None:
@@ -133,7 +135,7 @@ class RunningQueries(Controls):
 
     @property
     def has_answered(self) -> bool:
-        """True when another run takes over from an event time on, and no older result can come."""
+        """True if another run takes over from an event time on, and no older result can come."""
         return has_answered(self.queries, self.manifest)
 
     @property
@@ -147,14 +149,14 @@ class RunningQueries(Controls):
 
     @property
     def title(self) -> str:
-        """How the log names the run."""
+        """The name of the run in the log."""
         return self.options.name or self.identity[:8]
 
     def history(self) -> list[dict[str, Any]]:
         return self.store.history()
 
     def progress(self, batch_id: int) -> BatchProgress | None:
-        """The progress entry of a batch that ran."""
+        """Returns the progress entry of a batch, or None if it is no longer kept."""
         return self._progress.get(batch_id)
 
     @property
@@ -163,9 +165,9 @@ class RunningQueries(Controls):
         return next(reversed(self._progress), -1)
 
     def release(self, *, is_followed: bool = False) -> None:
-        """Frees the memory of the hot state, once, and only if no later run of the checkpoint uses it.
+        """Releases the memory of the hot state, once, and only if no later run of the checkpoint uses it.
 
-        If a run of this process follows at once, the lease stays, so that no other driver comes in between.
+        If another run of this process follows, the lease is kept, so that no other driver takes it in between.
         """
         atexit.unregister(self.release)
         if self._is_released:
@@ -184,9 +186,9 @@ class RunningQueries(Controls):
             self._places.forget(self.identity)
 
     def go_on_from(self, earlier: RunningQueries, record: Record) -> None:
-        """Remembers the batches of the run before a change, and records the change.
+        """Takes over the progress from the run before a change, and records the change.
 
-        The progress of the next batch shows the record, too.
+        The progress of the next batch includes the record.
         """
         self._progress = OrderedDict(earlier._progress)
         self._note([record])
@@ -194,20 +196,20 @@ class RunningQueries(Controls):
 
     @abstractmethod
     def leave(self) -> None:
-        """Waits for the batch at hand; after it this run takes no other."""
+        """Waits for the current batch; later batches are refused."""
 
     @abstractmethod
     def newest(self) -> Iterator[tuple[int, Callable[[], str]]]:
         """Yields the batch number of recent triggers and a function that returns their JSON, newest first."""
 
     def _latest(self) -> tuple[float | None, float | None]:
-        """Returns the rows that waited in the sources before the last batch, and the seconds of its trigger."""
+        """Returns the backlog in rows and the seconds of the previous trigger; None if unknown."""
         return None, None
 
     # --- records ------------------------------------------------------------------------------------------------------
 
     def _note(self, records: list[Record]) -> None:
-        """Writes records into the history and gives them to the listeners; neither can stop the query."""
+        """Writes records to the history and calls the listeners; errors of either do not stop the query."""
         for record in records:
             self.store.note(record)
             log_event("record", run=self.title, **record.to_json())
@@ -218,11 +220,11 @@ class RunningQueries(Controls):
                     warnings.warn(f"a listener failed on {record.kind}: {error!r}", stacklevel=2)
 
     def note_start(self) -> None:
-        """Records why the queries begin with their plans."""
+        """Records the reasons for the first plans."""
         self._note(self._between)
 
     def note_started(self, query_id: str) -> None:
-        """Lets the sinks begin, and logs the start, once the run has started."""
+        """Calls `begin` of the sinks and logs the start, once the run has started."""
         late = [] if self.options.late is None else [self.options.late.sink]
         for sink in (*self.sinks.values(), *late):
             sink.begin()
@@ -239,7 +241,7 @@ class RunningQueries(Controls):
         )
 
     def _remember(self, taken: Taken) -> None:
-        """Keeps the progress of a batch, for listeners and pages."""
+        """Keeps the progress of a batch for listeners and pages."""
         task, reports, clocks, batch_id = taken.task, taken.reports, taken.clocks, taken.task.batch
         records, self._between = [*self._between, *taken.records], []
         names = () if self.queries.names == (ALONE,) else self.queries.names
@@ -282,5 +284,5 @@ class RunningQueries(Controls):
 
 
 def _now() -> int:
-    """Processing time in microseconds."""
+    """Returns the processing time in microseconds."""
     return time.time_ns() // 1000

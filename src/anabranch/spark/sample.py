@@ -34,7 +34,7 @@ class FrameSample:
     frame: DataFrame
     share: float = 1.0
     latest: DataFrame | None = None
-    """The newest rows, if the frame is only a share of the stream."""
+    """The newest rows, if the frame is only a part of the stream."""
 
     def has(self, column: Field) -> bool:
         if column.name not in self.frame.columns:

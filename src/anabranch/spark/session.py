@@ -4,6 +4,8 @@ Users may bring any session; `recommended_configuration` lists useful settings. 
 for the shell. `local_session` creates one for the demo and the tests: one process, loopback only, no web UI. A missing
 or old Java and a missing `pyspark` each raise a HostError that names what to install; a session that fails to start
 raises one with the cause.
+
+Invariant: a setting of the caller takes precedence over a recommended one.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ def first_cause(error: Exception) -> str:
 
 
 def refuse_connect(spark: object) -> None:
-    """Refuses a Spark Connect session: it has no driver in this process, and a query needs the driver."""
+    """Refuses a Spark Connect session: it has no driver in this process, and a query runs in the driver."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise HostError(
             "the Spark session is one of Spark Connect",

@@ -1,4 +1,7 @@
-"""The queries that a session started, in the manner of PySpark's StreamingQueryManager."""
+"""The queries that a session started, with the interface of PySpark's StreamingQueryManager.
+
+Limit: only queries of this process.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from pyspark.sql import SparkSession
 from anabranch.spark.handle import QueryHandle
 
 _LOOK_SECONDS = 0.05
-"""Between two looks at the queries."""
+"""The seconds between two checks of the queries."""
 
 
 class ContinuousQueries:
-    """All of them, until those that have ended are forgotten."""
+    """All started queries, until `resetTerminated` removes those that have ended."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -21,19 +24,19 @@ class ContinuousQueries:
 
     @property
     def active(self) -> list[QueryHandle]:
-        """The queries that run, in the order they were started."""
+        """The running queries, in the order in which they were started."""
         return [handle for handle in self._handles if handle.isActive]
 
     @property
     def started(self) -> list[QueryHandle]:
-        """The queries that were started, also those that have ended, until `resetTerminated`."""
+        """The started queries, including those that have ended, until `resetTerminated`."""
         return list(self._handles)
 
     def add(self, handle: QueryHandle) -> None:
         self._handles.append(handle)
 
     def get(self, id: str) -> QueryHandle | None:
-        """The running query of that identity, or None."""
+        """Returns the running query of that identity, or None."""
         return next((handle for handle in self.active if handle.id == id), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
@@ -50,6 +53,6 @@ class ContinuousQueries:
             time.sleep(_LOOK_SECONDS)
 
     def resetTerminated(self) -> None:
-        """Forgets the queries that have ended, so that `awaitAnyTermination` waits for the next one."""
+        """Removes ended queries, so that `awaitAnyTermination` waits for the next one."""
         self._spark.streams.resetTerminated()
         self._handles = self.active

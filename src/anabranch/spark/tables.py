@@ -2,6 +2,8 @@
 
 A table is read at the start. A refreshed table is read again before a batch when its interval has passed or its version
 value has changed. Unchanged rows make no new version.
+
+Invariant: a repeated batch uses the versions of its first attempt. Limit: each version passes through the driver.
 """
 
 from __future__ import annotations
@@ -52,35 +54,36 @@ class SparkTables:
 
     def __init__(self, queries: QuerySet, store: Store, sources: Mapping[str, TableSource]) -> None:
         self._graph = queries.graph
-        self._shelf = TableVersions(queries, store)
+        self._versions = TableVersions(queries, store)
         self._sources = {name: sources[name] for name in queries.graph.tables}
         self._read_at: dict[str, int] = {}
-        self._versions: dict[str, object] = {}
+        self._observed: dict[str, object] = {}
+        """The last value of each source's `version`, by table."""
         for name in self._sources:
             self._read(name)
 
     def small(self) -> frozenset[str]:
         """Returns the tables that every slot holds in full."""
-        return self._shelf.small()
+        return self._versions.small()
 
     def read(self, version: str) -> pa.Table:
         """Returns the rows of a version."""
-        return self._shelf.read(version)
+        return self._versions.read(version)
 
     def in_force(self, batch: int) -> dict[str, str]:
         """Returns the versions that a batch uses; reads tables again when due."""
         for name, source in self._sources.items():
             due = source.refresh is not None and _now() - self._read_at[name] >= source.refresh
-            if due or (source.version is not None and source.version() != self._versions[name]):
+            if due or (source.version is not None and source.version() != self._observed[name]):
                 self._read(name)
-        return self._shelf.in_force(batch)
+        return self._versions.in_force(batch)
 
     def _read(self, name: str) -> None:
         source = self._sources[name]
         self._read_at[name] = _now()
         if source.version is not None:
-            self._versions[name] = source.version()
-        self._shelf.offer(name, self._rows(name, source))
+            self._observed[name] = source.version()
+        self._versions.offer(name, self._rows(name, source))
 
     def _rows(self, name: str, source: TableSource) -> pa.Table:
         wanted = read_columns(self._graph, name)
@@ -91,7 +94,7 @@ class SparkTables:
             if changed := [column for column in wanted if found.get(column) != types[column]]:
                 raise CatalogError(
                     f"column '{changed[0]}' of table '{name}' is gone, or of another type than when it was registered",
-                    hint="keep the columns of a table, or start a new query",
+                    hint="keep the columns of the table, or start a new query",
                 )
             if isinstance(whole, pa.Table):
                 rows = whole.select(wanted)

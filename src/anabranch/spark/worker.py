@@ -1,10 +1,10 @@
-"""The functions of Spark's Python workers: readers cut the rows of a batch into packets, slots step.
+"""The functions of Spark's Python workers: readers divide the rows of a batch into packets, slots step.
 
-A function gets the number of its part and an iterator of Arrow batches. `in_task` makes one for `mapInArrow`, where a
-Spark task is a part; slots that are tasks of their own call them directly (`spark/resident`).
+A function gets the number of its partition and an iterator of Arrow batches. `in_task` adapts it to `mapInArrow`, where
+a Spark task is a partition; resident slots call it directly (`spark/resident`).
 
-Invariant: a reader sends its event times to every slot, so that all slots advance the clocks alike; one slot has the
-counts. Limit: the rows of a part are in its memory at once.
+Invariant: a reader sends its event times to every slot, so that all slots advance the clocks alike; one slot gets the
+counts. Limit: the rows of a partition are in memory at once.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from anabranch.stats.intake import merged_intakes
 from anabranch.stats.report import SlotReport
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""As `mapInArrow` takes it."""
+"""A function for `mapInArrow`."""
 _Taken: TypeAlias = Generator[pa.RecordBatch, None, SlotReport]
 Step: TypeAlias = Generator[pa.RecordBatch, None, list[SlotReport]]
-"""Yields what a part hands on, and returns its reports."""
+"""Yields the output of a partition, and returns its reports."""
 PartFunction: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""The work of a part."""
+"""The work of a partition."""
 
 
 class Engines(Protocol):
-    """Where the engine of a slot is between two steps; it is pickled on its way to Spark's workers."""
+    """Keeps the engine of a slot between two steps; pickled and sent to Spark's workers."""
 
     def open(self, task: SlotTask, slot: int, store: Store) -> OpenEngine:
         """Returns the engine in the state before the task; if the step fails, the engine is not used again."""
@@ -63,14 +63,14 @@ def in_task(function: PartFunction) -> ArrowFunction:
 
 @dataclass(frozen=True)
 class Reading:
-    """The reading of a batch: its rules, and the reader of its rows; it is pickled on its way to the workers."""
+    """The reading of a batch: its rules, and the reader of its rows; pickled and sent to the workers."""
 
     ingest: Ingest
     reader: Reader
     checkpoint: str
 
     def arrived(self, part: int, batches: Iterator[pa.RecordBatch], *, is_counted: bool = True) -> Arrived:
-        """Reads the rows of a part; unless another task counts them, writes those for the side output."""
+        """Reads the rows of a partition; with `is_counted`, also writes those for the side output."""
         found = self.ingest.read(self.reader, part, batches)
         names: tuple[str, ...] = ()
         if is_counted and found.diverted is not None and self.ingest.diverted is not None:
@@ -81,7 +81,7 @@ class Reading:
 
 
 def cut_function(reading: Reading) -> PartFunction:
-    """The function of each reader: it yields packets for the slots."""
+    """Returns the function of each reader, which yields packets for the slots."""
     task = reading.ingest.task
 
     def cut(number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ def cut_function(reading: Reading) -> PartFunction:
         cells, table = cells_of(task.partitioning, found.rows), task.partitioning
         intake = found.intake
         for slot, key in zip(table.working, slot_keys(len(table.working)), strict=True):
-            # One slot has the counts, and every slot the event times.
+            # One slot gets the counts, and every slot the event times.
             yield head(key, intake)
             intake = intake.times
             for name, batch in part(table, found.rows, cells, slot).items():
@@ -103,9 +103,9 @@ def cut_function(reading: Reading) -> PartFunction:
 def step_function(
     outlet: Outlet, engines: Engines, checkpoint: str, reading: Reading | None = None
 ) -> Callable[[int, Iterator[pa.RecordBatch]], Step]:
-    """The function of each slot: one stage, or all where there is one slot.
+    """Returns the function of each slot, which runs one stage, or all stages if there is one slot.
 
-    Its input are packets. With a reading, the slot reads all rows of the batch itself, and keeps its own.
+    Its input are packets. With a reading, the slot reads all rows of the batch itself and keeps its own.
     """
     task = outlet.task
 
@@ -146,7 +146,7 @@ def step_function(
 
 
 def _taken(found: Generator[tuple[str, pa.RecordBatch], None, SlotReport], out: OpenOutlet) -> _Taken:
-    """Hands on everything that a step finds; returns its report."""
+    """Forwards the output of a step; returns its report."""
     while True:
         try:
             query, results = next(found)
@@ -159,7 +159,7 @@ def _taken(found: Generator[tuple[str, pa.RecordBatch], None, SlotReport], out: 
 def _unpacked(
     batches: Iterator[pa.RecordBatch], layout: WireLayout, out: OpenOutlet
 ) -> Generator[pa.RecordBatch, None, Arrived]:
-    """Returns the rows and counts in packets; what is for a sink goes on."""
+    """Returns the rows and counts in packets; forwards packets for a sink."""
     rows: dict[str, list[RelationBatch]] = {}
     intakes = []
     for packet in received(batches):
@@ -174,7 +174,7 @@ def _unpacked(
 
 
 def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFunction:
-    """The function that reads the diverted rows of a batch; its input are positions in the list of files."""
+    """Returns the function that reads the diverted rows of a batch; its input are positions in the list of files."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = Store(checkpoint)
@@ -186,9 +186,9 @@ def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFuncti
 
 
 def merge_function(outlet: Outlet, checkpoint: str) -> Callable[[int, Iterator[pa.RecordBatch]], Step]:
-    """The function that merges the parts of grouped answers; all parts of a group must be in one partition.
+    """Returns the function that merges the parts of grouped answers; all parts of a group must be in one partition.
 
-    It leaves a report with the number of results, as a step does.
+    It writes a report with the number of results, as a step does.
     """
     task = outlet.task
     members = {member.name: member for member in task.queries.members}
@@ -214,7 +214,7 @@ def merge_function(outlet: Outlet, checkpoint: str) -> Callable[[int, Iterator[p
 
 
 def written_by(writer: WorkerWriter, first: ArrowFunction) -> ArrowFunction:
-    """The function that hands all that another one yields to a writer, and yields nothing."""
+    """Returns the function that writes the output of another function, and yields nothing."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

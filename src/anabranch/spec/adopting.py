@@ -1,10 +1,10 @@
-"""The command `anabranch adopt`: a spec goes on from the checkpoint of a Spark query with a stream-stream inner join.
+"""The command `anabranch adopt`: a spec continues from the checkpoint of a Spark query with a stream-stream inner join.
 
-The rows of Spark's state become the first batch of a new checkpoint, taken by the in-process host, whose results Spark
-has delivered already. Spark's part of the new checkpoint continues at the offsets of the old one.
+The rows of Spark's state become the first batch of a new checkpoint. The in-process host runs this batch, whose results
+Spark has already delivered. Spark's part of the new checkpoint continues at the offsets of the old one.
 
-Invariant: nothing is written before everything has been checked, and the old checkpoint is only read. Limit: the query
-must ask what the Spark query asked. Its state does not say the condition of the join, so that cannot be checked.
+Invariant: nothing is written before everything has been checked, and the old checkpoint is only read. Limit: the state
+does not contain the join condition, so the user must ensure that both queries have the same meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.plan.query_set import ALONE, QuerySet, alone
 from anabranch.run.clock import Clocks
 from anabranch.run.ingest import columns_to_read
 from anabranch.run.local import LocalHost
-from anabranch.run.placeholders import stand_ins
+from anabranch.run.placeholders import placeholders_for
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command
 from anabranch.spec.commands import add_spec, prepared, spec_of
@@ -44,7 +44,7 @@ def add_arguments(commands: Commands) -> None:
     command = add_command(
         commands,
         "adopt",
-        "go on from the checkpoint of a stopped Spark query with a stream-stream inner join",
+        "continue from the checkpoint of a stopped Spark query with a stream-stream inner join",
         """
         anabranch adopt spark-checkpoint query.yaml --check     say what would be adopted, or what cannot be
         anabranch adopt spark-checkpoint query.yaml             write the checkpoint that query.yaml names
@@ -61,12 +61,12 @@ def add_arguments(commands: Commands) -> None:
 
 
 def adopt(arguments: argparse.Namespace) -> int:
-    """Adopts a checkpoint of Spark, or says why it cannot."""
+    """Adopts a checkpoint of Spark, or prints the reason why this is impossible."""
     chosen = spec_of(arguments)
     store = Store(chosen.checkpoint)
     if store.metadata() is not None:
         raise CheckpointError(
-            f"'{store.location}' is a checkpoint already", hint="name a new folder under 'checkpoint' in the spec"
+            f"'{store.location}' is already a checkpoint", hint="name a new folder under 'checkpoint' in the spec"
         )
     with prepared(chosen, Console(stderr=True)) as run:
         # Imported here because it needs pyspark, which --help must not.
@@ -91,12 +91,12 @@ def adopt(arguments: argparse.Namespace) -> int:
             [names.index(stream) for stream in alone(query).streams],
             0,
         )
-    print(f"wrote '{store.location}'; go on with: anabranch run {arguments.spec}")
+    print(f"wrote '{store.location}'; continue with: anabranch run {arguments.spec}")
     return 0
 
 
 def _adoptable(run: Run) -> Query:
-    """Returns the query of a run, if a Spark join of two streams can have been the same."""
+    """Returns the query of a run if it may equal a Spark join of two streams."""
     members = run.queries.members
     query = members[0].query
     reasons = {
@@ -109,7 +109,7 @@ def _adoptable(run: Run) -> Query:
     for reason, holds in reasons.items():
         if holds:
             raise CheckpointError(
-                "the query cannot go on from a checkpoint of Spark",
+                "the query cannot continue from a checkpoint of Spark",
                 detail=reason,
                 hint="an inner join of two streams can; start other queries with an empty checkpoint folder",
             )
@@ -117,7 +117,9 @@ def _adoptable(run: Run) -> Query:
 
 
 def _fitting(query: Query, stream: str, rows: pa.Table, place: str) -> pa.Table:
-    """Returns rows of Spark's state as rows of a stream; columns that only filters read get values that pass them."""
+    """Returns rows of Spark's state as rows of a stream; columns that only filters read get values that pass the
+    filters.
+    """
     wanted = columns_to_read(alone(query))[stream]
     relation = next(each for each in query.graph.relations if each.stream == stream)
     keys = [key.expression(relation.name) for key in query.graph.keys_of([relation.name])]
@@ -125,7 +127,7 @@ def _fitting(query: Query, stream: str, rows: pa.Table, place: str) -> pa.Table:
     lacking = [Field(name, kind) for name, kind in wanted.items() if name not in rows.column_names]
     missing = sorted(field.name for field in lacking if field.name in used)
     tests = () if relation.filter is None else conjuncts(relation.filter)
-    values = None if missing else stand_ins(lacking, tests)
+    values = None if missing else placeholders_for(lacking, tests)
     if values is None:
         raise CheckpointError(
             f"Spark's checkpoint '{place}' cannot be adopted",
@@ -142,7 +144,7 @@ def _write_state(store: Store, query: Query, rows: Mapping[str, pa.Table], water
     LocalHost(queries, mjoin(query.graph.names), checkpoint=store.location).step(rows)
     manifest = store.latest()
     assert manifest is not None
-    # Spark has dropped rows below its watermark, so none of them may come any more.
+    # Spark has dropped rows below its watermark, so no such row may arrive any more.
     disorder = {each.stream: each.disorder for each in query.graph.relations}
     clocks = {
         name: replace(

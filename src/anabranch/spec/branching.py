@@ -1,10 +1,10 @@
-"""The command `anabranch branch`: changed queries run beside those of a checkpoint, and take over or are thrown away.
+"""The command `anabranch branch`: changed queries run beside those of a checkpoint, and take over or are discarded.
 
 A branch is a run of a spec: both versions of each changed query, on a copy of the checkpoint (`run/branching`), with
-results in a folder of the copy instead of the sinks. Its comparison reads that folder. To take over, the original run
-is asked through its checkpoint for the event time until which it answers.
+results in a folder of the copy instead of the sinks. A comparison reads that folder. For a take-over, the command
+requests from the original run, through its checkpoint, the event time until which it answers.
 
-Invariant: the original is not touched before the take-over, and its sinks never. Limit: a comparison reads all results
+Invariant: the original is not modified before the take-over, and its sinks never. Limit: a comparison reads all results
 of the branch into memory.
 """
 
@@ -41,7 +41,7 @@ from anabranch.run.identity import Written, what_differs
 from anabranch.run.lease import Holder, Lease
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command
-from anabranch.spec.asking import FINISH
+from anabranch.spec.change_commands import FINISH
 from anabranch.spec.commands import add_run_options, add_spec, prepared, run_spec, spec_of
 from anabranch.spec.comparing import comparison, note_costs, results_folder
 from anabranch.spec.model import QuerySpec, SinkSpec, Spec
@@ -56,7 +56,7 @@ def add_arguments(commands: Commands) -> None:
     command = add_command(
         commands,
         "branch",
-        "run a changed query beside the old one on a copy of its state; compare them; take over or throw it away",
+        "run a changed query beside the old one on a copy of its state; compare them; take over or discard it",
         """
         anabranch branch checkpoint new.yaml                  run both on the same rows; the old run goes on meanwhile
         anabranch branch checkpoint new.yaml --compare        show how results and cost differ so far
@@ -72,7 +72,7 @@ def add_arguments(commands: Commands) -> None:
     add_run_options(command)
     action = command.add_mutually_exclusive_group()
     action.add_argument("--compare", action="store_true", help="show the difference of the results so far")
-    action.add_argument("--take-over", action="store_true", help="let the changed query go on in place of the old one")
+    action.add_argument("--take-over", action="store_true", help="replace the old query by the changed one")
     action.add_argument("--discard", action="store_true", help="remove the branch")
     command.set_defaults(run=branch, report=None)
 
@@ -82,12 +82,12 @@ def branch(arguments: argparse.Namespace) -> int:
     original, _ = opened(arguments.of)
     chosen = spec_of(arguments)
     if chosen.spark_checkpoint is not None:
-        raise SpecError("a branch cannot have a 'spark_checkpoint'", hint="leave it out: a branch is one folder")
+        raise SpecError("a branch cannot have a 'spark_checkpoint'", hint="omit it: a branch is one folder")
     store = Store(chosen.checkpoint)
     if store.location.rstrip("/") == original.location.rstrip("/"):
         raise SpecError(
             f"'{arguments.spec}' has the checkpoint of the old query",
-            detail="a branch is a copy, in a folder of its own",
+            detail="a branch is a copy in a separate folder",
             hint=f"write another folder, such as checkpoint: {chosen.checkpoint}-2",
         )
     if arguments.discard:
@@ -106,11 +106,12 @@ def _run(arguments: argparse.Namespace, chosen: Spec, original: Store, store: St
     entry = branch_of(store)
     if entry is not None and entry.get("time") is not None:
         raise CheckpointError(
-            f"the branch in '{store.location}' is taking over", hint="finish that: the same command with --take-over"
+            f"the branch in '{store.location}' is taking over",
+            hint="finish the take-over: run the same command with --take-over",
         )
     if entry is None and store.metadata() is not None:
         raise ForeignCheckpoint(
-            f"'{store.location}' is a checkpoint already, and of no branch", hint="name a new folder in the spec"
+            f"'{store.location}' is already a checkpoint, but not of a branch", hint="name a new folder in the spec"
         )
     found = pairs(written.queries, _texts(chosen)) if entry is None else pairs_of(entry)
     if not found:
@@ -152,7 +153,7 @@ def _beside(chosen: Spec, written: Written, found: Collection[Pair], location: s
         for name, query in queries.items()
         if query.sink is not None or name in {pair.before for pair in found}
     }
-    # Shared joins would put the work of one version into the other's account.
+    # Shared joins would attribute the work of one version to the other.
     return replace(
         chosen, queries=queries | placed, late=None, moves=(), together=replace(chosen.together, share="off")
     )
@@ -170,7 +171,7 @@ def _old(written: Written, run: Run, original: Store) -> QuerySet:
 
 
 def _made(original: Store, store: Store, old: QuerySet, both: QuerySet, found: tuple[Pair, ...]) -> int | None:
-    """Copies the checkpoint and makes the copy that of the branch; removes the copy if that is refused."""
+    """Copies the checkpoint and converts the copy to that of the branch; removes the copy if this is refused."""
     copy(original.location, store.location)
     try:
         become_another(store)
@@ -199,8 +200,8 @@ def _take_over(arguments: argparse.Namespace, chosen: Spec, original: Store, sto
             changed = {pair.name: written_text(store, pair.after) for pair in pairs_of(entry)}
             if other := [name for name, text in changed.items() if chosen.queries[name].query != text]:
                 raise ForeignCheckpoint(
-                    f"{titled(other[0])} is not the one that the branch ran",
-                    detail=f"there it is: {changed[other[0]]}",
+                    f"{titled(other[0])} differs from the query that the branch ran",
+                    detail=f"the branch ran: {changed[other[0]]}",
                     hint="undo the change, or discard the branch and make another one",
                 )
             time = entry.get("time")
@@ -226,7 +227,7 @@ def _end_of_original(original: Store, new: Run, least: int) -> int:
     value = original.lease()
     holder = None if value is None else Holder.from_json(value)
     if holder is not None and holder.is_alive_now():
-        return int(control.ask(original, FINISH, {"least": least})["until"])
+        return int(control.request(original, FINISH, {"least": least})["until"])
     lease = Lease(original)
     try:
         return finish(original, _old(Written.of(original.metadata() or {}), new, original), least)
@@ -240,7 +241,7 @@ def _discard(store: Store) -> int:
         raise CheckpointError(
             f"the branch in '{store.location}' is taking over",
             detail=f"'{entry['of']}' answers until event time {_text(entry['time'])} only",
-            hint="finish that: the same command with --take-over",
+            hint="finish the take-over: run the same command with --take-over",
         )
     Lease(store)  # raises if a driver runs the branch
     _remove(store)
@@ -256,7 +257,7 @@ def _entry(store: Store) -> dict[str, Any]:
     entry = branch_of(store)
     if entry is None:
         raise CheckpointError(
-            f"there is no branch in '{store.location}'", hint="make one: anabranch branch CHECKPOINT SPEC.yaml"
+            f"there is no branch in '{store.location}'", hint="create one: anabranch branch CHECKPOINT SPEC.yaml"
         )
     return entry
 

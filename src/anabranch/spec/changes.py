@@ -22,7 +22,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import control
 from anabranch.run.changing import SetChange
 from anabranch.run.store import Store
-from anabranch.spec.asking import FINISH, RELOAD, REMOVE, only, told
+from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, change_lines, only
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec
@@ -61,7 +61,7 @@ class Changes:
                 said.append(f"refused to {request.kind}: {error.message}")
             else:
                 control.answer(store, request, {"joined": dict(change.joined), "left": list(change.left)})
-                said += told(change.joined, change.left)
+                said += change_lines(change.joined, change.left)
         return said
 
     def reload(self, path: Path) -> list[str]:
@@ -71,7 +71,7 @@ class Changes:
             change = self.make(RELOAD, {"text": text, "folder": str(folder)})
         except AnabranchError as error:
             return [f"refused to {RELOAD}: {error.message}"]
-        return told(change.joined, change.left)
+        return change_lines(change.joined, change.left)
 
     def finish(self, least: int) -> int:
         """Makes the queries answer until an event time, because a branch takes over; returns the time."""
@@ -98,8 +98,8 @@ class Changes:
         running = self.spec.queries
         if ALONE in running:
             raise SpecError(
-                "a query that runs alone cannot be joined by others",
-                hint="write it below 'queries', also if it is the only one, and start it with a new checkpoint",
+                "queries cannot be added to a query that runs alone",
+                hint="write it below 'queries', even if it is the only one, and start it with a new checkpoint",
             )
         if kind == REMOVE:
             rest = self._running.without([str(name) for name in content["names"]])
@@ -109,7 +109,7 @@ class Changes:
             return self.parsed(text, folder)
         fresh = only(parse_queries(text, folder=folder), [str(name) for name in content["names"]])
         if taken := [name for name in fresh if name in running]:
-            raise BundleError(f"a query is named '{taken[0]}' already", hint="give this one another name")
+            raise BundleError(f"a query is named '{taken[0]}' already", hint="use another name")
         return replace(self.spec, queries={**running, **fresh})
 
     @property
@@ -128,15 +128,15 @@ def _refuse_other_entries(running: Spec, wanted: Spec) -> None:
         if each.name != "queries" and getattr(running, each.name) != getattr(wanted, each.name):
             entry = _ENTRIES.get(each.name, each.name)
             raise SpecError(
-                f"entry '{entry}' is not what the run was started with",
+                f"entry '{entry}' differs from the value at the start of the run",
                 detail="only the queries of a running spec can change",
-                hint="undo that change, or stop the run and start it again; its checkpoint stays good",
+                hint="undo the change, or stop the run and start it again; its checkpoint remains valid",
             )
 
 
 def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
     before, after = running.queries[name], wanted.queries[name]
-    names = {"wishes": "plan, limits, objective, hints or stats", "switches": "switch"}
+    names = {"plan_options": "plan, limits, objective, hints or stats", "switches": "switch"}
     for each in fields(before):
         if each.name == "late_filters":
             # Filters may move; their rows move with them (`run.evolving`).
@@ -145,5 +145,5 @@ def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
             raise SpecError(
                 f"entry 'queries.{name}' has another '{names.get(each.name, each.name)}' than the running query",
                 detail="a running query keeps its sink and its settings",
-                hint="undo that change, give the query another name, or stop the run and start it again",
+                hint="undo the change, give the query another name, or stop the run and start it again",
             )

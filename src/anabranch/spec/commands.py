@@ -2,6 +2,8 @@
 
 Both read the spec and apply the command-line options to it. `explain` starts Spark only for `--sample`, with one
 session for all queries.
+
+Invariant: both compile and choose plans by the same code, so `explain` shows the plan that `run` would use.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from anabranch.run.interrupts import noted_signals
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE, is_verbose
-from anabranch.spec.asking import told
+from anabranch.spec.change_commands import change_lines
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 from anabranch.spec.sinks import check_sinks
@@ -215,10 +217,7 @@ def run_spec(
         console = Console(quiet=True)
     # SIGTERM from a service manager ends a query like Ctrl-C; before the query runs, both end the command.
     signal.signal(signal.SIGTERM, _interrupt)
-    # Py4J logs the traceback of an interrupt to the root logger.
-    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    # Py4J also logs errors inside a batch; the error that ends the query already reports them.
-    logging.getLogger("py4j").propagate = False
+    _silence_py4j()
     with _lineage(arguments.lineage), ExitStack() as signals, prepared(chosen, console) as ready:
         begin(ready, console)
         with console.status(_SAMPLING):
@@ -241,7 +240,7 @@ def run_spec(
         ending = signals.enter_context(noting)
         handle = ready.start()
         if (change := ready.change) is not None:
-            for line in told(change.joined, ()):
+            for line in change_lines(change.joined, ()):
                 console.print(line, highlight=False, soft_wrap=True)
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
@@ -258,7 +257,7 @@ def run_spec(
             for line in said:
                 console.print(line, highlight=False, soft_wrap=True)
             if handle.has_answered and not ending.is_set():
-                console.print("all results until then are delivered; the branch goes on", soft_wrap=True)
+                console.print("all results until then are delivered; the branch continues", soft_wrap=True)
                 ending.set()
             return ending.is_set()
 
@@ -277,18 +276,34 @@ def run_spec(
             with quiet():
                 seen = advance(seen, handle.progressAfter(seen.batch))
                 end(handle)
-            sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
-            places = [str(sink.path or sink.format) for sink in sinks]
-            for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
-                if words:
-                    console.print(words, highlight=False, soft_wrap=True)
+            _summarize(seen, changes.spec, console)
             if arguments.report is not None:
                 with quiet():
-                    report = handle.report()
-                    if (measured := ready.measured(handle)) is not None:
-                        report["statistics"] = measured
-                    _write(arguments.report, json.dumps(report, indent=2) + "\n")
+                    _write_report(arguments.report, ready, handle)
     return 0
+
+
+def _silence_py4j() -> None:
+    # Py4J logs the traceback of an interrupt to the root logger.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    # Py4J also logs errors inside a batch; the error that ends the query already reports them.
+    logging.getLogger("py4j").propagate = False
+
+
+def _summarize(seen: View, running: Spec, console: Console) -> None:
+    """Prints the totals of a run, and a notice of late rows."""
+    sinks = [each.sink for each in running.queries.values() if each.sink is not None]
+    places = [str(sink.path or sink.format) for sink in sinks]
+    for words in (summary(seen, places), late_notice(seen, kept=running.late is not None)):
+        if words:
+            console.print(words, highlight=False, soft_wrap=True)
+
+
+def _write_report(path: Path, ready: Run, handle: QueryHandle) -> None:
+    report = handle.report()
+    if (measured := ready.measured(handle)) is not None:
+        report["statistics"] = measured
+    _write(path, json.dumps(report, indent=2) + "\n")
 
 
 def _refuse_foreign_checkpoint(chosen: Spec) -> None:
@@ -375,18 +390,19 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if sampled is None:
         for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
             print(note, file=sys.stderr)
-        if chosen.together.of_executors or any(each.wishes.of_executors for each in chosen.queries.values()):
+        if chosen.together.of_executors or any(each.plan_options.of_executors for each in chosen.queries.values()):
             print("note: 'limits: auto' is read from the executors; without --sample no limits apply", file=sys.stderr)
     every = explain.with_inputs(explained)
 
-    wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}
+    plan_options = {name: chosen.queries[name].plan_options if name in chosen.queries else AUTO for name in every}
     capacities = chosen.balance.capacities if chosen.balance is not None else None
     fill = partial(first_table, capacities=capacities)
 
     def choose_at(slots: int) -> dict[str, Choice]:
         batch, host = chosen.seconds_between_batches, on_spark(chosen.trigger.seconds, len(every))
         return {
-            name: decide(each.query, wishes[name], slots=slots, batch=batch, host=host) for name, each in every.items()
+            name: decide(each.query, plan_options[name], slots=slots, batch=batch, host=host)
+            for name, each in every.items()
         }
 
     @cache
@@ -397,7 +413,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
             return None
         refuse_capacities(capacities)
         whole = set_of({name: each.query for name, each in explained.items()})
-        return allocate(whole, chosen.slots, choose_at, wishes, chosen.together, lambda grid, _: fill(grid))
+        return allocate(whole, chosen.slots, choose_at, plan_options, chosen.together, lambda grid, _: fill(grid))
 
     @cache
     def chosen_slots() -> int:
@@ -426,7 +442,9 @@ def explain_spec(arguments: argparse.Namespace) -> int:
             return choices, None
         several = together({name: each.query for name, each in explained.items()})
         adapting = [name for name, query in chosen.queries.items() if adapts_as_a_whole(query.adapt)]
-        joint = decide_together(several, choices, wishes, chosen.together, adapting=adapting, slots=chosen_slots())
+        joint = decide_together(
+            several, choices, plan_options, chosen.together, adapting=adapting, slots=chosen_slots()
+        )
         return as_run(choices, joint), joint
 
     print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
@@ -501,7 +519,7 @@ def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spe
                     f"option '--{option}' is for one query, and the spec has several",
                     hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
                 )
-    chosen = chosen.each(partial(_with_wishes, arguments))
+    chosen = chosen.each(partial(_with_plan_options, arguments))
     if arguments.slots is not None:
         chosen = replace(chosen, slots=_slots(arguments.slots))
     spark = chosen.spark
@@ -528,13 +546,13 @@ def _slots(text: str) -> SlotRange:
     return SlotRange(int(least), int(most or least))
 
 
-def _with_wishes(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
-    wishes = query.wishes.with_limits(arguments.cpu, arguments.memory)
+def _with_plan_options(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
+    plan_options = query.plan_options.with_limits(arguments.cpu, arguments.memory)
     if arguments.plan is not None:
-        wishes = replace(wishes, plan=arguments.plan)
+        plan_options = replace(plan_options, plan=arguments.plan)
     if arguments.objective is not None:
-        wishes = wishes.with_objective(arguments.objective)
-    return replace(query, wishes=wishes)
+        plan_options = plan_options.with_objective(arguments.objective)
+    return replace(query, plan_options=plan_options)
 
 
 def _write(path: Path, text: str) -> None:

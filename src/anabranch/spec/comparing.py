@@ -1,7 +1,7 @@
 """Compares the versions of a query that a branch runs: their results as multisets, and their work.
 
-Only columns that both versions have are compared, and only batches that are committed. Limit: all results are read into
-memory, and nested values are compared by their texts.
+Invariant: only columns that both versions have are compared, and only committed batches. Limit: all results are read
+into memory, and nested values are compared by their texts.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from anabranch.api import QueryHandle
 
 _EXAMPLES = 5
-"""Differing rows that are shown of each version."""
+"""The maximum number of differing rows that are shown of each version."""
 _COUNT = "+count"
 
 
 def results_folder(location: str, name: str) -> str:
-    """Returns where a branch keeps the results of a query."""
+    """Returns the folder in which a branch keeps the results of a query."""
     return posixpath.join(location, "branch", name)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How the results of two versions of a query differ, on the columns that both have."""
+    """The difference between the results of two versions of a query, on the columns that both have."""
 
     columns: tuple[str, ...]
     before: int
     after: int
     only_before: pa.Table
-    """Distinct rows with how often they are missing in the new version, under `+count`."""
+    """Distinct rows with the number of times that the new version lacks them, under `+count`."""
     only_after: pa.Table
 
 
@@ -66,7 +66,7 @@ def difference(before: pa.Table, after: pa.Table) -> Difference:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Returns a table whose columns can be grouped by; nested values become texts."""
+    """Returns a table whose columns can be group keys; nested values become texts."""
     for number, field in enumerate(table.schema):
         if pa.types.is_nested(field.type):
             texts = pa.array([None if value is None else repr(value) for value in table[field.name].to_pylist()])
@@ -75,7 +75,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def comparison(store: Store) -> str:
-    """Returns how results and cost of both versions of each query differ so far."""
+    """Returns the difference in results and cost between both versions of each query so far."""
     entry, manifest = branch_of(store) or {}, store.latest(is_used=False)
     last = -1 if manifest is None else manifest.batch
     lines = []
@@ -87,7 +87,7 @@ def comparison(store: Store) -> str:
 
 
 def described(pair: Pair, found: Difference) -> list[str]:
-    """Describes a difference in lines."""
+    """Returns lines that describe a difference."""
     gone, come = (int(table[_COUNT].to_numpy().sum()) for table in (found.only_before, found.only_after))
     head = f"{titled(pair.name)}: {found.before:,} results before, {found.after:,} after; "
     equal = f"{found.before - gone:,} equal in {', '.join(found.columns) or 'no column'}"
@@ -114,7 +114,7 @@ def _results(store: Store, name: str, last: int) -> pa.Table:
 
 
 def note_costs(store: Store, handle: QueryHandle) -> None:
-    """Adds the work of the latest batches to the entry of the branch; the progress of older ones is not kept."""
+    """Adds the work of the latest batches to the entry of the branch, because older progress is not kept."""
     seconds, sizes, rows = Counter[str](), dict[str, int](), 0
     batches = [progress["adaptive"] for progress in handle.recentProgress if progress["adaptive"] is not None]
     # The first batch loads kernels.
@@ -129,10 +129,10 @@ def note_costs(store: Store, handle: QueryHandle) -> None:
 
 
 def _costs(store: Store) -> list[str]:
-    """Describes the work of each query in the batches before the branch stopped last."""
+    """Returns lines that describe the work of each query in the batches of the last run of the branch."""
     costs: Mapping[str, Mapping[str, float]] = (branch_of(store) or {}).get("costs", {})
     return [
-        f"{name}: {1e6 * cost['seconds'] / cost['rows']:,.2f} s of the engine for a million rows, "
+        f"{name}: {1e6 * cost['seconds'] / cost['rows']:,.2f} s of the engine per million rows, "
         f"{size_text(cost['bytes'])} of state"
         for name, cost in costs.items()
     ]

@@ -3,6 +3,8 @@
 `load` returns a complete `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`) and
 the expected value. Unknown entries are refused, because a misspelt entry would otherwise have no effect. Relative paths
 start at the folder of the spec file, so a spec does not depend on the working directory.
+
+Limit: only Spark can check formats, columns and conditions that it alone knows.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from anabranch.planning.choosing import (
     SHARE,
     TOGETHER,
     PlanOptions,
-    SetWishes,
+    SetPlanOptions,
     cpu_limit,
     given_statistics,
     latency_limit,
@@ -64,16 +66,16 @@ _REQUIRED = {
     "checkpoint": "checkpoint: ckpt, a folder that belongs to this query alone",
 }
 _REQUIRED_OF_MOVES = {
-    "at_batch": "at_batch: 3, the batch from which the groups are in the other slot",
-    "to": "to: 1, the slot that takes the groups over",
+    "at_batch": "at_batch: 3, the first batch with the groups in the other slot",
+    "to": "to: 1, the slot that receives the groups",
     "groups": "groups: 8, how many, or a list of their numbers",
 }
 _REQUIRED_OF_SCALES = {
-    "at_batch": "at_batch: 6, the batch from which so many slots are used",
+    "at_batch": "at_batch: 6, the first batch with this number of slots",
     "slots": "slots: 4",
 }
 _REQUIRED_OF_SWITCHES = {
-    "at_batch": "at_batch: 5, the batch from which the plan holds",
+    "at_batch": "at_batch: 5, the first batch with the plan",
     "plan": 'plan: "((a b) c)"',
 }
 """Required entries of a spec and of a change of plan, with an example of each."""
@@ -127,16 +129,16 @@ def parse(text: str, *, folder: Path) -> Spec:
         if key in root.value:
             raise SpecError(
                 f"the spec has both '{key}' and 'queries'",
-                hint=f"write '{key}' below the query that it belongs to: {_EXAMPLE}",
+                hint=f"write '{key}' below its query: {_EXAMPLE}",
             )
     entries = root.mapping(f"{_OF_A_RUN} {_OF_A_SET} queries", {**_required("streams checkpoint"), "queries": _EXAMPLE})
     spec = _spec(entries, _queries(entries["queries"], folder), folder)
     return replace(spec, together=_together(entries))
 
 
-def _together(entries: Mapping[str, Entry]) -> SetWishes:
+def _together(entries: Mapping[str, Entry]) -> SetPlanOptions:
     limits, of_executors = optional(entries, "limits", lambda entry: limit_entries(entry, "cpu memory"), ({}, False))
-    return SetWishes(
+    return SetPlanOptions(
         of_executors=of_executors,
         share=optional(entries, "share", lambda entry: entry.choice(SHARE), TOGETHER.share),
         cpu=optional(limits, "cpu", cpu_limit, TOGETHER.cpu),
@@ -165,7 +167,7 @@ def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpe
     return QuerySpec(
         query=entries["query"].text(),
         sink=optional(entries, "sink", lambda entry: read_sink(entry, folder), None),
-        wishes=_wishes(entries),
+        plan_options=_plan_options(entries),
         allow_unbounded=optional(entries, "allow_unbounded", Entry.flag, False),
         late_filters=optional(entries, "late_filters", Entry.texts, ()),
         adapt=None if adapt is None else _adapt(adapt),
@@ -334,7 +336,7 @@ def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
 
 def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
     known = "format path table schema event_time watermark options idle_timeout max_ahead select where columns"
-    entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows count by"})
+    entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows refer to"})
     event_time = entries["event_time"]
     schema = optional(entries, "schema", _schema, None)
     stream = StreamSpec(
@@ -357,12 +359,12 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
     if stream.table is not None:
         if stream.path is not None or stream.format is not None:
             other = "path" if stream.path is not None else "format"
-            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
+            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table has its own location and format")
     elif stream.format is None:
         raise entry.missing("format", "format: parquet, or table: name for a registered table")
     elif stream.format in FILE_FORMATS:
         if stream.path is None:
-            raise entry.missing("path", "path: data/s0, the folder that new files appear in")
+            raise entry.missing("path", "path: data/s0, the folder in which new files appear")
         if stream.schema is None:
             raise entry.missing("schema", 'schema: "ts timestamp, k bigint"; a stream of files does not infer it')
     if (shown := stream.known_columns) is not None:
@@ -390,7 +392,7 @@ def _check_columns(stream: StreamSpec, entries: Mapping[str, Entry]) -> None:
     """Refuses columns that do not match `select`."""
     names = [name for name, _ in stream.select]
     if stream.columns is not None and not stream.select:
-        raise entries["columns"].wrong("stands without 'select'", "write the columns that are read as 'schema'")
+        raise entries["columns"].wrong("stands without 'select'", "write the columns to read as 'schema'")
     if stream.columns is not None and set(stream.columns.names) != set(names):
         raise entries["columns"].wrong(
             f"has {', '.join(stream.columns.names)}",
@@ -431,7 +433,7 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
     if table.table is not None:
         if table.path is not None or table.format is not None:
             other = "path" if table.path is not None else "format"
-            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
+            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table has its own location and format")
     elif table.format is None:
         raise entry.missing("format", "format: parquet, or table: name for a registered table")
     if table.is_delta and table.path is None:
@@ -441,7 +443,7 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
     if table.format in (DEBEZIUM, UPSERT) and table.schema is None:
         raise entry.missing("schema", 'schema: "id bigint, rate double", the columns of the rows that change')
     if table.format in (DEBEZIUM, UPSERT) and (table.refresh or table.version):
-        raise entry.wrong("has 'refresh' or 'version'", "leave both out: the changes say when the table changes")
+        raise entry.wrong("has 'refresh' or 'version'", "omit both: the changes are the new versions of the table")
     if table.version == FILES and table.path is None:
         raise entry.missing("path", "path: data/customers, or for version: a query such as SELECT MAX(changed) FROM …")
     return table
@@ -457,7 +459,7 @@ def _schema(entry: Entry) -> Schema:
 
 
 def read_sink(entry: Entry, folder: Path) -> SinkSpec:
-    """Reads where results go."""
+    """Reads the entry of a sink."""
     entries = entry.mapping("format path options partition_by", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),
@@ -466,20 +468,20 @@ def read_sink(entry: Entry, folder: Path) -> SinkSpec:
         partition_by=optional(entries, "partition_by", Entry.texts, ()),
     )
     if sink.format in FILE_FORMATS and sink.path is None:
-        raise entry.missing("path", "path: out, the folder that results are written to")
+        raise entry.missing("path", "path: out, the folder of the results")
     return sink
 
 
 def _trigger(entry: Entry) -> Trigger:
-    hint = "write available_now, real-time, or an interval such as 2 seconds; 0 seconds for batches as fast as they go"
+    hint = "write available_now, real-time, or an interval such as 2 seconds; 0 seconds for no pause between batches"
     named: dict[object, Trigger] = {"available_now": ALL_AND_END, "real-time": REAL_TIME}
     if isinstance(entry.value, str) and entry.value in named:
         return named[entry.value]
     return Every(entry.duration(hint))
 
 
-def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
-    """Reads the entries about plans."""
+def _plan_options(entries: Mapping[str, Entry]) -> PlanOptions:
+    """Reads the options about plans."""
     limits, of_executors = optional(
         entries, "limits", lambda entry: limit_entries(entry, "cpu memory latency"), ({}, False)
     )

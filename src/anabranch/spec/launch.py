@@ -1,4 +1,7 @@
-"""Turns a spec into a run on Spark: registers its streams, compiles its queries, converts its entries to settings."""
+"""Converts a spec to a run on Spark: registers its streams, compiles its queries, converts its entries to settings.
+
+Limit: the spec has been checked by `spec.file`, so entries are not checked again here.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,7 @@ def _query(spec: QuerySpec, session: Session) -> ContinuousQuery:
 
 def _settings(spec: QuerySpec) -> QuerySettings:
     settings = QuerySettings(
-        wishes=spec.wishes,
+        plan_options=spec.plan_options,
         adapt=spec.adapt,
         switches=tuple(Switch(each.at_batch, parse_plan(each.plan), each.strategy) for each in spec.switches),
     )

@@ -2,6 +2,8 @@
 
 A spec always has a mapping of queries. A file with `query` and `sink` at the top level is a set of one, whose query has
 no name (`ALONE`).
+
+Invariant: a spec that was loaded is complete and valid, apart from what only Spark can check.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from anabranch.lang.expr import OwnFunction
 from anabranch.lang.schema import Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetWishes
+from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetPlanOptions
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.shedding import Overload
@@ -68,7 +70,7 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """The source of a table and its refresh interval in microseconds."""
+    """The source of a table, and its refresh interval in microseconds."""
 
     name: str
     format: str | None
@@ -79,7 +81,7 @@ class TableSpec:
     refresh: str | None = None
     """As written: a duration."""
     version: str | None = None
-    """How changes are detected: `files`, or a query."""
+    """The method of detecting changes: `files`, or a query."""
     options: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -90,7 +92,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """Where results go."""
+    """The location and format of results."""
 
     format: str
     path: str | None
@@ -100,7 +102,7 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """A user-defined function: where its code is, and its types."""
+    """A user-defined function: the location of its code, and its types."""
 
     name: str
     python: str
@@ -158,7 +160,7 @@ class SparkSpec:
     def with_setting(self, key: str, value: str) -> SparkSpec:
         """Returns the spec with one more setting, which replaces an earlier one of that name."""
         if key == "spark.master":
-            raise SpecError("'spark.master' is not taken as a setting", hint="write master: local[4], or --master")
+            raise SpecError("'spark.master' is not accepted as a setting", hint="write master: local[4], or --master")
         if not key.startswith("spark."):
             raise SpecError(f"'{key}' is not a setting of Spark", hint=f"did you mean 'spark.{key}'?")
         return replace(self, settings=tuple({**dict(self.settings), key: value}.items()))
@@ -166,12 +168,12 @@ class SparkSpec:
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """One query: its text, its sink, and how its plan is chosen and changed."""
+    """One query: its text, its sink, and the choice and changes of its plan."""
 
     query: str
     sink: SinkSpec | None
     """None for a query that only other queries read."""
-    wishes: PlanOptions = AUTO
+    plan_options: PlanOptions = AUTO
     allow_unbounded: bool = False
     late_filters: tuple[str, ...] = ()
     """Filters checked by joins: relations, or texts of single conditions."""
@@ -188,7 +190,7 @@ class Spec:
     queries: Mapping[str, QuerySpec]
     checkpoint: str
     spark_checkpoint: str | None = None
-    """Where Spark keeps its part of the checkpoint; None for the same location."""
+    """The location of Spark's part of the checkpoint; None for the same location."""
     trigger: Trigger = ALL_AND_END
     slots: SlotRange | None = None
     name: str | None = None
@@ -197,7 +199,7 @@ class Spec:
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
     moves: tuple[Scheduled | SplitRequest, ...] = ()
-    together: SetWishes = TOGETHER
+    together: SetPlanOptions = TOGETHER
     """For a spec with `queries`: shared joins and joint limits."""
     spark: SparkSpec = SparkSpec()
     functions: tuple[FunctionSpec, ...] = ()
@@ -205,9 +207,9 @@ class Spec:
     """The side output for late rows and rows too far in the future; None to only count them."""
     tables: tuple[TableSpec, ...] = ()
     overload: Overload = "keep"
-    """What happens if the run cannot take all its input."""
+    """The behaviour of an overloaded run."""
     evolve: Evolve = Evolve.ASK
-    """What happens if the queries of the checkpoint have changed."""
+    """The behaviour if the queries of the checkpoint have changed."""
 
     @property
     def only(self) -> QuerySpec:
@@ -231,7 +233,7 @@ class Spec:
             if query.sink is None and not any(name in read for other, read in reads.items() if other != name):
                 raise SpecError(
                     f"query '{name}' has no sink, and no other query reads it",
-                    hint=f"give it a sink: {{format: parquet, path: out/{name}}}, or leave it out",
+                    hint=f"give it a sink: {{format: parquet, path: out/{name}}}, or omit it",
                 )
         ordered: list[str] = []
         while len(ordered) < len(reads):
@@ -240,7 +242,7 @@ class Spec:
                 circle = _circle({name: read for name, read in reads.items() if name not in ordered})
                 raise SpecError(
                     f"the queries {' -> '.join(circle)} read one another",
-                    detail="a result would have to be there before the rows that it is made of",
+                    detail="each result would depend on itself",
                     hint="let one of them read streams instead",
                 )
             ordered += ready
@@ -268,8 +270,8 @@ class Spec:
                 missing = "columns" if stream.select else "schema"
                 raise SpecError(
                     f"entry 'streams.{stream.name}.{missing}' is missing",
-                    detail="a query is explained without Spark, so its columns cannot be asked from the source",
-                    hint=f'write the columns down, for example {missing}: "ts timestamp, k bigint"; or use --sample',
+                    detail="a query is explained without Spark, so the source cannot provide its columns",
+                    hint=f'write the columns, for example {missing}: "ts timestamp, k bigint"; or use --sample',
                 )
             declared = StreamDeclaration(stream.name, stream.known_columns, stream.event_time, stream.disorder or 0)
             catalog.register(declared)
@@ -277,8 +279,8 @@ class Spec:
             if table.schema is None:
                 raise SpecError(
                     f"entry 'tables.{table.name}.schema' is missing",
-                    detail="a query is explained without Spark, so its columns cannot be asked from the source",
-                    hint='write the columns down, for example schema: "k bigint, name string"',
+                    detail="a query is explained without Spark, so the source cannot provide its columns",
+                    hint='write the columns, for example schema: "k bigint, name string"',
                 )
             catalog.register_table(TableDeclaration(table.name, table.schema))
         return catalog

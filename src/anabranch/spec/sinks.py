@@ -29,7 +29,7 @@ def check_sinks(spec: Spec, queries: Mapping[str, Query]) -> list[str]:
         if sink.format.lower() not in KNOWN_FORMATS:
             meant = get_close_matches(sink.format.lower(), sorted(KNOWN_FORMATS), 1)
             guess = f"; did you mean '{meant[0]}'?" if meant else ""
-            notes.append(f"note: whether Spark has format '{sink.format}' of {what} is seen when it starts{guess}")
+            notes.append(f"note: whether Spark has format '{sink.format}' of {what} is checked at the start{guess}")
     return notes
 
 

@@ -1,4 +1,7 @@
-"""The counts of a reader: they travel to the slots, and with the reports of the slots to the driver."""
+"""The counts of a reader: sent to the slots and, with the reports of the slots, to the driver.
+
+Invariant: merging counts does not depend on the order of readers.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ class Intake:
     diverted: tuple[str, ...] = ()
     """The files with rows for the side output."""
     shed: Mapping[str, int] = field(default_factory=dict)
-    """Rows of keys that were dropped because the run could not take all its input, if there were any."""
+    """The rows of shed keys, if there were any."""
     undated: Mapping[str, int] = field(default_factory=dict)
     """Rows without an event time, if there were any."""
 
     @property
     def times(self) -> Intake:
-        """The event times alone, for slots that leave counting to another."""
+        """Returns the event times alone, for slots that do not count."""
         return Intake(newest=self.newest, ticks=self.ticks)
 
     def to_json(self) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 A slot writes its report as JSON into the metadata of its row file, and the driver reads it from there. JSON is used
 only in `SlotReport.to_json` and `SlotReport.from_json`; all other packages read typed values. A report is used within
 one batch, so its JSON may change between releases.
+
+Invariant: `SlotReport.from_json(report.to_json())` is the same report.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class PlanChange:
 
     migrated: Migrated | None = None
     refused: str | None = None
-    """The reason why the slot keeps its current plan."""
+    """The reason why the slot kept its current plan."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class QueryReport:
     plan: Plan
     """The running plan; during a migration the new one."""
     is_migrating: bool = False
-    """Whether the migration continues after the step."""
+    """True if the migration continues after the step."""
     statistics: StepStatistics = field(default_factory=StepStatistics)
     change: PlanChange = field(default_factory=PlanChange)
     profiles: tuple[OperatorProfile, ...] | None = None
@@ -79,13 +81,13 @@ class SlotReport:
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows admitted, by relation."""
     intake: Intake = NOTHING_READ
-    """What the readers of the batch read; one slot has the counts, and every slot the event times."""
+    """The counts of the batch's readers; one slot has all counts, and every slot the event times."""
     results: Mapping[str, int] = field(default_factory=dict)
-    """Finished results, by query: rows that its sink, or the queries that read it, received."""
+    """The number of finished results, by query, as received by its sink or by the queries that read it."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall-clock seconds before the step, by kind of work; for operator profiling after it, CPU seconds."""
     was_hot: bool = False
-    """Whether the slot found its hot state."""
+    """True if the slot found its hot state."""
     files: tuple[RowsWritten, ...] = ()
     """Empty if no rows are kept."""
     cpu: float = 0.0
@@ -103,7 +105,7 @@ class SlotReport:
 
     @property
     def is_migrating(self) -> bool:
-        """True while any query of the slot changes its plan."""
+        """True while a query of the slot migrates."""
         return any(query.is_migrating for query in self.queries.values())
 
     def to_json(self) -> dict[str, Any]:

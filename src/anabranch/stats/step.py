@@ -73,11 +73,11 @@ class StepStatistics:
     states: tuple[StateStatistics, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     routes: tuple[RouteStatistics, ...] = ()
-    """For a mesh; empty for other plans."""
+    """The routes of a mesh; empty for other plans."""
     tested: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """If a query of a set has its own filter on a relation: rows or combinations tested and passed."""
     checks: tuple[CheckStatistics, ...] = ()
-    """For the predicates that joins check."""
+    """The checks of predicates by joins."""
 
     @property
     def state_rows(self) -> int:

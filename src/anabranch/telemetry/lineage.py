@@ -105,7 +105,7 @@ class _Run:
     def __init__(self, namespace: str, name: str, started: Mapping[str, Any]) -> None:
         self._namespace, self._name, self._started = namespace, name, started
         self._id = str(uuid.uuid4())
-        self._told = 0.0
+        self._last_event = 0.0
         self._failure: str | None = None
 
     def event(self, kind: str, fields: Mapping[str, Any], at: float) -> Any:
@@ -116,9 +116,9 @@ class _Run:
             case "started":
                 return self._event(RunState.START, at)
             case "batch":
-                if at - self._told < SECONDS_BETWEEN_EVENTS:
+                if at - self._last_event < SECONDS_BETWEEN_EVENTS:
                     return None
-                self._told = at
+                self._last_event = at
                 return self._event(RunState.RUNNING, at)
             case "failed":
                 self._failure = str(fields.get("message", ""))

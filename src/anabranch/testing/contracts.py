@@ -174,7 +174,7 @@ def a_late_row_is_counted_once(make: HostMaker, workload: Workload) -> None:
     host = make(workload.query, mjoin(workload.query.graph.names))
     results = [host.step(batch) for batch in workload.batches(1000)]
     _same(workload.answer, results, "before the late rows")
-    assert not any(host.late.values()), f"rows are called late that are not: {host.late}"
+    assert not any(host.late.values()), f"rows are wrongly counted as late: {host.late}"
     late = {name: table.slice(0, 2) for name, table in workload.rows.items()}
     assert host.step(late).num_rows == 0, "late rows brought results"
     for name in late:
@@ -226,7 +226,7 @@ def _refused(host: Host, batch: Batch, named: str) -> None:
         host.step(batch)
     except AnabranchError as error:
         refusal = error
-    assert refusal is not None, f"the batch was taken, {named} notwithstanding"
+    assert refusal is not None, f"the batch was accepted, {named} notwithstanding"
     assert named in str(refusal), f"the error does not name {named}: {refusal}"
     assert refusal.hint, f"the error does not say what to do: {refusal}"
 

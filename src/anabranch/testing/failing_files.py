@@ -24,11 +24,11 @@ from anabranch.run import folder, local
 
 
 class Death(BaseException):
-    """The end of a process, in tests that continue in it: no error handler may catch it."""
+    """The end of a process, in tests that continue in the process: no error handler may catch it."""
 
 
 class Kind(Enum):
-    """How an operation fails."""
+    """The way in which an operation fails."""
 
     DIES_BEFORE = "the process dies before it"
     DIES_AFTER = "the process dies after it"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """Which operation fails, counted from 0, and how."""
+    """The number of the failing operation, from 0, and the kind of failure."""
 
     operation: int
     kind: Kind
@@ -48,7 +48,7 @@ class Fault:
 
 
 class FailingFiles(fs.LocalFileSystem):
-    """A local file system with one fault; `operations` lists what was done, in order."""
+    """A local file system with one fault; `operations` lists all operations in order."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class Cluster:
     process: subprocess.Popen[str]
 
     def ask(self, *words: object) -> None:
-        """Carries out a command of `_COMMANDS`."""
+        """Executes a command of `_COMMANDS`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(*words, file=self.process.stdin, flush=True)

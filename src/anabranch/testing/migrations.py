@@ -63,7 +63,7 @@ def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload,
     for batch in workload.batches(5):
         results.append(host.step(batch))
         refusal = _refusal(host, JoinNode((plan, Leaf("stranger"))), strategy)
-        assert refusal is not None, "a plan of another query was taken"
+        assert refusal is not None, "a plan of another query was accepted"
         assert "stranger" in str(refusal), f"the error does not name the relation: {refusal}"
         assert host.plan == plan
     difference = describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
@@ -80,7 +80,7 @@ def one_change_at_a_time(make: MigratingHostMaker, workload: Workload, strategy:
     for number, batch in enumerate(workload.batches(3)):
         if number == 1 and _ask(host, old, others[0], workload, strategy):
             refusal = _refusal(host, others[1], strategy)
-            assert isinstance(refusal, MigrationError), "a second change was taken while the first was under way"
+            assert isinstance(refusal, MigrationError), "a second change was accepted while the first was in progress"
             assert refusal.hint, f"the error does not say what to do: {refusal}"
         results.append(host.step(batch))
     difference = describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
@@ -100,7 +100,7 @@ def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Wo
         check_migration(old, new, workload.query.graph, strategy)
     except MigrationError:
         refusal = _refusal(host, new, strategy)
-        assert isinstance(refusal, MigrationError), f"{strategy} was taken for the change from {old} to {new}"
+        assert isinstance(refusal, MigrationError), f"{strategy} was accepted for the change from {old} to {new}"
         assert host.plan == old
         return False
     host.migrate(new, strategy)

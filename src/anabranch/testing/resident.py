@@ -1,7 +1,7 @@
 """Resident slots without Spark: the slots are threads of this process, with real connections, engines and files.
 
-A `ResidentRun` takes tables batch by batch, as the contract of hosts asks for; it writes them to files, because slots
-read files. `kill` ends the connections of a slot, as its death would.
+A `ResidentRun` takes tables batch by batch, as the contract of hosts requires, and writes them to files, because slots
+read files. `lose` cuts the connection of a slot, as its death would.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ResidentRun(Controls):
         return self.answer
 
     def lose(self, slot: int) -> None:
-        """Cuts the connection of the driver to a slot, as the death of the slot would."""
+        """Cuts the connection between the driver and a slot, as the death of the slot would."""
         self.slots._channels[slot].close()
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def read_script(text: str) -> Script:
             try:
                 reader.take(content)
             except ValueError as error:
-                raise ValueError(f"line {number} of the story, '{content.strip()}': {error}") from error
+                raise ValueError(f"line {number} of the scenario, '{content.strip()}': {error}") from error
     batches = tuple(
         ScriptedBatch(read_rows(reader.catalog, b.rows), b.now, tuple(sorted(b.answer)), b.late) for b in reader.batches
     )

@@ -11,7 +11,7 @@ from typing import Any
 from anabranch.plan.query_set import as_set
 from anabranch.run import hot
 from anabranch.run.local import LocalHost
-from anabranch.run.rebuilding import Holding
+from anabranch.run.rebuilding import RowSource
 from anabranch.run.slot import NOTHING_OPENED, Opening, SlotTask
 
 
@@ -29,7 +29,7 @@ class WorkerHost(LocalHost):
     def is_ready(self, task: SlotTask) -> bool:
         return False  # no engine lives from one batch to the next
 
-    def open_slot(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
+    def open_slot(self, task: SlotTask, slot: int, held: list[RowSource], same_plans: bool = True) -> Opening:
         if self._identity is None:
             return NOTHING_OPENED  # a worker opens its state with a batch
         assert self.store is not None

@@ -89,7 +89,7 @@ def test_it_says_why_one_slot_less_is_not_enough() -> None:
 
 
 def chosen(cpu: float, slots: int, rate: float) -> dict[str, Choice]:
-    return {ALONE: decide(_query(), _wishes(cpu, rate), slots=slots)}
+    return {ALONE: decide(_query(), _plan_options(cpu, rate), slots=slots)}
 
 
 def _query() -> Query:
@@ -99,7 +99,7 @@ def _query() -> Query:
     return cql.compile_query("SELECT a.v AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k", catalog)
 
 
-def _wishes(cpu: float, rate: float) -> PlanOptions:
+def _plan_options(cpu: float, rate: float) -> PlanOptions:
     rates = {"rates": {"a": rate, "b": rate}, "selectivities": {"a b": 0.0001}}
     return PlanOptions(cpu=cpu).with_stats(rates)
 
@@ -110,12 +110,12 @@ def test_the_plans_of_a_query_are_priced_for_every_number() -> None:
             as_set(_query()),
             FEWEST,
             lambda slots: chosen(cpu, slots, rate),
-            {ALONE: _wishes(cpu, rate)},
+            {ALONE: _plan_options(cpu, rate)},
             TOGETHER,
             lambda grid, _: first_table(grid),
         ).slots
 
-    one = decide(_query(), _wishes(math.inf, 50_000.0), slots=1)
+    one = decide(_query(), _plan_options(math.inf, 50_000.0), slots=1)
     cpu = one.answer.cost.cpu
     assert fewest(cpu * 1.01, 50_000.0) == 1
     assert fewest(cpu / 3.5, 50_000.0) == 4

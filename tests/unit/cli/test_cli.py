@@ -268,7 +268,7 @@ def test_commands_of_sites_name_their_extra() -> None:
         (["run", "SPEC", "--master", "somewhere"], "error: 'somewhere' is not a valid Spark master"),
         (["run", "SPEC", "--conf", "spark.ui.port"], "error: option '--conf' is 'spark.ui.port'"),
         (["run", "SPEC", "--conf", "driver.memory=4g"], "error: 'driver.memory' is not a setting of Spark"),
-        (["run", "SPEC", "--conf", "spark.master=yarn"], "error: 'spark.master' is not taken as a setting"),
+        (["run", "SPEC", "--conf", "spark.master=yarn"], "error: 'spark.master' is not accepted as a setting"),
         (["run", "SPEC", "--report", "/dev/null/report.json"], "error: '/dev/null/report.json' cannot be written"),
         (["run", "SPEC", "--console", "here"], "error: 'here' is not an address for the console"),
         (["explain", "SPEC", "--picture", "no-such-folder/plan.svg"], "error: 'no-such-folder/plan.svg' cannot be"),
@@ -335,7 +335,7 @@ def test_the_spec_in_the_help_can_be_explained_as_it_stands(tmp_path: Path, caps
 def test_explain_says_that_only_spark_knows_a_format(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec_file.write_text(SPEC.replace("format: parquet, path: out", "format: parqet, path: out"))
     assert cli.main(["explain", str(spec_file)]) == 0
-    assert "whether Spark has format 'parqet' of the sink is seen when it starts; did you mean 'parquet'?" in (
+    assert "whether Spark has format 'parqet' of the sink is checked at the start; did you mean 'parquet'?" in (
         capsys.readouterr().err
     )
 

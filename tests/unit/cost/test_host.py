@@ -21,7 +21,7 @@ from anabranch.optimize.explain import explanation
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import over_budget
 from anabranch.plan.query_set import set_of
-from anabranch.planning.choosing import PlanOptions, SetWishes, decide, decide_together, proposal
+from anabranch.planning.choosing import PlanOptions, SetPlanOptions, decide, decide_together, proposal
 from anabranch.stats.view import FixedStatistics
 
 CATALOG = Catalog()
@@ -138,9 +138,9 @@ def test_the_host_counts_for_the_limit_and_not_for_the_ranking() -> None:
 
 
 def test_a_limit_that_the_plan_keeps_and_the_whole_does_not_is_refused_with_the_parts() -> None:
-    wishes = PlanOptions(given=GIVEN, cpu=0.1)
-    assert isinstance(decide(QUERY, wishes).answer, Proposal)
-    choice = decide(QUERY, wishes, host=Host(SPARK))
+    plan_options = PlanOptions(given=GIVEN, cpu=0.1)
+    assert isinstance(decide(QUERY, plan_options).answer, Proposal)
+    choice = decide(QUERY, plan_options, host=Host(SPARK))
     assert isinstance(choice.answer, Infeasible)
     with pytest.raises(NoFeasiblePlan) as caught:
         proposal(choice)
@@ -148,9 +148,9 @@ def test_a_limit_that_the_plan_keeps_and_the_whole_does_not_is_refused_with_the_
     assert "set a longer trigger" in (caught.value.hint or "")
     # With the limit that the hint names there is a plan.
     named = float((caught.value.hint or "").split("cpu: ")[1].split("}")[0])
-    assert isinstance(decide(QUERY, replace(wishes, cpu=named), host=Host(SPARK)).answer, Proposal)
+    assert isinstance(decide(QUERY, replace(plan_options, cpu=named), host=Host(SPARK)).answer, Proposal)
     # A longer trigger is the cheaper remedy.
-    assert isinstance(decide(QUERY, wishes, batch=60.0, host=Host(SPARK)).answer, Proposal)
+    assert isinstance(decide(QUERY, plan_options, batch=60.0, host=Host(SPARK)).answer, Proposal)
 
 
 def test_memory_counts_the_worker_its_rows_and_the_room_that_states_take() -> None:
@@ -170,7 +170,7 @@ def test_an_explanation_shows_plan_spark_and_sum_of_a_slot() -> None:
     text = explanation(choice)
     slot = choice.budget.of_slot(choice.answer.cost)
     assert f"in each slot {slot.cpu:.4g} cores: {choice.answer.cost.cpu / 2:.4g} for the plan" in text
-    assert "for a trigger every 1 s (as the trigger says)" in text
+    assert "for a trigger every 1 s (by the trigger)" in text
     assert "slot cpu" in text
     assert "slot cpu" not in explanation(decide(QUERY, PlanOptions(given=GIVEN, cpu=0.8)))
     assert "assumed; a trigger sets it" in explanation(decide(QUERY, PlanOptions(given=GIVEN), host=Host(SPARK)))
@@ -190,9 +190,9 @@ def test_queries_that_run_together_share_the_trigger_and_the_rows() -> None:
     # One trigger, four streams; of 'a' the rows that any of both wants.
     assert joint.triggers == 1 + 4
     assert joint.rows == 10_000 + 10_000 + 10_000 + 10_000
-    wishes = dict.fromkeys(queries, PlanOptions())
+    plan_options = dict.fromkeys(queries, PlanOptions())
     with pytest.raises(NoFeasiblePlan):
-        decide_together(set_of(queries), choices, wishes, SetWishes(cpu=4.0))
-    roomy = decide_together(set_of(queries), choices, wishes, SetWishes(cpu=50_000.0))
+        decide_together(set_of(queries), choices, plan_options, SetPlanOptions(cpu=4.0))
+    roomy = decide_together(set_of(queries), choices, plan_options, SetPlanOptions(cpu=50_000.0))
     assert roomy is not None
     assert roomy.budget.taken == joint.resources

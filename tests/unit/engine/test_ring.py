@@ -124,7 +124,7 @@ class RingAgainstAList(RuleBasedStateMachine):
         expected = [bool(self.model.matches(code, at, at + 60)) for code, at in pairs]
         for ring in self.rings:
             is_met = np.zeros(len(codes), dtype=np.bool_)
-            ring.ask(KEY, numbers(*codes), newest, newest + 60, is_met)
+            ring.mark_met(KEY, numbers(*codes), newest, newest + 60, is_met)
             assert is_met.tolist() == expected
 
     @rule(back=st.integers(-50, 150))
@@ -190,11 +190,11 @@ def test_a_question_ends_at_the_first_row_that_fits_and_is_not_asked_twice() -> 
     held = np.repeat(np.arange(300, dtype=np.int64), 5)
     times = np.arange(len(held), dtype=np.int64)
     add(ring, held, times, times + 100)
-    asking = np.arange(280, 320, dtype=np.int64)
-    newest, is_met = np.full(len(asking), 1500), np.zeros(len(asking), dtype=np.bool_)
-    assert ring.ask(KEY, asking, newest, newest + 100, is_met) == 20
+    probing = np.arange(280, 320, dtype=np.int64)
+    newest, is_met = np.full(len(probing), 1500), np.zeros(len(probing), dtype=np.bool_)
+    assert ring.mark_met(KEY, probing, newest, newest + 100, is_met) == 20
     assert is_met.tolist() == [True] * 20 + [False] * 20
-    assert ring.ask(KEY, asking, newest, newest + 100, is_met) == 0
+    assert ring.mark_met(KEY, probing, newest, newest + 100, is_met) == 0
 
 
 def test_a_question_passes_over_rows_of_other_keys_in_its_chain() -> None:
@@ -202,10 +202,10 @@ def test_a_question_passes_over_rows_of_other_keys_in_its_chain() -> None:
     held = random.integers(0, 1 << 60, 6_000)
     times = np.zeros(len(held), dtype=np.int64)
     add(ring, held, times, times + 100)
-    asking = np.concatenate([held[::3], random.integers(0, 1 << 60, 2_000)])
-    is_met = np.zeros(len(asking), dtype=np.bool_)
-    visited = ring.ask(KEY, asking, np.zeros_like(asking), np.zeros_like(asking), is_met)
-    assert is_met.tolist() == np.isin(asking, held).tolist()
+    probing = np.concatenate([held[::3], random.integers(0, 1 << 60, 2_000)])
+    is_met = np.zeros(len(probing), dtype=np.bool_)
+    visited = ring.mark_met(KEY, probing, np.zeros_like(probing), np.zeros_like(probing), is_met)
+    assert is_met.tolist() == np.isin(probing, held).tolist()
     # Of so many keys, some share a head.
     assert visited > is_met.sum()
 

@@ -123,7 +123,7 @@ def test_orders_that_cost_nearly_the_same_are_left_open() -> None:
     table, matrix = stocks(600, seed=7)
     found = propose(table, matrix, tolerance=0.05)
     assert found.is_mesh
-    assert not all(route.is_certain for route in found.ways.routes)
+    assert any(len(step) > 1 for route in found.ways.routes for step in route.steps)
 
 
 def test_dear_tests_are_not_worth_a_mesh() -> None:
@@ -181,7 +181,7 @@ def test_routes_are_not_worth_it_where_few_rows_come_together() -> None:
 def test_nothing_is_searched_where_no_attribute_tells_rows_apart() -> None:
     table, matrix = stocks(1000, seed=3, skewed=False)
     alike = propose(table, matrix, early_out=True)
-    assert alike.reason == "one route: no attribute tells the rows apart"
+    assert alike.reason == "one route: no attribute separates the rows"
     table, matrix = stocks(1000, seed=3)
     found, same = propose(table, matrix, early_out=True), propose(table, matrix)
     assert found.is_mesh

@@ -62,7 +62,7 @@ def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
     migration.begin()
     with pytest.raises(InvariantBroken, match=r"\(a b c d e f\)") as broken:
         migration.step(BatchEnded(1, {0: Standing(parse("(a b c d e f)"))}))
-    assert "slot 0 is to run (((b c) a) ((d e) f)) by moving-state" in broken.value.detail
+    assert "slot 0 must run (((b c) a) ((d e) f)) by moving-state" in broken.value.detail
 
 
 def test_nothing_may_happen_after_the_end() -> None:
@@ -128,7 +128,7 @@ def test_whatever_happens_all_slots_end_on_one_of_the_two_plans(data: st.DataObj
             assert [(state.plan, state.leaving) for state in running] == [(plan, None)] * slots
             assert plan == (OLD if isinstance(instructions[0], GivenUp) else NEW)
         case _:
-            pytest.fail("\n".join(migration.story))
+            pytest.fail("\n".join(migration.events))
 
 
 def _perform(instructions: list[Instruction], running: list[_Slot], batches: int) -> None:

@@ -13,7 +13,7 @@ from anabranch.errors import NoFeasiblePlan
 from anabranch.optimize.joint import FAIR, JointChoice
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import together
-from anabranch.planning.choosing import AUTO, PlanOptions, SetWishes, decide, decide_together, joint_plans
+from anabranch.planning.choosing import AUTO, PlanOptions, SetPlanOptions, decide, decide_together, joint_plans
 from anabranch.planning.explain import explain_joint
 from anabranch.testing.scripted import read_script
 
@@ -21,7 +21,7 @@ SCRIPT = read_script("\n".join(f"stream {name} (k bigint, j bigint, v bigint)" f
 MANY = {"rates": {"a": 2000.0, "b": 2000.0, "c": 2000.0}, "selectivities": {"a b": 1e-5, "b c": 1e-5, "a c": 1e-5}}
 
 
-SHARING = SetWishes(share="auto")
+SHARING = SetPlanOptions(share="auto")
 
 
 def query(window: int = 60, *where: str, names: str = "abc") -> Query:
@@ -42,11 +42,11 @@ def of(one: Query, stats: Mapping[str, Mapping[str, float]]) -> dict[str, dict[s
 
 def joint(
     queries: Mapping[str, Query],
-    wishes: Mapping[str, PlanOptions] | None = None,
-    of_set: SetWishes | None = None,
+    plan_options: Mapping[str, PlanOptions] | None = None,
+    of_set: SetPlanOptions | None = None,
     stats: Mapping[str, Mapping[str, float]] = MANY,
 ) -> JointChoice:
-    each = {name: (wishes or {}).get(name, AUTO).with_stats(of(one, stats)) for name, one in queries.items()}
+    each = {name: (plan_options or {}).get(name, AUTO).with_stats(of(one, stats)) for name, one in queries.items()}
     choices = {name: decide(one, each[name]) for name, one in queries.items()}
     found = decide_together(together(queries), choices, each, of_set or SHARING)
     assert found is not None
@@ -87,7 +87,7 @@ def test_a_selective_query_is_left_out() -> None:
 
 def test_a_written_plan_hints_and_off_are_kept() -> None:
     queries = {"one": query(), "other": query()}
-    assert not joint(queries, of_set=SetWishes(share="off")).shared
+    assert not joint(queries, of_set=SetPlanOptions(share="off")).shared
     assert not joint(queries, {"one": PlanOptions(plan="((a b) c)")}).shared
     assert not joint(queries, {"one": AUTO.with_hints(keep=["a b"])}).shared
     written = {name: PlanOptions(plan="({a b} c)") for name in queries}
@@ -101,13 +101,13 @@ def test_joint_limits_are_kept_fairly() -> None:
         "selectivities": {"a b": 1.1e-4, "b c": 4.9e-6, "a c": 9.4e-6},
     }
     queries = {f"q{i}": query(60 - i, names="bca") for i in range(3)}
-    free = joint(queries, of_set=SetWishes(share="off"), stats=stats)
+    free = joint(queries, of_set=SetPlanOptions(share="off"), stats=stats)
     least = joint(
-        queries, {name: AUTO.with_objective("memory") for name in queries}, SetWishes(share="off"), stats=stats
+        queries, {name: AUTO.with_objective("memory") for name in queries}, SetPlanOptions(share="off"), stats=stats
     )
     assert least.cost.memory < free.cost.memory, "the scenario needs plans to trade"
     limit = (free.cost.memory + least.cost.memory) / 2
-    found = joint(queries, of_set=SetWishes(share="off", memory=limit), stats=stats)
+    found = joint(queries, of_set=SetPlanOptions(share="off", memory=limit), stats=stats)
     assert found.cost.memory <= limit < free.cost.memory
     assert any(found.plans[name] != free.plans[name] for name in queries)
     for name in queries:
@@ -117,7 +117,7 @@ def test_joint_limits_are_kept_fairly() -> None:
 
 def test_limits_that_no_plans_keep_are_refused() -> None:
     with pytest.raises(NoFeasiblePlan) as refused:
-        joint({"one": query(), "other": query()}, of_set=SetWishes("auto", memory=1000.0))
+        joint({"one": query(), "other": query()}, of_set=SetPlanOptions("auto", memory=1000.0))
     assert refused.value.message == "no plans found for the queries together fit within their joint 'limits'"
     assert refused.value.hint is not None
     assert "memory:" in refused.value.hint

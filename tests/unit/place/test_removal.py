@@ -48,7 +48,7 @@ def test_a_query_that_comes_back_reads_what_it_left_to_others() -> None:
 
 def test_a_query_with_the_name_of_an_operator_is_refused() -> None:
     running = Exhaustive().plan(_start(), join("q", "ab", "n5")).landscape
-    with pytest.raises(TopologyError, match="an operator is called 'q/1'"):
+    with pytest.raises(TopologyError, match="an operator has the name 'q/1'"):
         Exhaustive().plan(running, join("q/1", "ab", "n5"))
 
 

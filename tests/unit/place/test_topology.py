@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import TopologyError
 from anabranch.place.generate import transit_stub
-from anabranch.place.topology import Link, Site, Topology, from_dict, load, to_dict
+from anabranch.place.topology import Link, Site, Topology, from_dict, load
 
 
 @given(st.integers(8, 60), st.integers(0, 5))
@@ -54,7 +54,15 @@ def test_generated_networks_have_the_size_asked_for_and_are_seeded(size: int) ->
 
 def test_a_network_survives_yaml_and_graphml(tmp_path: Path) -> None:
     topology = transit_stub(12, 1, site=Site("", cpu=2.0))
-    (tmp_path / "network.yaml").write_text(yaml.safe_dump(to_dict(topology)))
+    numbers = ("cost", "latency", "bandwidth")
+    written = {
+        "sites": [{"name": site.name, "cpu": site.cpu} for site in topology.sites],
+        "links": [
+            {"ends": [link.left, link.right], **{name: float(getattr(link, name)) for name in numbers}}
+            for link in topology.links
+        ],
+    }
+    (tmp_path / "network.yaml").write_text(yaml.safe_dump(written))
     assert load(tmp_path / "network.yaml") == topology
     graph = nx.Graph()
     for site in topology.sites:
@@ -99,12 +107,11 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         load(tmp_path / "bad.yaml")
 
 
-def test_links_and_sites_can_change() -> None:
+def test_sites_can_change() -> None:
     topology = from_dict(
         {"sites": ["a", "b", "c"], "links": [{"ends": ["a", "b"], "cost": 1}, {"ends": ["b", "c"], "cost": 1}]}
     )
     assert topology.distance(0, 2) == pytest.approx(2.0)
-    assert topology.with_link(Link("a", "b", 5.0, 5.0)).distance(0, 2) == pytest.approx(6.0)
     grown: Topology = topology.with_site(Site("d"), [Link("d", "c", 2.0, 2.0)])
     assert grown.distance(0, 3) == pytest.approx(4.0)
     assert grown.without_site("d") == topology

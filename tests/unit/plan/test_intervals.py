@@ -97,7 +97,7 @@ def test_a_query_over_results_of_any_age_is_refused() -> None:
     assert pairs.behind() == FOREVER
     known.register(declared_results("pairs", pairs))
     over = compile_query("SELECT r.k AS k FROM pairs [NOW] AS r", known)
-    with pytest.raises(BundleError, match="query 'pairs' has results that may be any time older than its watermark"):
+    with pytest.raises(BundleError, match="query 'pairs' has results that may be arbitrarily older than its watermark"):
         alone(over)
 
 

@@ -69,9 +69,9 @@ def test_the_order_inside_an_uncertain_step_means_nothing() -> None:
         ("mesh(a: b>#1>c; b: a>c; c: a>b)", "takes '#1', which the query does not have"),
         ("mesh(a: c>#0>b; b: a>c; c: a>b)", "checks '#0' before 'b' is bound"),
         ("mesh(a: #0|b>c; b: a>c; c: a>b)", "checks '#0' before 'b' is bound"),
-        ("mesh(a: b>b?>c; b: a>c; c: a>b)", "asks for 'b' when it is joined"),
-        ("mesh(a: b|b?>c; b: a>c; c: a>b)", "asks for 'b' when it is joined"),
-        ("mesh(a: a?>b>c; b: a>c; c: a>b)", "asks for 'a' when it is joined"),
+        ("mesh(a: b>b?>c; b: a>c; c: a>b)", "checks for 'b' after joining it"),
+        ("mesh(a: b|b?>c; b: a>c; c: a>b)", "checks for 'b' after joining it"),
+        ("mesh(a: a?>b>c; b: a>c; c: a>b)", "checks for 'a' after joining it"),
         ("mesh(a: c?>b; b: a>c; c: a>b)", "does not probe every other relation once"),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_cannot_be_shared_is_refused(text: str, message: str) -> None:
 
 
 def test_a_name_alone_is_no_join() -> None:
-    with pytest.raises(PlanError, match="'a' is no join that could be shared"):
+    with pytest.raises(PlanError, match="'a' is not a join that can be shared"):
         shared_join("a")
     assert shared_join("(a b)") == shared_join("{a b}")
 
@@ -127,7 +127,7 @@ def test_a_predicate_that_may_fail_is_not_shared() -> None:
     with pytest.raises(BundleError) as refused:
         common(queries, one="{a b}", other="{a b}")
     assert refused.value.message == "query 'one' cannot share join '{a b}'"
-    assert refused.value.hint == "leave the braces out"
+    assert refused.value.hint == "remove the braces"
 
 
 def test_a_join_at_work_serves_users_that_ask_no_more() -> None:

@@ -123,19 +123,19 @@ def test_auto_learns_nothing_where_no_mesh_could_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), replace(BUSY, plan="mjoin")]
+    "plan_options", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), replace(BUSY, plan="mjoin")]
 )
-def test_a_plan_that_is_wished_for_leaves_no_room_for_a_mesh(wishes: PlanOptions) -> None:
-    assert decide(QUERY, wishes, learn=never).mesh is None
+def test_a_plan_that_is_wished_for_leaves_no_room_for_a_mesh(plan_options: PlanOptions) -> None:
+    assert decide(QUERY, plan_options, learn=never).mesh is None
 
 
 def test_plan_mesh_takes_any_mesh_that_gains() -> None:
-    wishes = replace(BUSY, plan="mesh")
-    assert str(first_plan(decide(QUERY, wishes, learn=learning(0.03)))) == MESH
-    choice = decide(QUERY, wishes, learn=learning(0.0, "mesh(a: b>c; b: a>c; c: a>b)"))
+    plan_options = replace(BUSY, plan="mesh")
+    assert str(first_plan(decide(QUERY, plan_options, learn=learning(0.03)))) == MESH
+    choice = decide(QUERY, plan_options, learn=learning(0.0, "mesh(a: b>c; b: a>c; c: a>b)"))
     assert choice.mesh is not None
     assert not choice.mesh.is_taken
-    assert learns(wishes, choice)
+    assert learns(plan_options, choice)
 
 
 def test_without_a_sample_it_is_learnt_while_running() -> None:
@@ -169,19 +169,19 @@ def test_a_mesh_that_is_written_out_is_checked_and_explained() -> None:
 @pytest.mark.parametrize(("cpu", "memory"), [(1e-3, 1e3), (1e-3, 1e12), (1e3, 1e3)])
 def test_with_the_limits_that_an_error_names_there_is_a_plan(cpu: float, memory: float) -> None:
     # The hint named one limit only, and whoever raised it was told of the other next.
-    wishes = replace(BUSY, cpu=cpu, memory=memory)
+    plan_options = replace(BUSY, cpu=cpu, memory=memory)
     with pytest.raises(NoFeasiblePlan) as caught:
-        proposal(decide(QUERY, wishes))
+        proposal(decide(QUERY, plan_options))
     named = dict(re.findall(r"(cpu|memory): ([^,}]+)", caught.value.hint or ""))
-    raised = wishes.with_limits(float(named["cpu"]) if "cpu" in named else None, named.get("memory"))
+    raised = plan_options.with_limits(float(named["cpu"]) if "cpu" in named else None, named.get("memory"))
     assert proposal(decide(QUERY, raised)).plan
 
 
 def test_a_query_that_adapts_knows_what_was_sampled_before_the_start() -> None:
     """What its plan does not measure was taken for unknown, so a guess decided against the sample."""
     seen = FixedStatistics(rates={"a": 7.0}, selectivities={"a b": 1e-6, "a c": 0.5}, provenance="sampled")
-    wishes = PlanOptions(given=FixedStatistics(selectivities={"a c": 0.25}))
-    known = change_rules(QUERY, wishes, decide(QUERY, wishes, seen=seen), adapt=Settings()).criteria.given
+    plan_options = PlanOptions(given=FixedStatistics(selectivities={"a c": 0.25}))
+    known = change_rules(QUERY, plan_options, decide(QUERY, plan_options, seen=seen), adapt=Settings()).criteria.given
     assert known.rate("a", "a") == Known(7.0, "sampled")
     assert known.pair_selectivity("a", "b") == Known(1e-6, "sampled")
     assert known.pair_selectivity("a", "c") == Known(0.25, "given")
@@ -191,8 +191,8 @@ def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> No
     choice = decide(QUERY, BUSY)
     assert change_rules(QUERY, BUSY, choice).staging is None
     assert change_rules(QUERY, BUSY, choice, adapt=Settings()).staging == BESIDE
-    for wishes in (replace(BUSY, plan="tree"), replace(BUSY, forbid=("tree",)), replace(BUSY, keep=("a b",))):
-        assert change_rules(QUERY, wishes, decide(QUERY, wishes), adapt=Settings()).staging is None
+    for plan_options in (replace(BUSY, plan="tree"), replace(BUSY, forbid=("tree",)), replace(BUSY, keep=("a b",))):
+        assert change_rules(QUERY, plan_options, decide(QUERY, plan_options), adapt=Settings()).staging is None
     wanted = replace(BUSY, plan="mesh")
     assert change_rules(QUERY, wanted, decide(QUERY, wanted)).staging == Staging()
 

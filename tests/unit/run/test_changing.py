@@ -137,10 +137,10 @@ def test_what_nobody_needs_any_more_is_given_back(tmp_path: Path) -> None:
     ("texts", "message"),
     [
         ({"pairs": PAIRS, "more": "SELECT c.v AS x FROM c [NOW] AS c"}, "query 'more' reads stream 'c'"),
-        ({"pairs": PAIRS + " AND b.v = 1"}, "query 'pairs' is another one in the running set"),
+        ({"pairs": PAIRS + " AND b.v = 1"}, "query 'pairs' has another text in the running set"),
         (
             {"pairs": PAIRS, "all": "SELECT COUNT(*) AS n FROM b [UNBOUNDED SLIDE 1 SECOND] AS z"},
-            "query 'all' has an unbounded window over rows that the running queries have not kept",
+            "query 'all' has an unbounded window over rows that the running queries have dropped",
         ),
     ],
 )
@@ -226,7 +226,7 @@ def test_the_versions_of_tables_are_carried_over(tmp_path: Path) -> None:
     found = ResultLayout(new).split(host.step({"a": rows("a", 6), "b": rows("b", 6)}))
     assert {name: part.num_rows for name, part in found.items()} == {"again": 1, "looked_up": 1, "pairs": 4}
     more = compile_query("SELECT t.v AS x FROM a [NOW] AS a, t WHERE a.k = t.k", catalog)
-    with pytest.raises(BundleError, match="column 'v' of table 't' is not among those that the running queries read"):
+    with pytest.raises(BundleError, match="column 'v' of table 't' is not read by the running queries"):
         refuse_change(new, together({**queries, "more": more}))
     without = together({"pairs": queries["pairs"]})
     change_set(Store(str(tmp_path)), new, without, partitioning_of(without, 1))

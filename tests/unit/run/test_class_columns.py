@@ -26,7 +26,7 @@ from anabranch.run.local import LocalHost
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.results import ResultLayout
 from anabranch.run.rows import relation_batch
-from anabranch.run.sample import narrowed, telling, with_sampled_classes
+from anabranch.run.sample import narrowed, with_attributes, with_sampled_classes
 from anabranch.run.store import Store
 from anabranch.run.wire import wire_layout
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
@@ -69,7 +69,7 @@ def test_rows_of_a_checkpoint_have_no_class_and_miss_nothing(
     kind: type[LocalHost], execution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     query, rng = regional_query(), np.random.default_rng(1)
     batches = [{name: rows.slice(0, 60) for name, rows in regional_batch(number, rng).items()} for number in range(6)]
     other = "mesh(h: a>b, b>a by (number <= 1500.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"
@@ -134,7 +134,7 @@ def test_a_column_is_a_class_until_another_query_carries_it_and_again_when_that_
     kind: type[LocalHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     query, rng, kept = regional_query(), np.random.default_rng(1), str(tmp_path / "kept")
     batches = [{name: rows.slice(0, 60) for name, rows in regional_batch(number, rng).items()} for number in range(4)]
     other = selecting("h.region AS region")
@@ -193,7 +193,7 @@ def test_a_mesh_by_an_unselected_column_is_learnt_and_pays() -> None:
     narrow = narrowed(query, wide)
     held = {"h": 10.0 * ROWS, "a": 2.5 * ROWS, "b": 2.5 * ROWS}
     assert not learn_from_rows(query, narrow, held).is_mesh
-    learnt = learn_from_rows(telling(query, wide), wide, held)
+    learnt = learn_from_rows(with_attributes(query, wide), wide, held)
     assert learnt.is_mesh
     assert "region" in attributes(learnt.mesh.of("h").classifier)
     assert "number" not in str(learnt.mesh)
@@ -207,7 +207,7 @@ def test_a_mesh_by_an_unselected_column_is_learnt_and_pays() -> None:
 
 def test_a_column_that_grows_is_no_attribute() -> None:
     query, rng = regional_query(), np.random.default_rng(1)
-    names = telling(query, sampled(query, [regional_batch(0, rng)])).graph.relation("h").schema.names
+    names = with_attributes(query, sampled(query, [regional_batch(0, rng)])).graph.relation("h").schema.names
     assert "region" in names
     assert "moment" in names
     assert "number" not in names
@@ -287,7 +287,7 @@ def test_a_running_query_takes_only_classes_that_travel() -> None:
     host.step(regional_batch(0, rng))
     with pytest.raises(UnknownAttribute, match="attribute 'region' is not a column of relation 'h'") as error:
         host.migrate(parse_mesh(MESH))
-    assert "start again" in str(error.value.hint)
+    assert "restart the query" in str(error.value.hint)
     carrying = LocalHost(query, parse_mesh(MESH))
     carrying.migrate(mjoin(query.graph.names))
     carrying.step(regional_batch(0, rng))

@@ -47,7 +47,7 @@ def test_a_request_is_done_once_and_answered(store: Store) -> None:
         seen.append((request.kind, dict(request.content)))
         return {"joined": {"audits": 7}}
 
-    done = control.ask(store, "add", {"names": ["audits"]}, pause=served(store, serve))
+    done = control.request(store, "add", {"names": ["audits"]}, pause=served(store, serve))
     assert seen == [("add", {"names": ["audits"]})]
     assert done == {"joined": {"audits": 7}}
     assert store.messages() == ["listener.json"]
@@ -62,7 +62,7 @@ def test_a_refusal_comes_back_as_the_error_that_it_was(store: Store) -> None:
         raise BundleError("query 'a' is read by 'b'", detail="found", hint="remove those first")
 
     with pytest.raises(BundleError) as caught:
-        control.ask(store, "remove", {"names": ["a"]}, pause=served(store, refuse))
+        control.request(store, "remove", {"names": ["a"]}, pause=served(store, refuse))
     assert str(caught.value) == "query 'a' is read by 'b'\nfound\nhint: remove those first"
 
     def misread(request: control.Request) -> dict[str, Any]:
@@ -70,21 +70,21 @@ def test_a_refusal_comes_back_as_the_error_that_it_was(store: Store) -> None:
         return {}
 
     with pytest.raises(SpecError, match=r"line 1, column 8(.|\n)*SELECT a\.q FROM a"):
-        control.ask(store, "add", {}, pause=served(store, misread))
+        control.request(store, "add", {}, pause=served(store, misread))
     lease.close()
 
 
 def test_without_a_driver_that_takes_requests_nothing_is_asked(store: Store) -> None:
     with pytest.raises(HostError, match="no queries run with checkpoint"):
-        control.ask(store, "remove", {"names": ["a"]})
+        control.request(store, "remove", {"names": ["a"]})
     lease = Lease(store)
     with pytest.raises(HostError, match="takes no requests") as caught:
-        control.ask(store, "remove", {"names": ["a"]})
+        control.request(store, "remove", {"names": ["a"]})
     assert "handle.add" in caught.value.hint
     control.listen(store)
     # The driver ends while somebody waits.
     with pytest.raises(HostError, match="no queries run with checkpoint"):
-        control.ask(store, "remove", {"names": ["a"]}, pause=lease.close)
+        control.request(store, "remove", {"names": ["a"]}, pause=lease.close)
     assert store.messages() == ["listener.json"]
 
 
@@ -92,7 +92,7 @@ def test_what_was_asked_of_an_earlier_driver_is_dropped(store: Store) -> None:
     lease = Lease(store)
     control.listen(store)
     with pytest.raises(KeyboardInterrupt):
-        control.ask(store, "add", {}, pause=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        control.request(store, "add", {}, pause=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     assert control.take(store) is None
     store.write_message("00-x-request.json", {"kind": "remove", "content": {}})
     control.listen(store)

@@ -60,7 +60,7 @@ def test_two_keys_with_one_code_end_the_query() -> None:
     host = LocalHost(query, Leaf("a"))
     with patch.object(counts, "parts_of", lambda window, schema, rows: _one_part(rows)):
         host.step({"a": rows((0, "x", 1), (9, "x", 1))})
-        with pytest.raises(HostError, match="two values of 'k' of 'a' have one code"):
+        with pytest.raises(HostError, match="two different values of 'k' of 'a' have the same code"):
             host.step({"a": rows((11, "y", 2), (19, "y", 1))})
 
 

@@ -88,7 +88,7 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
     assert decided[0]["batch"] == 2
     assert decided[0]["action"] == "migrate", decided[0]["reason"]
     assert decided[0]["cost"]["cpu"] > 1.2 * decided[0]["proposedCost"]["cpu"]
-    assert ("asking " if asks else "routes by") in decided[0]["mesh"]["relations"]["a"]["reason"]
+    assert ("existence probes of " if asks else "routes by") in decided[0]["mesh"]["relations"]["a"]["reason"]
     assert isinstance(staged.plan, Mesh)
     assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.history)
     routes = {route.route for route in staged.statistics.routes if route.relation == "a"}

@@ -10,7 +10,7 @@ from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.expr import conjuncts
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
-from anabranch.run.placeholders import stand_ins
+from anabranch.run.placeholders import placeholders_for
 
 FIELDS = (
     Field("k", pa.int64()),
@@ -42,7 +42,7 @@ def test_the_tests_pass_again(condition: str) -> None:
     query = compile_query(f"SELECT a.ts FROM a [NOW] WHERE {condition}", catalog)
     test = query.graph.relations[0].filter
     assert test is not None
-    found = stand_ins(FIELDS, conjuncts(test))
+    found = placeholders_for(FIELDS, conjuncts(test))
     assert found is not None
     assert evaluate_mask(test, lambda column: pa.array([found[column.name].as_py()], column.type), 1).all()
 
@@ -56,6 +56,6 @@ def test_what_cannot_pass_or_is_not_known_has_no_stand_in() -> None:
         assert test is not None
         return conjuncts(test)
 
-    assert stand_ins(FIELDS[:1], tests("a.k < a.f")) is None  # type: ignore[arg-type]
-    assert stand_ins(FIELDS[:1], tests("a.k > 5 AND a.k < 3")) is None  # type: ignore[arg-type]
-    assert stand_ins(FIELDS[:1], tests("a.f > 5")) == {"k": pa.scalar(None, pa.int64())}  # type: ignore[arg-type]
+    assert placeholders_for(FIELDS[:1], tests("a.k < a.f")) is None  # type: ignore[arg-type]
+    assert placeholders_for(FIELDS[:1], tests("a.k > 5 AND a.k < 3")) is None  # type: ignore[arg-type]
+    assert placeholders_for(FIELDS[:1], tests("a.f > 5")) == {"k": pa.scalar(None, pa.int64())}  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ def test_a_slot_follows_a_table_in_place(keeps: bool, tmp_path_factory: pytest.T
     # The rows after the missing one are all at other places, so that version is a new copy.
     (after,) = engines_of(host)
     assert after is not engine
-    assert host.shelf.current == {"t": "000000003+000000001-t.arrow"}
+    assert host.table_versions.current == {"t": "000000003+000000001-t.arrow"}
     assert after.bases["t"].ring.live == 39 + 4
     if checkpoint is not None:
         names = {file.name for file in (checkpoint / "anabranch" / "tables").iterdir()}

@@ -32,7 +32,9 @@ def test_results_that_are_older_than_the_watermark_are_not_read_where_rows_wait(
     )
     queries = alone(compile_query(text, catalog))
     refuse_order(queries, DEFAULT_EXECUTION)
-    with pytest.raises(SpecError, match="rows cannot wait for the watermark where the subquery in FROM is read"):
+    with pytest.raises(
+        SpecError, match="rows cannot be buffered until the watermark because another query reads the subquery in FROM"
+    ):
         refuse_order(queries, ROWS)
 
 

@@ -24,12 +24,12 @@ from anabranch.place.spec import load_network, load_queries
 from anabranch.run.links.feed import BEFORE_ALL
 from anabranch.run.links.link import Link
 from anabranch.run.links.place import open_link
-from anabranch.sites import asking as asking_module
+from anabranch.sites import client as client_module
 from anabranch.sites import controller as controller_module
 from anabranch.sites import observed as observed_module
 from anabranch.sites import root as root_module
 from anabranch.sites import waiting as waiting_module
-from anabranch.sites.asking import ask
+from anabranch.sites.client import request
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.compile import compile_program
 from anabranch.sites.controller import Controller
@@ -139,7 +139,7 @@ def test_a_query_that_another_one_reads_is_removed_while_that_one_stays(tmp_path
         def asked(kind: str, **details: Any) -> None:
             orders = controller.orders
             root.order(replace(orders, wanted=through(orders.wanted)))
-            assert ask(root, kind, wait=controller.step, **details)
+            assert request(root, kind, wait=controller.step, **details)
 
         asked("add", file=str(example / "more.yaml"))
         assert set(controller.planned.queries) == {"display", "gate"}
@@ -309,12 +309,12 @@ def test_a_change_waits_only_for_what_it_would_hand_over_again(tmp_path: Path) -
 def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = load_files(*written(tmp_path, ("q", "west", PAIR)))
     root = Root(str(tmp_path / "root"))
-    monkeypatch.setattr(asking_module, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(client_module, "TELL_AFTER", 0.0)
     with Controller(root, files.network, files.sources) as controller:
         planned = Planned(files.network.landscape, planner="exhaustive")
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
         wider = written(tmp_path, ("r", "west", PAIR.replace("RANGE 5", "RANGE 7")))[1]
-        ask(root, "add", wait=controller.step, file=str(wider))
+        request(root, "add", wait=controller.step, file=str(wider))
         told: list[str] = []
 
         def step() -> None:
@@ -332,7 +332,7 @@ def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Mo
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            ask(root, "remove", wait=step, tell=told.append, query="r")
+            request(root, "remove", wait=step, tell=told.append, query="r")
         assert "to write to its new links" in told[0]
         assert not root.names("requests"), "a request that is given up is withdrawn"
         orders = controller.orders
@@ -342,8 +342,8 @@ def test_a_command_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Mo
         said = waits(replace(orders, wanted=replace(orders.wanted, wiring=cut)), seen)
         reached = "to reach 1970-01-01T00:01:00.000Z (it is at 1970-01-01T00:00:05.000Z; it has no idle_timeout)"
         assert sorted(said) == [f"stream '{stream}' {reached}" for stream in "ab"]
-    with pytest.raises(SiteError, match="no controller is at work"):
-        ask(root, "remove", query="r")
+    with pytest.raises(SiteError, match="no controller is running"):
+        request(root, "remove", query="r")
 
 
 def test_a_new_plan_must_be_worth_its_hand_over(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_the_controller_goes_over_to_another_network_file(tmp_path: Path) -> Non
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
         before = controller.orders.wanted
         new = changed_network(tmp_path, GROWN)
-        said = ask(root, "network", wait=controller.step, file=str(new))
+        said = request(root, "network", wait=controller.step, file=str(new))
         assert said.startswith("the network is as 'new.yaml' says (came north); kept")
         assert controller.orders.wanted.operators == before.operators
         clusters = plain_status(root, controller.orders)["clusters"]
@@ -492,12 +492,12 @@ def test_the_controller_goes_over_to_another_network_file(tmp_path: Path) -> Non
         dear = GROWN.replace("{ends: [middle, east], cost: 1}", "{ends: [middle, east], cost: 100}")
         streams = NETWORK[NETWORK.index("streams:") :].replace("b: {site: east, rate: 5", "b: {site: east, rate: 50")
         new.write_text(dear + streams.replace("distinct: {k: 10}", "distinct: {k: 1000}"))
-        said = ask(root, "network", wait=controller.step, file=str(new))
+        said = request(root, "network", wait=controller.step, file=str(new))
         assert "replanned: network usage goes from" in said
         assert {s.site for s in controller.orders.wanted.operators.values() if s.kind == JOIN} == {"west", "east"}
         assert controller.orders.wanted.is_changing
         # A change is under way: further requests wait, but not that to stop.
-        assert ask(root, "stop", wait=controller.step) == "stopping"
+        assert request(root, "stop", wait=controller.step) == "stopping"
     # A controller that is started with the file of before would take sites for others.
     with Controller(root, files.network, files.sources, str(network)) as controller:
         with pytest.raises(AnabranchError, match="has other sites than the deployment: north"):
@@ -521,11 +521,11 @@ def test_the_joins_of_a_lost_site_go_on_at_the_nearest_that_lives(tmp_path: Path
         lost.take()
         with pytest.raises(SiteError, match="fits no placement"):
             # The site answers, so it keeps its join; and no other has room.
-            ask(root, "replan", wait=controller.step, without=["middle"])
+            request(root, "replan", wait=controller.step, without=["middle"])
         assert controller.orders.wanted.operators[join.name].site == "middle"
         lost.release()
         with pytest.raises(SiteError, match="fits no placement"):
-            ask(root, "replan", wait=controller.step, without=["middle"])
+            request(root, "replan", wait=controller.step, without=["middle"])
         # No plan without it fits, but its join goes on from its checkpoint.
         after = controller.orders.wanted
         assert after.operators[join.name].site in ("west", "east")
@@ -552,8 +552,8 @@ def test_a_lost_site_that_keeps_its_links_is_not_replaced(tmp_path: Path) -> Non
         for site in {"west", "middle", "east"} - {lost}:
             root.lease(f"site-{site}").take()
         with pytest.raises(SiteError, match="refused to replan") as refused:
-            ask(root, "replan", wait=controller.step, without=[lost])
-        assert f"site '{lost}' does not answer and keeps its links itself" in refused.value.detail
+            request(root, "replan", wait=controller.step, without=[lost])
+        assert f"site '{lost}' does not respond and keeps its links itself" in refused.value.detail
         assert controller.orders == before
         assert plain_status(root, before)["unreachable"], "no site serves its links yet"
 
@@ -562,7 +562,7 @@ def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monke
     root = Root(str(tmp_path / "root"))
     first, second = root.lease("controller"), root.lease("controller")
     first.take()
-    with pytest.raises(SiteError, match="'controller' is at work already"):
+    with pytest.raises(SiteError, match="'controller' is already running"):
         second.take()
     first.take()
     monkeypatch.setattr(root_module, "now", lambda: 1e12)
@@ -577,8 +577,8 @@ def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monke
 
 
 def test_without_a_controller_nothing_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match="no controller is at work"):
-        ask(Root(str(tmp_path)), "stop")
+    with pytest.raises(SiteError, match="no controller is running"):
+        request(Root(str(tmp_path)), "stop")
 
 
 def test_the_controller_answers_what_it_refuses(tmp_path: Path) -> None:
@@ -589,16 +589,16 @@ def test_the_controller_answers_what_it_refuses(tmp_path: Path) -> None:
         planned = Planned(files.network.landscape, planner="exhaustive")
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
         with pytest.raises(SiteError, match="no query 'z' is deployed"):
-            ask(root, "remove", wait=controller.step, query="z")
+            request(root, "remove", wait=controller.step, query="z")
         more = written(tmp_path, ("r", "north", PAIR))[1]
         with pytest.raises(SiteError, match="unknown site 'north'"):
-            ask(root, "add", wait=controller.step, file=str(more))
+            request(root, "add", wait=controller.step, file=str(more))
         assert set(controller.planned.queries) == {"q"}
-        done = ask(root, "replan", wait=controller.step)
+        done = request(root, "replan", wait=controller.step)
         assert done.startswith("kept: network usage would go")
-        assert ask(root, "remove", wait=controller.step, query="q") == "removing q"
+        assert request(root, "remove", wait=controller.step, query="q") == "removing q"
         assert not controller.orders.wanted.operators
-        assert ask(root, "stop", wait=controller.step) == "stopping"
+        assert request(root, "stop", wait=controller.step) == "stopping"
     assert controller.orders.wanted.is_stopped
 
 
@@ -650,7 +650,7 @@ def test_a_query_that_no_placement_can_serve_is_refused_and_others_go_on(tmp_pat
         long = PAIR.replace("RANGE 10 SECONDS", "RANGE 10 HOURS")
         more = written(tmp_path, ("r", "west", long), network=text)[1]
         with pytest.raises(SiteError, match="query 'r' fits no placement within the limits"):
-            ask(root, "add", wait=controller.step, file=str(more))
+            request(root, "add", wait=controller.step, file=str(more))
         assert controller.orders == before
         assert set(controller.planned.queries) == {"q"}
 
@@ -668,7 +668,7 @@ def test_a_site_that_does_not_answer_is_named_with_what_to_do(
     root.report("east", {"at": root_module.now() - 60, "stopped": False, "operators": {}})
     assert cli.main(["deploy", "status", "--root", root.location]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "site 'east' does not answer: start it with 'anabranch site east --root …'" in said
+    assert "site 'east' does not respond: start it with 'anabranch site east --root …'" in said
     assert "anabranch deploy replan --without east" in said
     assert "site 'west'" not in said
 
@@ -714,7 +714,7 @@ def test_an_unexpected_error_is_reported_and_ends_neither_the_controller_nor_the
     with monkeypatch.context() as patched:
         patched.setattr(controller_module, "compile_program", fails)
         with pytest.raises(SiteError, match="refused to remove") as refused:
-            ask(root, "remove", wait=controller.step, query="q")
+            request(root, "remove", wait=controller.step, query="q")
         assert "KeyError" in refused.value.detail
     assert controller.orders == before
     assert set(controller.planned.queries) == {"q"}
@@ -742,7 +742,7 @@ def test_status_names_all_that_is_wrong_and_exits_with_1(
     root.remove("leases/controller.json")
     code, said = status_of(root, capsys)
     assert code == 1
-    assert "no controller is at work" in said
+    assert "no controller is running" in said
     root.stop(controller.orders)
     assert status_of(root, capsys) == (0, "")
 
@@ -753,15 +753,15 @@ def test_a_dry_run_shows_cost_and_moves_and_changes_nothing(
     controller, root = watched
     before, plan = controller.orders, root.read("plan.json")
     _, more = written(tmp_path, ("r", "east", PAIR))
-    said = ask(root, "add", wait=controller.step, file=str(more), dry=True)
+    said = request(root, "add", wait=controller.step, file=str(more), dry=True)
     usage, *operators = said.splitlines()
     old = controller.planned.landscape.cost
     new = controller.planned.with_query(load_files(tmp_path / "network.yaml", more).queries[0]).landscape.cost
     assert usage.startswith(f"network usage goes from {old:,.0f} to {new:,.0f} ({new - old:+,.0f} bytes")
     assert any(line.startswith("starts 'query-r.") and line.endswith("at 'east'") for line in operators)
     assert "nothing was changed" in said
-    assert "stops 'query-q." in ask(root, "remove", wait=controller.step, query="q", dry=True)
-    assert "would keep the plan" in ask(root, "replan", wait=controller.step, dry=True)
+    assert "stops 'query-q." in request(root, "remove", wait=controller.step, query="q", dry=True)
+    assert "would keep the plan" in request(root, "replan", wait=controller.step, dry=True)
     assert (controller.orders, root.read("plan.json")) == (before, plan)
 
 
@@ -853,7 +853,7 @@ def test_an_operator_whose_link_was_full_says_so_and_the_rest_goes_on(tmp_path: 
         (["network", "gone.yaml"], "file 'gone.yaml' does not exist"),
         (["status"], "nothing is deployed in"),
         (["stop"], "nothing is deployed in"),
-        (["replan"], "no controller is at work in"),
+        (["replan"], "no controller is running in"),
         (["stop", "--dry-run"], "'deploy stop' has no dry run"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert spec.only.sink == SinkSpec("parquet", str(tmp_path / "out"))
     assert spec.checkpoint == str(tmp_path / "ckpt")
     assert spec.trigger == Every(2_000_000)
-    assert (spec.slots, spec.only.wishes.plan, spec.name, spec.idle_timeout) == (
+    assert (spec.slots, spec.only.plan_options.plan, spec.name, spec.idle_timeout) == (
         SlotRange.fixed(3),
         "((a b) c)",
         "n",
@@ -100,7 +100,7 @@ def test_late_filters_are_named_in_a_list_or_alone() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     spec = parse(GOOD, folder=FOLDER)
     assert spec.trigger == AvailableNow()
-    assert (spec.slots, spec.only.wishes, spec.only.allow_unbounded, spec.name) == (
+    assert (spec.slots, spec.only.plan_options, spec.only.allow_unbounded, spec.name) == (
         None,
         PlanOptions("auto"),
         False,
@@ -121,16 +121,16 @@ def test_what_is_said_about_plans_is_read() -> None:
         ),
         folder=FOLDER,
     )
-    assert (spec.only.wishes.cpu, spec.only.wishes.memory) == (0.5, 2e8)
-    assert spec.only.wishes.objective == Objective("rate", 30.0)
-    assert (spec.only.wishes.keep, spec.only.wishes.forbid) == (("a b",), ("(a b | a>b)",))
-    assert spec.only.wishes.given.rate("a", "s0") == Known(20.0, "given")
+    assert (spec.only.plan_options.cpu, spec.only.plan_options.memory) == (0.5, 2e8)
+    assert spec.only.plan_options.objective == Objective("rate", 30.0)
+    assert (spec.only.plan_options.keep, spec.only.plan_options.forbid) == (("a b",), ("(a b | a>b)",))
+    assert spec.only.plan_options.given.rate("a", "s0") == Known(20.0, "given")
 
 
 def test_limits_may_be_those_of_the_executors() -> None:
-    wishes = parse(f"{GOOD}\nlimits: auto\n", folder=FOLDER).only.wishes
-    assert wishes.of_executors
-    assert (wishes.within(2.0, 1e9).cpu, wishes.with_limits(cpu=0.5).within(2.0, 1e9).cpu) == (2.0, 0.5)
+    plan_options = parse(f"{GOOD}\nlimits: auto\n", folder=FOLDER).only.plan_options
+    assert plan_options.of_executors
+    assert (plan_options.within(2.0, 1e9).cpu, plan_options.with_limits(cpu=0.5).within(2.0, 1e9).cpu) == (2.0, 0.5)
     assert PlanOptions("auto").within(2.0, 1e9) == PlanOptions("auto")
 
 
@@ -138,7 +138,9 @@ def test_a_mesh_can_be_written_out_like_any_plan() -> None:
     """It was taken from the API and refused in a spec."""
     mesh = "mesh (a: b by 0; b: a, a by (k <= 3.5 ? 0 : 1))"
     spec = parse(changed("plan", mesh), folder=FOLDER)
-    assert first_plan(decide(compile_query(spec.only.query, spec.catalog()), spec.only.wishes)) == parse_mesh(mesh)
+    assert first_plan(decide(compile_query(spec.only.query, spec.catalog()), spec.only.plan_options)) == parse_mesh(
+        mesh
+    )
     (switch,) = parse(changed("switch", [{"at_batch": 3, "plan": mesh}]), folder=FOLDER).only.switches
     assert switch.plan == mesh
 

@@ -47,7 +47,7 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     assert audits.sink is not None
     assert (alerts.sink.path, audits.sink.path) == ("/specs/alerts", "/specs/audits")
     assert (alerts.sink.partition_by, audits.sink.partition_by) == ((), ("p0",))
-    assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
+    assert (alerts.plan_options.plan, audits.plan_options.plan) == ("mjoin", "auto")
     assert (alerts.adapt, audits.adapt) == (Settings(), None)
     assert (spec.checkpoint, spec.trigger, spec.slots) == ("/specs/ckpt", Every(2_000_000), SlotRange.fixed(3))
 

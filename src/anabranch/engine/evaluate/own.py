@@ -3,6 +3,8 @@
 A function receives whole columns. By default it does not receive rows with a NULL argument: they give NULL. Its result
 must have one value per row, of the declared type or one that Arrow casts to it without loss. An exception becomes a
 FunctionError that names the function; the host adds the stream of the rows and the batch.
+
+Limit: a function is trusted to be deterministic; nothing checks it.
 """
 
 from __future__ import annotations
@@ -63,14 +65,14 @@ def _as_declared(own: OwnFunction, result: Any, length: int) -> pa.Array:
         values = result if result.type == own.returns else result.cast(own.returns)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise FunctionError(
-            f"function '{own.name}' gave values that are not of type {type_name(own.returns)}",
+            f"function '{own.name}' returned values that are not of type {type_name(own.returns)}",
             detail=str(error),
             hint="declare another type with 'returns', or convert the values in the function",
         ) from error
     if len(values) != length:
         raise FunctionError(
             f"function '{own.name}' gave {len(values)} values for {length} rows",
-            hint="give one value per row; a function of single values is registered with kind='scalar'",
+            hint="return one value per row; register a function of single values with kind='scalar'",
         )
     return values
 
@@ -79,7 +81,7 @@ def _array(own: OwnFunction, result: Any) -> pa.Array:
     if own.kind == "arrow" and not isinstance(result, np.ndarray):
         raise FunctionError(
             f"function '{own.name}' gave {type(result).__name__}, not an Arrow array",
-            hint="give a pyarrow or numpy array, or register it with kind='pandas' or kind='scalar'",
+            hint="return a pyarrow or numpy array, or register it with kind='pandas' or kind='scalar'",
         )
     if own.kind == "pandas" or isinstance(result, np.ndarray):
         return pa.array(result, from_pandas=own.kind == "pandas")

@@ -1,14 +1,14 @@
-"""Evaluates user functions of a filter in an order of their own for each class of rows: a query mesh of one stream.
+"""Evaluates the user functions of a filter in an order that may differ between classes of rows.
 
-On a sample of the rows, each conjunct is timed and its answers are kept. The order of conjuncts is greedy by measured
-rank: cost over the share that is rejected, among the rows that are left, so that correlated conjuncts count once. If a
-column of few values divides the rows into classes whose orders differ, each class takes its own (Nehme et al. 2012,
-with predicates as operators). Orders are learnt on one half of the sample and compared on the other: classes are used
-if the gain is certain by two standard errors, and the sample is doubled while the error bars leave that open.
+Each conjunct is evaluated and timed on a sample of the rows. The order of conjuncts is greedy by measured rank: cost
+per rejected row among the remaining rows, so correlated conjuncts are counted once. If a column with few values divides
+the rows into classes with different best orders, each class gets its own order: a query mesh of one stream with
+predicates as operators (Nehme et al. 2012). Orders are learnt on one half of the sample and compared on the other.
+Classes are used if their gain exceeds two standard errors; while this is undecided, the sample is doubled.
 
-Invariant: the rows that pass are those of any order; conjuncts that may guard one another are not reordered. Limit: it
-is learnt anew from each batch of a reader, so small batches keep the assumed order, and so do built-in functions, whose
-checks cost about as much as gathering rows.
+Invariant: the rows that pass do not depend on the order; a conjunct that may guard another one keeps its place. Limit:
+orders are learnt anew for each batch of a reader, so small batches keep the assumed order. Built-in functions keep it
+too, because evaluating them costs about as much as gathering rows.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from anabranch.plan.cost_rank import costliest_last
 from anabranch.plan.selections import guarded_by
 
 SAMPLE = 512
-"""Rows of the first sample."""
+"""The number of rows of the first sample."""
 WORTH = 64
-"""A sample is at most one row in so many: it costs less than a learnt order saves."""
+"""A sample is at most one row in this many, so that it costs less than a learnt order saves."""
 MOST_VALUES = 16
-"""A column with more values in the sample makes no classes."""
+"""The maximum number of distinct sampled values of a column that forms classes."""
 FEWEST = 32
-"""Rows of a class in a sample, below which its order is that of all rows."""
+"""The sampled rows below which a class uses the order of all rows."""
 SLOW = 1e-6
-"""Seconds per row of all conjuncts together, below which gathering rows costs as much as an order saves."""
+"""The seconds per row of all conjuncts together below which gathering rows costs as much as an order saves."""
 TIMED = 64
-"""Rows of a class by which its costs are measured."""
+"""The number of rows of a class on which its costs are measured."""
 GAIN = 0.05
-"""The share of the cost that classes must save."""
+"""The minimum share of the cost that classes must save."""
 Order = tuple[int, ...]
 Timer = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Routes:
-    """The order of conjuncts for all rows, or for each class: a value of a column."""
+    """The order of conjuncts for all rows, or for each class, which is a value of a column."""
 
     order: Order
     column: str | None = None
@@ -55,7 +55,9 @@ class Routes:
 
 
 def routed_mask(condition: Expr, columns: Mapping[str, pa.Array], length: int, timer: Timer = thread_time) -> Mask:
-    """True for the rows where a filter is true, as `evaluate_mask`; `columns` are those that may divide the rows."""
+    """Returns the mask of rows that pass a filter, as `evaluate_mask` does; `columns` may divide the rows into
+    classes.
+    """
 
     def read(column: Column) -> pa.Array:
         return columns[column.name]
@@ -77,7 +79,7 @@ def routed_mask(condition: Expr, columns: Mapping[str, pa.Array], length: int, t
 
 
 def learn(parts: Sequence[Expr], columns: Mapping[str, pa.Array], rows: Int64Array, timer: Timer) -> Routes:
-    """Returns the routes of the rows with those places, from a sample that grows until the choice is clear."""
+    """Learns the routes of the rows at the given positions, from a sample that grows until the choice is clear."""
     size = SAMPLE
     while True:
         sample = _Sample(parts, columns, rows[np.linspace(0, len(rows) - 1, size).astype(np.int64)], timer)
@@ -97,20 +99,20 @@ class _Sample:
             self._passed[number], self._seconds[number] = self._measured(number, np.arange(len(rows)))
 
     def _measured(self, number: int, places: Int64Array) -> tuple[Mask, float]:
-        """Evaluates a conjunct on some rows; returns which pass, and the seconds of a row."""
+        """Evaluates a conjunct on some rows; returns the mask of passing rows and the seconds per row."""
         rows, started = pa.array(self._rows[places]), self._timer()
         passed = evaluate_mask(self._parts[number], lambda column: self._columns[column.name].take(rows), len(places))
         return passed, (self._timer() - started) / len(places)
 
     def _time_classes(self, values: Int64Array) -> None:
-        """Times the conjuncts on some rows of each class: one may take longer on long texts, for example."""
+        """Times the conjuncts on some rows of each class; for example, one may take longer on long texts."""
         for value in np.unique(values):
             mine = np.flatnonzero(values == value)
             for number in range(len(self._parts)):
                 _, self._seconds[number, mine] = self._measured(number, mine[:TIMED])
 
     def routes(self) -> tuple[Routes, bool]:
-        """Returns the best routes that are certain to gain, and whether more rows could not change that."""
+        """Returns the best routes with a significant gain, and whether more rows could not change the choice."""
         first, second = np.arange(0, len(self._rows), 2), np.arange(1, len(self._rows), 2)
         together = Routes(self._order(first))
         best, is_clear, least = together, True, GAIN
@@ -133,14 +135,14 @@ class _Sample:
             gain = float(saved.mean())
             is_clear &= abs(gain - GAIN) > error
             if gain - error > 0 and gain > least and len({*orders.values()}) > 1:
-                # A later column, of longer values, must be better by more than it costs to look at.
+                # A later column must be better by more than the additional cost of reading it.
                 texts = self._columns[name].take(pa.array(self._rows))
                 named = dict(zip(values.tolist(), texts.to_pylist(), strict=True))
                 best, least = Routes(order, name, {named[value]: each for value, each in orders.items()}), gain + GAIN
         return best, is_clear
 
     def _classes(self) -> dict[str, Int64Array]:
-        """Returns the number of each row's value, for each column of few values."""
+        """Returns the class number of each row, for each column with few values."""
         found = {}
         for name, column in sorted(self._columns.items(), key=lambda each: each[1].nbytes):
             kind = column.type
@@ -152,7 +154,7 @@ class _Sample:
         return found
 
     def _order(self, places: Int64Array) -> Order:
-        """Returns the conjuncts by rank, each on the rows that the ones before it let pass."""
+        """Returns the conjuncts by rank, each evaluated on the rows that pass those before it."""
         left, order, rest = places, [], list(range(len(self._parts)))
         while rest:
             seconds = self._seconds[:, left if len(left) else places].mean(axis=1)
@@ -164,7 +166,7 @@ class _Sample:
         return tuple(order)
 
     def _cost(self, order: Order, places: Int64Array) -> np.ndarray:
-        """Returns the seconds of each row in an order."""
+        """Returns the seconds per row of an order, for each row."""
         cost, alive = np.zeros(len(places)), np.ones(len(places), dtype=np.bool_)
         for number in order:
             cost += np.where(alive, self._seconds[number, places], 0.0)
@@ -180,14 +182,14 @@ def _divided(routes: Routes, columns: Mapping[str, pa.Array], rows: Int64Array) 
     orders = [*dict.fromkeys((routes.order, *routes.by_value.values()))]
     values = pa.array([*routes.by_value], column.type)
     numbers = pa.array([orders.index(order) for order in routes.by_value.values()])
-    # Values that the sample did not have take the order of all rows.
+    # Values that the sample lacks use the order of all rows.
     known = pc.index_in(column.take(places), value_set=values)
     own = pc.fill_null(numbers.take(known), 0).to_numpy(zero_copy_only=False)
     return [(order, rows[own == number]) for number, order in enumerate(orders)]
 
 
 def _passing(parts: Sequence[Expr], order: Order, read: Callable[[Column], pa.Array], rows: Int64Array) -> Int64Array:
-    """Returns the rows that pass all conjuncts, each checked on those that are left."""
+    """Returns the rows that pass all conjuncts; each conjunct is evaluated on the remaining rows."""
     for number in order:
         if not len(rows):
             break
@@ -208,5 +210,5 @@ def _marked(length: int, *several: Int64Array) -> Mask:
 
 
 def _guards(parts: Sequence[Expr]) -> bool:
-    """True if some conjunct may keep another from rows on which it fails."""
+    """Returns True if some conjunct may keep another from rows on which it fails."""
     return any(guarded_by(one, [other]) is not None for one in parts for other in parts if one is not other)

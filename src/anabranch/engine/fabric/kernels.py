@@ -1,4 +1,7 @@
-"""Cutting new rows by route, compiled: a counting sort that carries row numbers and times along in one pass."""
+"""Divides new rows by route, compiled: a counting sort that moves row numbers and times in one pass.
+
+Invariant: rows of one route keep their order. Limit: at most 65,536 routes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.plan.classify import Routes
 
 FEW = 8
-"""Routes that are counted one after another."""
+"""The number of routes that are counted together."""
 
 
 @numba.njit(
@@ -24,14 +27,14 @@ def cut(
     deadline: Int64Array,
     out: Int64Array,
 ) -> Int64Array:
-    """Puts rows of one route next to one another, in the order they had: their numbers, newest times and deadlines.
+    """Sorts rows by route, stable: their numbers, newest times and deadlines.
 
-    Returns how many take each route; rows of a route that fewer than `smallest` take go with the largest. Where all go
-    together, nothing is written.
+    Returns the number of rows of each route; a route with fewer than `smallest` rows is merged into the largest. If all
+    rows have one route, nothing is written.
     """
     counts = np.zeros(routes, np.int64)
     if routes <= FEW:
-        # As many passes, but without a branch or a place in memory that the next row waits for.
+        # More passes, but each without branches and without a dependence on the previous row's memory access.
         for route in range(routes):
             taking = 0
             for i in range(labels.shape[0]):
@@ -49,7 +52,7 @@ def cut(
             goes[route] = largest
     if counts[largest] == labels.shape[0]:
         return counts
-    # Places are unsigned: a signed one would be tested for counting from the end, three times a row.
+    # Positions are unsigned: numba tests a signed index for a negative value, three times per row.
     places = np.zeros(routes, np.uint64)
     for route in range(1, routes):
         places[route] = places[route - 1] + np.uint64(counts[route - 1])

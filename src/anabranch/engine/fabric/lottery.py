@@ -21,7 +21,7 @@ FADING = 0.9
 CAUTION = 100.0
 """The number of rows that every operator is assumed to have passed before any are observed."""
 LEAST_PASSING = 0.02
-"""A smaller selectivity earns no more tickets, so that every operator of a group is drawn sometimes."""
+"""The minimum selectivity in the computation of tickets, so that every operator of a group is drawn sometimes."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Operator modules, and the index through which a row group gets from one to the next.
+"""Operator modules, and the index that forwards a row group from one module to the next.
 
 A module is one operator: a one-way probe into the base state of one relation (for an `[UNBOUNDED]` relation, a table
-lookup), a semi-join probe of that state, or a predicate. Modules hold no rows: base states belong to the engine, so any
-number of routes, meshes and queries can use the same modules at the same time.
+lookup), a semi-join probe of that state, or a predicate. Invariant: modules hold no rows. Base states belong to the
+engine, so any number of routes, meshes and queries can use the same modules at the same time.
 
 A row group is processed depth first, block by block, so memory is bounded by the blocks on one route, whatever the
 fan-out.
@@ -30,7 +30,7 @@ MESH = "mesh"
 
 
 class ProbeModule:
-    """Looks rows up in the base state of one relation."""
+    """Looks up rows in the base state of one relation."""
 
     def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
         self.name = state.relation
@@ -43,7 +43,7 @@ class ProbeModule:
         return look_up(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
 
 
-class QuestionModule:
+class ExistenceModule:
     """Keeps the rows that have a match in the base state of one relation (a semi-join)."""
 
     def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
@@ -69,7 +69,7 @@ class SelectionModule:
         yield passing(self._theta.predicate, found, self._bases)
 
 
-Module: TypeAlias = ProbeModule | QuestionModule | SelectionModule
+Module: TypeAlias = ProbeModule | ExistenceModule | SelectionModule
 
 
 class OperatorIndex:
@@ -91,29 +91,29 @@ class OperatorIndex:
             if name not in self._places:
                 self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
             if question(name) not in self._places:
-                self._add(question(name), QuestionModule(self._bases[name], self._bases, self._meter))
+                self._add(question(name), ExistenceModule(self._bases[name], self._bases, self._meter))
         for position, theta in enumerate(graph.thetas):
             if theta not in self._places:
                 self._add(theta, SelectionModule(selection_name(position), theta, self._bases))
         lookups = {name: self._places[name] for each in graph.names for name in (each, question(each))}
         return lookups | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
 
-    def forward(self, ruster: RowGroup) -> Iterator[RowGroup]:
+    def forward(self, row_group: RowGroup) -> Iterator[RowGroup]:
         """Passes a row group to the operator on top of its token, and the output to the next; yields finished groups.
 
         An empty row group ends there, along with its token.
         """
-        if not len(ruster.found):
+        if not len(row_group.found):
             return
-        route, top, rows = ruster.route, ruster.token.next, len(ruster.found)
+        route, top, rows = row_group.route, row_group.token.next, len(row_group.found)
         if not top:
-            yield ruster
+            yield row_group
             return
         number = top[0] if len(top) == 1 else self.lottery.choose(route.relation, route.number, top)
-        module, rest = self._modules[number], _after(ruster.token, number)
+        module, rest = self._modules[number], _after(row_group.token, number)
         assert module is not None
         kept, spent, started = 0, 0.0, perf_counter()
-        for block in module.work(ruster.found, route):
+        for block in module.work(row_group.found, route):
             kept += len(block)
             spent += perf_counter() - started
             yield from self.forward(RowGroup(block, route, rest))

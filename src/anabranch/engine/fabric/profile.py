@@ -54,12 +54,12 @@ def profile(
     *,
     rows: int = PROFILED_ROWS,
     deferred: tuple[str, ...] = (),
-    turns: Mapping[str, int] | None = None,
+    batch_starts: Mapping[str, int] | None = None,
     evenly: bool = False,
 ) -> OperatorProfile:
     """Runs every operator of the relation's rows on its youngest rows or, with `evenly`, on rows of any age.
 
-    `turns` are the numbers of the first rows that relations inserted last, if known.
+    `batch_starts` has the number of the first row of each relation's latest insertion, if known.
 
     `deferred` are selections (`#0`, …) that become separate operators; other predicates count with the probe that makes
     them checkable. Rows must be linked: between two steps.
@@ -73,12 +73,12 @@ def profile(
             relation, attributes.to_arrow().empty_table(), OperatorMatrix(operators, nothing, nothing)
         )
     indexes = {name: base.indexes for name, base in bases.items()}
-    taken = _turn(bases[relation], turns)
+    taken = _batch_rows(bases[relation], batch_starts)
     if evenly:
         found = _drawn(bases[relation], bases[relation].ring.live, min(rows, bases[relation].ring.live))
     else:
         found = _drawn(bases[relation], taken, rows) if taken >= rows else _youngest(bases[relation], rows)
-    hidden = _later(graph, relation, turns) if turns and taken >= rows else {}
+    hidden = _later(graph, relation, batch_starts) if batch_starts and taken >= rows else {}
     run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()), hidden)
     columns = Attributes(graph, bases[relation], attributes.names).read(found.rows[relation])
     selectivity, cost = np.ones((len(found), len(operators))), np.zeros((len(found), len(operators)))
@@ -178,23 +178,23 @@ def _youngest(base: BaseState, rows: int) -> Combinations:
     return Combinations({base.relation: numbers}, *(base.ring.times(numbers) if count else (numbers, numbers)))
 
 
-def _turn(base: BaseState, turns: Mapping[str, int] | None) -> int:
-    """Returns how many of the rows inserted last are alive; 0 if unknown."""
-    if not turns or base.relation not in turns:
+def _batch_rows(base: BaseState, batch_starts: Mapping[str, int] | None) -> int:
+    """Returns the number of live rows of the latest insertion; 0 if unknown."""
+    if not batch_starts or base.relation not in batch_starts:
         return 0
-    return base.ring.next - max(turns[base.relation], base.ring.first)
+    return base.ring.next - max(batch_starts[base.relation], base.ring.first)
 
 
 def _drawn(base: BaseState, taken: int, rows: int) -> Combinations:
-    """Samples this many of the rows inserted last, evenly spaced."""
+    """Samples this many rows of the latest insertion, evenly spaced."""
     numbers = base.ring.next - taken + np.arange(rows, dtype=np.int64) * taken // rows
     return Combinations({base.relation: numbers}, *base.ring.times(numbers))
 
 
-def _later(graph: JoinGraph, relation: str, turns: Mapping[str, int]) -> dict[str, int]:
-    """The relations processed after this one, with the first number of the rows they inserted last."""
+def _later(graph: JoinGraph, relation: str, batch_starts: Mapping[str, int]) -> dict[str, int]:
+    """Returns the relations processed after this one, with the first row number of their latest insertion."""
     later = graph.names[graph.names.index(relation) + 1 :]
-    return {name: turns[name] for name in later if name in turns}
+    return {name: batch_starts[name] for name in later if name in batch_starts}
 
 
 def _joined(blocks: list[Combinations], before: Combinations) -> Combinations:

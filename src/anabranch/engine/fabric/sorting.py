@@ -1,6 +1,6 @@
 """Divides new rows into row groups: a classifier reads some attributes of each row and selects its route.
 
-Invariant: the rows of a relation are classified once, on arrival. A group smaller than `SMALLEST_RUSTER` joins the
+Invariant: the rows of a relation are classified once, on arrival. A group smaller than `SMALLEST_ROW_GROUP` joins the
 largest: a separate route would cost more than it saves.
 """
 
@@ -24,7 +24,7 @@ from anabranch.plan.classify import AttributeColumn, hours, lay_out
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import key_columns
 
-SMALLEST_RUSTER = 100
+SMALLEST_ROW_GROUP = 100
 """The number of rows below which a group does not pay for the fixed cost of its probes (Nehme et al. 2012, Table 3)."""
 
 
@@ -42,16 +42,16 @@ class Sorting:
         numbers = found.rows[relation]
         labels = self._table.assign(self._attributes.glance(numbers), size)
         cut = np.empty((3, size), dtype=np.int64)
-        counts = kernels.cut(labels, len(routes), SMALLEST_RUSTER, numbers, found.newest, found.deadline, cut)
-        rusters, start = [], 0
+        counts = kernels.cut(labels, len(routes), SMALLEST_ROW_GROUP, numbers, found.newest, found.deadline, cut)
+        row_groups, start = [], 0
         for route, count in zip(routes, counts.tolist(), strict=True):
             if count == size:
-                return [whole_ruster(found, route)]
+                return [whole_row_group(found, route)]
             if count:
                 rows, newest, deadline = cut[:, start : start + count]
-                rusters.append(whole_ruster(Combinations({relation: rows}, newest, deadline), route))
+                row_groups.append(whole_row_group(Combinations({relation: rows}, newest, deadline), route))
                 start += count
-        return rusters
+        return row_groups
 
 
 class Attributes:
@@ -127,5 +127,5 @@ class _Decoding:
         return pa.DictionaryArray.from_arrays(places, self.texts)
 
 
-def whole_ruster(found: Combinations, route: CompiledRoute) -> RowGroup:
+def whole_row_group(found: Combinations, route: CompiledRoute) -> RowGroup:
     return RowGroup(found, route, route.token)

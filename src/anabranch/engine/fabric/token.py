@@ -35,10 +35,6 @@ class Token:
         return tuple(operator for group in self.groups for operator in group)
 
     @property
-    def is_certain(self) -> bool:
-        return all(len(group) == 1 for group in self.groups)
-
-    @property
     def next(self) -> tuple[int, ...]:
         """The operators that may be visited now; empty when only the output is left."""
         return self.groups[0] if self.groups else ()

@@ -196,7 +196,7 @@ def _shrunk(part: Part, lists: pa.Array, groups: Int64Array, count: int, limit: 
 
 
 def _first_rows(kind: pa.DataType, ranking: Ranking, lists: pa.Array, groups: Int64Array, count: int) -> pa.Array:
-    """Returns the first rows of each group, in order; rows that no sort key tells apart are ordered by their values."""
+    """Returns the first rows of each group, in order; ties of all sort keys are ordered by the values of the rows."""
     owners = np.repeat(groups, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     items = lists.flatten()
     columns = items.flatten()

@@ -32,7 +32,7 @@ class InputWork(Protocol):
         """
 
     def tell_apart(self, marks: Mapping[str, int]) -> None:
-        """Keeps rows below these numbers of their relations separate from later ones; stops if there are no numbers."""
+        """Keeps rows below these numbers of their relations separate from later ones; no numbers end the separation."""
 
 
 @singledispatch

@@ -133,7 +133,7 @@ def meeting(
     meter.probed(*names, len(found), len(found) * target.ring.live)
     is_met = np.zeros(len(found), dtype=np.bool_)
     visited = sum(
-        target.ring.ask(probe.index, codes + offset if offset else codes, found.newest, found.deadline, is_met)
+        target.ring.mark_met(probe.index, codes + offset if offset else codes, found.newest, found.deadline, is_met)
         for offset in probe.offsets
     )
     kept = keep(found, is_met)
@@ -169,7 +169,7 @@ def _looked_up(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]
 
 
 def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
-    """Whether a key is equal on both sides: by its codes if they are exact, else by its values."""
+    """Returns True where a key is equal on both sides: by its codes if they are exact, else by its values."""
     left, right = bases[check.left], bases[check.right]
     left_rows, right_rows = found.rows[check.left], found.rows[check.right]
     if check.key.is_exact:

@@ -119,7 +119,7 @@ class Sides:
             yield from self._from(place + 1, found, known)
 
     def settle(self, watermark: int) -> Iterator[Known]:
-        """Yields what the watermark makes known: no row before it will be admitted any more."""
+        """Yields the results that the watermark makes final: no row before it will be admitted any more."""
         for place, work in enumerate(self._works):
             for found, known in work.settle(watermark):
                 yield from self._from(place + 1, found, known)
@@ -187,7 +187,7 @@ class SideWork:
 
     @property
     def waits_alone(self) -> bool:
-        """Whether rows of the side wait for matches. In a grouped query nothing counts after its deadline."""
+        """True if rows of the side wait for matches. In a grouped query nothing counts after its deadline."""
         return self.side.kind is SideKind.FULL and self.grouping is None
 
     def answered(self, watermark: int) -> None:

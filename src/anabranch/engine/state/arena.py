@@ -4,6 +4,9 @@ A state requests named arrays from its arena, extends them (existing contents ke
 and releases them, whatever the kind of arena. Spark's Python workers are interchangeable, so any worker must find the
 state before the next step: a `MappedArena` keeps every array in a file (on tmpfs if there is one) and can be reopened
 by name.
+
+Invariant: reopening a mapped arena gives the arrays as they were last written. Limit: mapped files must fit the file
+system of the hot folder.
 """
 
 from __future__ import annotations

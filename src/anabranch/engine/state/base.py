@@ -3,6 +3,9 @@
 Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint holds
 only these and does not depend on the plan. `export` returns them as a `RelationBatch`, which both snapshots and
 migrations use.
+
+Invariant: a row is readable once appended, and can be found once linked. Limit: rows leave in order of arrival, so an
+expired row may stay behind a live one.
 """
 
 from __future__ import annotations
@@ -70,11 +73,11 @@ class BaseState(Indexed):
         self._classes = {each.attribute: each.digest for each in declared.classes}
         columns |= {f"class.{digest}": ("|i1", 1) for digest in self._classes.values()}
         self.may_be_absent = False
-        """Whether combinations may lack a row of this relation, because of an outer join."""
+        """True if combinations may lack a row of this relation, because of an outer join."""
         self.leaves_early = False
-        """Whether bands allow rows to be dropped before their deadlines have passed the floors of all others."""
+        """True if bands allow rows to be dropped before their deadlines have passed the floors of all others."""
         self._removes = False
-        """Whether rows of a table have been removed, so that each has a deadline of its own."""
+        """True if rows of a table have been removed, so that each has a deadline of its own."""
         if declared.is_table:
             columns[_NUMBER] = _PLAIN_FORM
         self._types = {field.name: field.type for field in declared.schema}
@@ -85,7 +88,7 @@ class BaseState(Indexed):
         self._flat = {field.name: field for field in declared.schema if field.name in {**self._fixed, **texts}}
         """The columns that numpy can hold, texts as bytes."""
         self._with_null: set[str] = set()
-        """Columns that have had a NULL; for the others, no validity is kept."""
+        """The columns that have had a NULL; for other columns, no validity is kept."""
         self._counts = Counts(declared) if isinstance(declared.window, CountWindow) else None
         self._counted: Counted | None = None
         """The counts of the rows to be appended next."""
@@ -272,7 +275,7 @@ class BaseState(Indexed):
         return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
 
     def keep(self, wanted: BoolArray) -> Kept:
-        """Keeps only some of the live rows, which must be linked; wants a flag for each of them."""
+        """Keeps only some of the live rows, which must be linked; `wanted` has a flag for each of them."""
         kept = Kept(self.ring.first, wanted)
         if not wanted.all():
             rows = kept.numbers

@@ -2,6 +2,8 @@
 
 Adjacent batches are merged when the younger has grown to half the older, so there are O(log rows) batches and each row
 is copied O(log rows) times. Batches entirely below the oldest live row are released.
+
+Invariant: reading rows by number does not depend on the division into batches.
 """
 
 from __future__ import annotations

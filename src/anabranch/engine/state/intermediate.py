@@ -1,4 +1,8 @@
-"""The results of an inner join of the plan: row numbers into base states and combined times, without payload."""
+"""The results of an inner join of the plan: row numbers into base states and combined times, without payload.
+
+Invariant: every combination refers to live base rows, or can no longer be completed. Limit: combinations leave in order
+of insertion.
+"""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Ring:
         self._arrays[column][rows & (self.capacity - 1)] = value
 
     def lower(self, column: str, rows: Int64Array, values: Int64Array) -> None:
-        """Lowers the values in a column of live rows, each given once, to the given ones where those are smaller."""
+        """Lowers values in a column of live rows to the given ones where these are smaller; each row is given once."""
         places, array = rows & (self.capacity - 1), self._arrays[column]
         array[places] = np.minimum(array[places], values)
 
@@ -311,11 +311,13 @@ class Ring:
             )
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
-    def ask(self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray) -> int:
+    def mark_met(
+        self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray
+    ) -> int:
         """Marks the codes that have a live linked row that matches in time; returns how many rows were visited."""
         if not self.live or not len(codes):
             return 0
-        return kernels.ask(
+        return kernels.mark_met(
             *self._of(index),
             self._deadlines,
             self.span or 0,

@@ -3,6 +3,8 @@
 The state's own ring stores, for every row and text column, the start and the length of the bytes. Positions are never
 reused, and a byte is at its position modulo the size of this ring, so a text may wrap around the end. A step copies the
 bytes of its new rows and of its results; rows that are kept cost nothing.
+
+Invariant: `get` returns the bytes that were appended. Limit: the texts of one block of rows must fit one Arrow array.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ passed are found run by run, at the cost of what is due, although combinations d
 
 For join queries a flag records whether a combination has been matched. For grouped queries the boundaries at which its
 matches count are kept, as *covers*, until the watermark has passed them.
+
+Invariant: a combination is due once. Limit: each boundary of a grouped query reads all waiting combinations.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class Waiting(IntermediateState):
         return numbers
 
     def met(self, numbers: Int64Array) -> BoolArray:
-        """Whether the combinations with those numbers have been matched."""
+        """Returns True for the numbers of combinations that have been matched."""
         if not len(numbers):
             return np.zeros(0, dtype=np.bool_)
         return self.ring.get(MET, numbers).astype(np.bool_)
@@ -97,7 +99,7 @@ class Waiting(IntermediateState):
             self._covers.append((numbers[some], first[some], last[some]))
 
     def find(self, relation: str, rows: Int64Array) -> tuple[Int64Array, BoolArray]:
-        """Returns the numbers of the combinations with these rows of a relation, and which of the rows wait at all.
+        """Returns the numbers of the combinations with these rows of a relation, and a mask of the rows that wait.
 
         Rows have arrived in order. After a restart, a row that has already continued may be matched again.
         """

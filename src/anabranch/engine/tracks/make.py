@@ -20,9 +20,9 @@ _REOPENED: dict[str, Callable[[PlanContext, Mapping[str, Any]], Track]] = {
 }
 
 
-def make_track(ground: PlanContext, plan: Plan) -> Track:
+def make_track(context: PlanContext, plan: Plan) -> Track:
     """Creates a track with empty states, or without states."""
-    return MeshTrack(ground, plan) if isinstance(plan, Mesh) else PlanTrack(ground, plan)
+    return MeshTrack(context, plan) if isinstance(plan, Mesh) else PlanTrack(context, plan)
 
 
 def plan_of(layout: Mapping[str, Any]) -> Plan:
@@ -30,6 +30,6 @@ def plan_of(layout: Mapping[str, Any]) -> Plan:
     return plan_of(layout["new"]) if "new" in layout else parse_plan(layout["plan"])
 
 
-def reopened(ground: PlanContext, layout: Mapping[str, Any]) -> Track:
+def reopened(context: PlanContext, layout: Mapping[str, Any]) -> Track:
     """Reopens the track of a layout."""
-    return _REOPENED[layout["kind"]](ground, layout)
+    return _REOPENED[layout["kind"]](context, layout)

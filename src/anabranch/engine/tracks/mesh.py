@@ -14,7 +14,7 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.modules import OperatorIndex
 from anabranch.engine.fabric.row_group import RowGroup, compile_routes, gathered
-from anabranch.engine.fabric.sorting import Sorting, whole_ruster
+from anabranch.engine.fabric.sorting import Sorting, whole_row_group
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.protocol import PlanContext
 from anabranch.engine.tracks.stateless import StatelessTrack
@@ -26,10 +26,10 @@ class MeshTrack(StatelessTrack):
 
     KIND = "mesh"
 
-    def __init__(self, ground: PlanContext, mesh: Mesh) -> None:
-        super().__init__(ground, mesh)
-        graph, bases = ground.query.graph, ground.bases
-        self._index = OperatorIndex(bases, ground.meter, Lottery())
+    def __init__(self, context: PlanContext, mesh: Mesh) -> None:
+        super().__init__(context, mesh)
+        graph, bases = context.query.graph, context.bases
+        self._index = OperatorIndex(bases, context.meter, Lottery())
         numbers = self._index.numbers(graph)
         self._routes = {way.relation: compile_routes(graph, way, numbers) for way in mesh.ways}
         looked_into: dict[str, list[Index]] = {name: [] for name in bases}
@@ -48,9 +48,9 @@ class MeshTrack(StatelessTrack):
         }
 
     @classmethod
-    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> MeshTrack:
+    def reopened(cls, context: PlanContext, layout: Mapping[str, Any]) -> MeshTrack:
         """Reopens the track of a layout."""
-        track = cls(ground, parse_mesh(layout["plan"]))
+        track = cls(context, parse_mesh(layout["plan"]))
         track._index.lottery.reopen(layout["lottery"])
         return track
 
@@ -67,20 +67,20 @@ class MeshTrack(StatelessTrack):
             yield from gathered(self._finished(relation, found))
 
     def _finished(self, relation: str, found: Combinations) -> Iterator[Combinations]:
-        for ruster in self._rusters(relation, found):
+        for row_group in self._row_groups(relation, found):
             done = 0
-            for finished in self._index.forward(ruster):
+            for finished in self._index.forward(row_group):
                 done += len(finished.found)
                 yield finished.found
-            self.ground.meter.routed(relation, ruster.route.number, len(ruster.found), done)
+            self.context.meter.routed(relation, row_group.route.number, len(row_group.found), done)
 
-    def _rusters(self, relation: str, found: Combinations) -> list[RowGroup]:
+    def _row_groups(self, relation: str, found: Combinations) -> list[RowGroup]:
         """Divides the rows by route."""
         routes, sorting = self._routes[relation], self._sorting.get(relation)
         if sorting is None:
-            return [whole_ruster(found, routes[0])]
+            return [whole_row_group(found, routes[0])]
         # CPU time of this thread: interruptions on a busy machine are not routing.
         started = thread_time()
-        rusters = sorting.cut(found, routes)
-        self.ground.meter.spent("classify", thread_time() - started)
-        return rusters
+        row_groups = sorting.cut(found, routes)
+        self.context.meter.spent("classify", thread_time() - started)
+        return row_groups

@@ -64,7 +64,7 @@ class ParallelTrack(TwoPlans):
         in_boxes = {node.shape for box in self.boxes for node in box.new}
         joins = {
             join.node.shape: new.join(
-                join, new.ground.meter, self._since(join.node) if join.node.shape in in_boxes else ()
+                join, new.context.meter, self._since(join.node) if join.node.shape in in_boxes else ()
             )
             for join in new.program.joins
         }
@@ -72,10 +72,10 @@ class ParallelTrack(TwoPlans):
         self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
 
     @classmethod
-    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> ParallelTrack:
+    def reopened(cls, context: PlanContext, layout: Mapping[str, Any]) -> ParallelTrack:
         """Reopens the track of a layout."""
         known: dict[str, IntermediateState] = {}
-        new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
+        new, old = (PlanTrack.reopened(context, layout[which], known) for which in ("new", "old"))
         mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
         return cls(old, new, layout["marks"], mesh)
 

@@ -87,19 +87,19 @@ class PlanTrack:
     KIND = "plan"
 
     def __init__(
-        self, ground: PlanContext, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
+        self, context: PlanContext, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
     ) -> None:
-        query = ground.query
-        self.ground = ground
+        query = context.query
+        self.context = context
         self.plan = plan
         self.leaving: Plan | None = None
         self.thetas = query.graph.thetas
         self.contents = contents(plan, self.thetas)
-        self.shared = {part: ground.shared[part] for part in shared_parts(plan)}
-        rests = {part: join.common.rests[ground.name] for part, join in self.shared.items()}
+        self.shared = {part: context.shared[part] for part in shared_parts(plan)}
+        rests = {part: join.common.rests[context.name] for part, join in self.shared.items()}
         self.entries = {part: entry(rest, query.graph, deferred_thetas(plan)) for part, rest in rests.items()}
         self.program = compile_plan(plan, query.graph, rests)
-        self.bases = ground.bases
+        self.bases = context.bases
         self.codes = code_reader(self.bases, query.graph)
         for name, base in self.bases.items():
             base.require(self.indexes(name))
@@ -111,41 +111,41 @@ class PlanTrack:
             indexes = self.program.indexes[inner.shape]
             state = (states or {}).get(self.contents[inner.shape])
             if state is None:
-                number = ground.new_number() if number is None else number
+                number = context.new_number() if number is None else number
                 columns = carried_columns(inner, query)
-                state = IntermediateState(ground.arena, f"track{number}.state{i}", inner.relations, indexes, columns)
+                state = IntermediateState(context.arena, f"track{number}.state{i}", inner.relations, indexes, columns)
             else:
                 state.require(indexes, self.codes)
             self.intermediates[inner.shape] = state
         self.operators = {inner.shape: self._operator(inner) for inner in input_operators(plan)}
-        joins = {join.node.shape: self.join(join, ground.meter) for join in self.program.joins}
+        joins = {join.node.shape: self.join(join, context.meter) for join in self.program.joins}
         self._ways = {name: self.way_to_root(name, joins) for name in leaves(plan)}
         self._shared_ways = {part: self.way_to_root(part.relations[0], joins) for part in self.shared}
 
     def _operator(self, node: InputOperator) -> InputWork:
-        ground = self.ground
-        work = make_work(node, ground.query, self.bases, ground.owns)
-        inside = tuple(terms for terms in ground.terms if terms.relation in node.relations)
+        context = self.context
+        work = make_work(node, context.query, self.bases, context.owns)
+        inside = tuple(terms for terms in context.terms if terms.relation in node.relations)
         return Demanding(work, inside, self.bases) if inside else work
 
     @classmethod
     def reopened(
-        cls, ground: PlanContext, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
+        cls, context: PlanContext, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
     ) -> PlanTrack:
         """Reopens the track of a layout; `known` are states, by name, that other tracks have reopened."""
         known = {} if known is None else known
         plan = parse(layout["plan"])
-        made = contents(plan, ground.query.graph.thetas)
+        made = contents(plan, context.query.graph.thetas)
         mine: dict[Content, IntermediateState] = {}
         for inner in kept(plan):
             found = layout["intermediates"][inner.shape]
             name = found["name"]
             if name not in known:
-                columns = carried_columns(inner, ground.query)
-                known[name] = IntermediateState(ground.arena, name, inner.relations, (), columns)
+                columns = carried_columns(inner, context.query)
+                known[name] = IntermediateState(context.arena, name, inner.relations, (), columns)
                 known[name].reopen(found)
             mine[made[inner.shape]] = known[name]
-        return cls(ground, plan, mine)
+        return cls(context, plan, mine)
 
     @property
     def held(self) -> Sequence[IntermediateState]:
@@ -225,7 +225,7 @@ class PlanTrack:
 
     def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Inserts new combinations of a shared join into every state on their path, like new rows of a relation."""
-        left = checked(self.entries[shared], found, self.bases, self.ground.meter)
+        left = checked(self.entries[shared], found, self.bases, self.context.meter)
         yield from rise(self._shared_ways[shared], left, wanted=wanted)
 
     def drop(self, floors: Mapping[str, int]) -> None:
@@ -233,20 +233,20 @@ class PlanTrack:
         self.expire(floors)
         for name, operator in self.operators.items():
             state = self.intermediates[name]
-            operator.compact(state, out_of_reach(floors, state.relations, self.ground.query.pairwise)[0])
+            operator.compact(state, out_of_reach(floors, state.relations, self.context.query.pairwise)[0])
 
     def expire(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no future row can complete; a second track may share the states."""
         for inner in kept(self.plan):
             state = self.intermediates[inner.shape]
-            lows = out_of_reach(floors, state.relations, self.ground.query.pairwise)
-            self.ground.meter.dropped(plain_shape(inner), state.drop(*lows))
+            lows = out_of_reach(floors, state.relations, self.context.query.pairwise)
+            self.context.meter.dropped(plain_shape(inner), state.drop(*lows))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
         """Returns statistics of joins and states since the last call."""
         states = ((plain_shape(inner), self.intermediates[inner.shape]) for inner in kept(self.plan))
         sizes = {name: (state.ring.live, state.bytes) for name, state in states}
-        return self.ground.meter.finish({**sizes, **beside})
+        return self.context.meter.finish({**sizes, **beside})
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:

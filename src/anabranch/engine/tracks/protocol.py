@@ -1,4 +1,7 @@
-"""The track protocol: the interface to a query's engine, and the context that tracks are built from."""
+"""The track protocol: the interface to a query's engine, and the context that tracks are built from.
+
+Invariant: between two steps a track holds no unprocessed row.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PlanContext:
-    """The objects shared by the tracks of one query: base states, the arena of the tracks' states, the meter."""
+    """The context of the tracks of one query: base states, the arena of the tracks' states, the meter."""
 
     query: Query
     bases: Mapping[str, BaseState]

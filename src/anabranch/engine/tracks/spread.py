@@ -87,17 +87,17 @@ class SpreadTrack(TwoPlans):
         lacking = {*matching.recomputed, *self._filtered}
         self._order = [node for node in kept(new.plan) if isinstance(node, JoinNode) and node.shape in lacking]
         programs = {program.node.shape: program for program in new.program.joins}
-        self._joins = {node.shape: new.join(programs[node.shape], new.ground.meter) for node in self._order}
+        self._joins = {node.shape: new.join(programs[node.shape], new.context.meter) for node in self._order}
         joins = self._old_joins()
         self._ways = {name: old.way_to_root(name, joins) for name in new.bases}
         self._brought = 0
         self._progress = progress or self._begun(0)
 
     @classmethod
-    def reopened(cls, ground: PlanContext, layout: Mapping[str, Any]) -> SpreadTrack:
+    def reopened(cls, context: PlanContext, layout: Mapping[str, Any]) -> SpreadTrack:
         """Reopens the track of a layout."""
         known: dict[str, IntermediateState] = {}
-        new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
+        new, old = (PlanTrack.reopened(context, layout[which], known) for which in ("new", "old"))
         mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
         return cls(old, new, mesh, Progress(**layout["progress"]))
 
@@ -172,7 +172,7 @@ class SpreadTrack(TwoPlans):
         """Fills the current state from one more slice of old rows; returns the rows and combinations processed."""
         now = self._progress
         node = self._order[now.at]
-        low = out_of_reach(floors, node.relations, self.new.ground.query.pairwise)[0]
+        low = out_of_reach(floors, node.relations, self.new.context.query.pairwise)[0]
         if now.position < 0:
             source: BaseState | IntermediateState = self.old.intermediates[self._filtered[node.shape].old]
         else:

@@ -20,8 +20,8 @@ from anabranch.stats.step import StepStatistics
 class StatelessTrack:
     """A track over base states alone; subclasses define `take`, `indexes` and `layout`."""
 
-    def __init__(self, ground: PlanContext, plan: Mesh) -> None:
-        self.ground = ground
+    def __init__(self, context: PlanContext, plan: Mesh) -> None:
+        self.context = context
         self.plan = plan
         self.leaving: Plan | None = None
         self.intermediates: Mapping[str, IntermediateState] = {}
@@ -49,7 +49,7 @@ class StatelessTrack:
 
     def departure(self) -> Departure:
         """Starts from the mjoin, which keeps no intermediate state either; from there it is an ordinary change."""
-        return Departure(PlanTrack(self.ground, mjoin(self.ground.query.graph.names)), self.plan)
+        return Departure(PlanTrack(self.context, mjoin(self.context.query.graph.names)), self.plan)
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
-        return self.ground.meter.finish(beside)
+        return self.context.meter.finish(beside)

@@ -2,6 +2,8 @@
 
 The plans share the states that have the same content in both; those that only the old plan has *retire*. In statistics,
 retiring joins and states have separate names.
+
+Limit: plans that use shared joins do not run side by side.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class TwoPlans:
 
     def aborted(self) -> Track:
         """Returns the track of the old plan."""
-        return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
+        return self.old if self._mesh is None else MeshTrack(self.old.context, self._mesh)
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that either plan probes."""
@@ -69,14 +71,16 @@ class TwoPlans:
         """Keeps every index: both plans are running."""
 
     def departure(self) -> Departure:
-        raise InvariantBroken("a migration starts while another is under way", detail=f"towards '{self.plan}'")
+        raise InvariantBroken("a migration cannot start while another is in progress", detail=f"towards '{self.plan}'")
 
     def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        raise InvariantBroken("plans run side by side that share a join", detail=f"combinations of '{shared}' came")
+        raise InvariantBroken(
+            "plans that share a join cannot run side by side", detail=f"combinations of '{shared}' came"
+        )
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no future row can complete."""
-        windows = self.new.ground.query.pairwise
+        windows = self.new.context.query.pairwise
         self.new.expire(floors)
         for name, state in self.retiring.items():
             self._old_meter.dropped(name, state.drop(*out_of_reach(floors, state.relations, windows)))

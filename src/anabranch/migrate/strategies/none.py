@@ -22,7 +22,7 @@ class NoStrategy:
     def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
         matching = match_states(old, new, graph.thetas)
         if not matching.is_trivial:
-            lacking = [f"'{name}' is not there and would have to be computed" for name in matching.recomputed]
+            lacking = [f"'{name}' does not exist and would have to be computed" for name in matching.recomputed]
             lacking += [f"'{state.old}' would have to be filtered" for state in matching.filtered]
             raise MigrationError(
                 f"strategy 'none' cannot change plan '{old}' into '{new}'",

@@ -29,7 +29,7 @@ class InParallel:
         if graph.counted:
             raise MigrationError(
                 f"strategy 'parallel-track' might never end for plan '{new}'",
-                detail=f"a row of '{graph.counted[0]}' stays in its count window until enough others have arrived",
+                detail=f"a row of '{graph.counted[0]}' stays in its count window until enough later rows have arrived",
                 hint="use 'moving-state'",
             )
         for box in boxes(old, new, graph.thetas):
@@ -37,7 +37,7 @@ class InParallel:
                 if all(not graph.relation(name).window.is_bounded for name in names):
                     raise MigrationError(
                         f"strategy 'parallel-track' would never end for plan '{new}'",
-                        detail=f"rows of '{' '.join(sorted(names))}' are kept for ever, so old ones never leave",
+                        detail=f"rows of '{' '.join(sorted(names))}' are kept forever, so old rows never expire",
                         hint="use 'moving-state'",
                     )
 

@@ -26,8 +26,8 @@ class Spread:
         for plan in (old, new):
             if any(input_operators(plan)):
                 raise MigrationError(
-                    f"strategy 'spread' does not serve plan '{plan}'",
-                    detail="an operator works on an input before it joins, such as one that merges rows",
+                    f"strategy 'spread' does not support plan '{plan}'",
+                    detail="an operator processes an input before the join, such as merging rows",
                     hint="use 'moving-state'",
                 )
 

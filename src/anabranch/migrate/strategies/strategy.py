@@ -47,7 +47,7 @@ class Change(Protocol[TrackOfEngine]):
 
     @property
     def matching(self) -> StateMatching:
-        """Which states of the old plan the new one can use."""
+        """The states of the old plan that the new one can use."""
 
     def moved(self, matching: StateMatching | None = None) -> TrackOfEngine:
         """Creates a complete track of the new plan: hands matching states over and computes the others."""

@@ -1,8 +1,8 @@
 """The addresses of links that are kept at their producers' sites: one file for each producer, in a shared folder.
 
-A site writes the address of its link server before it starts an operator. Whoever opens a link looks up the address of
-its producer, each time, because a site that is started again may have another port. The folder has addresses only; rows
-travel between the sites.
+A site writes the address of its link server before it starts an operator. A reader looks up the address of the producer
+each time it opens a link, because a restarted site may have another port. The folder has addresses only; rows travel
+between the sites.
 
 Limit: if the store of a site is lost, its links are lost; a reader then gets a LinkError, never a gap.
 """
@@ -18,7 +18,7 @@ from anabranch.run.locations import UNKNOWN, locate
 
 SCHEME = "sites:"
 CONTROL = "control"
-"""The producer in the name of a link that is kept at its reader."""
+"""The producer in the name of a link that is kept at its reader's site."""
 
 
 def place_of(folder: str) -> str:

@@ -177,7 +177,7 @@ def following(name: str, before: Entry | None, batch: int, parts: Sequence[Part]
     """Returns the entry of a batch, given the previous entry; raises LinkError if a batch is missing between them."""
     if before is not None and batch != before.batch + 1:
         raise LinkError(
-            f"link '{name}' ends with batch {before.batch}, and its producer goes on with batch {batch}",
+            f"link '{name}' ends with batch {before.batch}, and its producer continues with batch {batch}",
             hint="two producers write it, or its producer lost its checkpoint: deploy the query again",
         )
     tops = [part.newest for part in parts if part.newest is not None]
@@ -207,7 +207,7 @@ def closed_error(name: str, reason: str) -> LinkClosed:
     return LinkClosed(
         f"link '{name}' is closed",
         detail=reason,
-        hint="deploy the query that reads it again; it goes on from a later event time",
+        hint="deploy the query that reads it again; it continues from a later event time",
     )
 
 

@@ -2,6 +2,8 @@
 
 The producer applies the shape before it writes, so that only rows and columns that the reader needs are sent. Every
 derived row has the event times of its parts as columns; a shape has a range for each of these columns.
+
+Invariant: the shape decides each row on its own, so its result does not depend on the division of rows among workers.
 """
 
 from __future__ import annotations

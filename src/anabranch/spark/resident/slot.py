@@ -25,7 +25,7 @@ from anabranch.run.channel import Channel, ChannelClosed, Listener, connect, pro
 from anabranch.run.hot import OwnEngines
 from anabranch.run.ingest import Ingest
 from anabranch.run.slot import SlotTask, drain
-from anabranch.spark.exchange import Course, Outlet
+from anabranch.spark.exchange import Outlet, StageSequence
 from anabranch.spark.locality import slot_keys
 from anabranch.spark.resident.messages import (
     Answer,
@@ -102,11 +102,11 @@ class _Slot:
         found: list[pa.RecordBatch] = []
         if not order.is_direct:
             found = self._exchanged(task, cut_function(reading)(number, iter(())))
-        course = Course.of(task).work
+        stages = StageSequence.of(task).work
         steps: list[SlotReport] = []
         merges: list[SlotReport] = []
-        for place, (stage, is_merge) in enumerate(course):
-            is_final = place == len(course) - 1
+        for place, (stage, is_merge) in enumerate(stages):
+            is_final = place == len(stages) - 1
             outlet = Outlet(task.at(stage), order.writers, place, is_final)
             if is_merge:
                 work = merge_function(outlet, self._checkpoint)

@@ -59,7 +59,7 @@ def deliver_tables(
     batch: Batch,
     compute: Callable[[Mapping[str, WorkerWriter]], Mapping[str, pa.Table]],
 ) -> None:
-    """Writes and publishes one batch whose other results `compute` returns as tables, by query."""
+    """Writes and publishes one batch; `compute` returns the results that workers do not write, as tables by query."""
     writers = _staged(sinks, batch)
     tables = compute(writers)
     for name, sink in sinks.items():
@@ -70,7 +70,7 @@ def deliver_tables(
 
 
 def _staged(sinks: Mapping[str, Sink], batch: Batch) -> dict[str, WorkerWriter]:
-    """Prepares the sinks; returns the writers of those whose results the workers write."""
+    """Calls `stage` of the sinks; returns the writers of those whose results the workers write."""
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
         with named_failure(sink.title, batch.number):

@@ -33,7 +33,7 @@ except ImportError:
 
 
 class DeltaLakeTable:
-    """A Delta table at a path; checked when it is made, created when it is opened."""
+    """A Delta table at a path; validated on construction, created by `open`."""
 
     def __init__(self, path: str, schema: Schema, partition_by: tuple[str, ...]) -> None:
         self._path = path

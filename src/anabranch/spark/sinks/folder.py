@@ -117,7 +117,7 @@ class BatchFolder:
                 raise SinkError(
                     f"folder '{self._root}' is {owner}",
                     detail=f"found '{log}'; readers see only the files that it lists, not these results",
-                    hint=f"write to another folder, or remove '{log}' if nobody uses it any more",
+                    hint=f"write to another folder, or remove '{log}' if it is no longer used",
                 )
 
     def _drop_staging(self, owner: str) -> None:

@@ -35,7 +35,7 @@ except ImportError:
 
 
 class IcebergLakeTable:
-    """A table of an Iceberg catalog; checked when it is made, created when it is opened."""
+    """A table of an Iceberg catalog; validated on construction, created by `open`."""
 
     def __init__(self, target: IcebergTarget, schema: Schema, partition_by: tuple[str, ...]) -> None:
         if not is_installed:

@@ -68,7 +68,7 @@ class JdbcSink(Sink):
                 raise SinkError(
                     f"sink {self.title} has {found} rows of batch {batch.number} instead of {expected}",
                     detail="a task ran twice, or another query writes into its table",
-                    hint="restart the query; the batch is written again",
+                    hint="restart the query, which writes the batch again",
                 )
 
     def publish(self, batch: Batch) -> None:

@@ -74,7 +74,7 @@ class KafkaRecords:
             raise SinkError(
                 "the options of the 'kafka' sink are refused by librdkafka",
                 detail=str(error),
-                hint="write kafka.bootstrap.servers, and other settings by librdkafka's names",
+                hint="write kafka.bootstrap.servers, and other settings under librdkafka's names",
             ) from error
         batch = self.batch
         named = ((QUERY, batch.query_id), (BATCH, str(batch.number)), (ATTEMPT, batch.attempt))
@@ -94,7 +94,7 @@ class KafkaRecords:
         if waiting:
             raise SinkError(
                 f"Kafka did not take {waiting} records for topic '{self.target.topic}' in time",
-                hint="the batch is not committed; start the query again once the brokers answer",
+                hint="the batch is not committed; start the query again when the brokers respond",
             )
 
     def _send(self, value: bytes, key: bytes | None) -> None:
@@ -115,12 +115,12 @@ class KafkaRecords:
             raise SinkError(
                 f"Kafka refused {len(self.failed)} records for topic '{self.target.topic}'",
                 detail=self.failed[0],
-                hint="the batch is not committed; look at the topic, the rights and the size of records",
+                hint="the batch is not committed; check the topic, the permissions and the size of the records",
             )
 
 
 def as_json(row: Mapping[str, Any]) -> bytes:
-    """Returns a row as a JSON object that readers of Kafka streams read back: times in UTC, bytes as text."""
+    """Encodes a row as a JSON object that Kafka streams can read back: times in UTC, bytes as text."""
     return json.dumps(row, default=_value, ensure_ascii=False).encode()
 
 

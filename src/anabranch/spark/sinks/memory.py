@@ -1,4 +1,7 @@
-"""Results in the driver's memory, as Arrow and as a temporary view of the session; for notebooks and tests."""
+"""Results in the driver's memory, as Arrow and as a temporary view of the session; for notebooks and tests.
+
+Limit: all results stay in the driver's memory.
+"""
 
 from __future__ import annotations
 

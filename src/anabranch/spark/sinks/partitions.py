@@ -26,7 +26,7 @@ class Partitions:
 
     columns: tuple[str, ...] = ()
     are_stored: bool = False
-    """Whether files contain the partition columns too."""
+    """True if files contain the partition columns too."""
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yields the rows of each combination of values, with a name for the file that they belong to."""

@@ -70,12 +70,12 @@ class Sink(Protocol):
 
     @property
     def workers_write(self) -> bool:
-        """True when `stage` returns a writer for every batch."""
+        """True if `stage` returns a writer for every batch."""
         return False
 
     @property
     def takes_tables(self) -> bool:
-        """True when the sink has the method `take`."""
+        """True if the sink has the method `take`."""
         return False
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ class Sink(Protocol):
 
     def take(self, rows: pa.Table, batch: Batch) -> None:
         """Writes the results of a batch that are in the driver's memory."""
-        raise InvariantBroken(f"sink {self.title} takes no tables", detail=f"{batch}")
+        raise InvariantBroken(f"sink {self.title} does not take tables", detail=f"{batch}")
 
     def publish(self, batch: Batch) -> None:
         """Makes the written results of a batch visible; replaces an earlier attempt at the batch."""

@@ -45,7 +45,7 @@ def engine_of(started: LocalHost) -> Engine:
 
 
 def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     mesh = parse_mesh("mesh(a: b>c, c>b by (v <= 0.5 ? 0 : 1); b: a>c; c: a>b)")
     started = host(STAR, mesh)
     answer = started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1", "a 3 9 1")))
@@ -126,7 +126,7 @@ def test_rows_of_a_route_are_put_together_and_few_go_with_the_most(
 def test_rows_are_told_apart_by_texts_and_where_the_ring_goes_around(
     column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_ROW_GROUP", 1)
     catalog = read_script("stream a (k bigint, v bigint, s string)\nstream b (k bigint)").catalog
     windows = "a [RANGE 1 SECONDS], b [RANGE 1 SECONDS]"
     chosen = compile_query(f"SELECT a.v AS v, a.s AS s, b.k AS k FROM {windows} WHERE a.k = b.k", catalog)
@@ -215,12 +215,16 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
     started.step(read_rows(CATALOG, [line for i in range(4) for line in (f"a {10 + i} 1 {i}", f"b {10 + i} 1 {i}")]))
     started.step(read_rows(CATALOG, [f"{name} {20 + i} 1 {i}" for i in range(4) for name in "abc"]))
     engine = engine_of(started)
-    assert engine.only.turns == {"a": 4, "b": 5, "c": 1}
-    seen = {name: profile(STAR.graph, name, engine.bases, rows=4, turns=engine.only.turns) for name in "abc"}
+    assert engine.only.batch_starts == {"a": 4, "b": 5, "c": 1}
+    seen = {
+        name: profile(STAR.graph, name, engine.bases, rows=4, batch_starts=engine.only.batch_starts) for name in "abc"
+    }
     assert {name: each.turn for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
     assert [seen[name].matrix.selectivity[0].tolist() for name in "abc"] == [[5.0, 1.0], [8.0, 1.0], [8.0, 9.0]]
     # Where the last turn was smaller than the sample, rows of earlier ones are taken too, and nothing is hidden.
-    assert profile(STAR.graph, "a", engine.bases, rows=8, turns=engine.only.turns).matrix.selectivity[0].tolist() == [
+    assert profile(STAR.graph, "a", engine.bases, rows=8, batch_starts=engine.only.batch_starts).matrix.selectivity[
+        0
+    ].tolist() == [
         9.0,
         5.0,
     ]
@@ -229,10 +233,10 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
 
 def test_the_turns_of_an_engine_are_kept_with_its_states_and_forgotten_by_a_rebuild() -> None:
     engine = engine_of(host(STAR, one_route(STAR.graph)))
-    assert engine.only.layout()["turns"] == engine.only.turns == {"b": 0, "c": 0}
+    assert engine.only.layout()["batch_starts"] == engine.only.batch_starts == {"b": 0, "c": 0}
     rebuilt = Engine.alone(STAR, one_route(STAR.graph))
     rebuilt.restore(engine.export(), None)
-    assert rebuilt.only.turns == {}
+    assert rebuilt.only.batch_starts == {}
 
 
 def test_a_state_without_rows_has_an_empty_profile() -> None:

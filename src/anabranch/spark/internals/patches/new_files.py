@@ -178,9 +178,9 @@ def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[A
 
     Returns the two listings of each source: that of its folder and that of its log.
     """
-    told = list[tuple[Any, Any]]()
+    listings = list[tuple[Any, Any]]()
     if not are_on(spark):
-        return told
+        return listings
     with _at_work, suppress(Py4JError, TypeError, AttributeError):
         files = local_files(spark)
         for source in [] if files is None else file_sources(running):
@@ -190,8 +190,8 @@ def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[A
             old = _made(spark, files, OLD_LOGS, JAVA_OF_LOGS, source, log, OLDEST)
             cast(Any, files).add(new)
             cast(Any, files).add(old)
-            told.append((new, old))
-    return told
+            listings.append((new, old))
+    return listings
 
 
 def _private(source: Any, name: str) -> Any:

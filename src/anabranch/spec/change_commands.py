@@ -1,7 +1,8 @@
 """The commands that change the running queries: `anabranch add`, `anabranch remove`, `anabranch reload`.
 
 They send a request to the driver of a running `anabranch run` through its checkpoint and wait for the reply. They print
-the event time from which an added query produces results. They need neither Spark nor the streams.
+the event time from which an added query produces results. Limit: they need neither Spark nor the streams, so the driver
+checks the queries.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch.checkpoint.examine import opened
 from anabranch.errors import SpecError
-from anabranch.run.control import ask
+from anabranch.run.control import request
 from anabranch.settings.commands import add_command
 from anabranch.spec.file import load, parse, parse_queries, read_text
 
@@ -30,7 +31,7 @@ def add_arguments(commands: Commands) -> None:
     command = add_command(
         commands,
         ADD,
-        "let queries join those that run, which miss no batch",
+        "add queries to the running ones, which miss no batch",
         """
         anabranch add checkpoint more.yaml               all queries of the file
         anabranch add checkpoint more.yaml audits        one of them
@@ -44,26 +45,26 @@ def add_arguments(commands: Commands) -> None:
     )
     _add_run(command)
     command.add_argument("file", type=Path, metavar="FILE.yaml", help="a file with 'queries', over streams of the run")
-    command.add_argument("names", nargs="*", metavar="NAME", help="the queries of the file that join (default: all)")
+    command.add_argument("names", nargs="*", metavar="NAME", help="the queries of the file to add (default: all)")
     command.set_defaults(run=add)
 
     command = add_command(
         commands,
         REMOVE,
-        "let queries leave those that run, which miss no batch",
+        "remove queries from the running ones, which miss no batch",
         """
         anabranch remove checkpoint alerts
         anabranch remove spec.yaml alerts audits
         """,
     )
     _add_run(command)
-    command.add_argument("names", nargs="+", metavar="NAME", help="the queries that leave")
+    command.add_argument("names", nargs="+", metavar="NAME", help="the queries to remove")
     command.set_defaults(run=remove)
 
     command = add_command(
         commands,
         RELOAD,
-        "let a running spec take over the queries of its changed file",
+        "apply the changed file of a running spec",
         """
         anabranch reload spec.yaml                       after you changed its 'queries'
         """,
@@ -96,8 +97,8 @@ def reload(arguments: argparse.Namespace) -> int:
 
 def _ask(run: str, kind: str, content: Mapping[str, Any]) -> int:
     place = load(run).checkpoint if Path(run).suffix in (".yaml", ".yml") else run
-    done = ask(opened(place)[0], kind, content)
-    for line in told(done["joined"], done["left"]):
+    done = request(opened(place)[0], kind, content)
+    for line in change_lines(done["joined"], done["left"]):
         print(line)
     return 0
 
@@ -109,7 +110,7 @@ def only(queries: Mapping[str, _Q], names: Collection[str]) -> dict[str, _Q]:
     return {name: query for name, query in queries.items() if not names or name in names}
 
 
-def told(joined: Mapping[str, int | None], left: Collection[str]) -> list[str]:
+def change_lines(joined: Mapping[str, int | None], left: Collection[str]) -> list[str]:
     """Returns a readable summary of a change."""
     lines = [f"{name} left" for name in left]
     for name, micros in joined.items():

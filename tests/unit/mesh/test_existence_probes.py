@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.cql import compile_query
 from anabranch.mesh import whole
-from anabranch.mesh.existence_probes import ask_first, askable, preferred, price, row_costs
+from anabranch.mesh.existence_probes import existence_candidates, existence_route, preferred, price, row_costs
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.proposal import HeldOut, one_route_only
 from anabranch.mesh.training import training_set
@@ -71,7 +71,7 @@ def test_rows_that_no_column_tells_apart_ask_first() -> None:
     # One to three lookups, and no row is left; before, a third of the rows met six partners, and so on.
     assert proposal.gain > 2
     assert proposal.held_out.gain == pytest.approx(proposal.gain, rel=0.1)
-    assert proposal.reason.startswith("asking ")
+    assert proposal.reason.startswith("existence probes of ")
 
 
 def test_nothing_is_asked_where_all_rows_have_partners_or_the_best_order_stops_them() -> None:
@@ -96,12 +96,12 @@ def test_a_relation_that_gains_nothing_keeps_the_order_that_others_chose_for_it(
 
 
 def test_only_keys_of_the_row_itself_are_asked_for() -> None:
-    assert askable(ONE_KEY, "a", OPERATORS) == OPERATORS
+    assert existence_candidates(ONE_KEY, "a", OPERATORS) == OPERATORS
     chain = graph_of("a.k = b.k AND b.v = c.v AND c.k = d.k")
-    assert askable(chain, "a", OPERATORS) == ()
-    assert askable(chain, "b", ("a", "c", "d")) == ("a", "c")
+    assert existence_candidates(chain, "a", OPERATORS) == ()
+    assert existence_candidates(chain, "b", ("a", "c", "d")) == ("a", "c")
     with_theta = graph_of("a.k = b.k AND a.k = c.k AND a.k = d.k AND a.v < b.v")
-    assert askable(with_theta, "a", OPERATORS) == ("c", "d")
+    assert existence_candidates(with_theta, "a", OPERATORS) == ("c", "d")
 
 
 def test_the_published_search_has_no_questions() -> None:
@@ -129,7 +129,7 @@ def test_proposals_are_held_against_each_other_row_by_row() -> None:
     counts[np.arange(900), kind] = 0
     sample, matrix = training_set("a", pa.table({"v": kind.astype(float)})), matched(counts)
     single = one_route_only(sample, matrix, ((), (), ()), SETTING, "")
-    asking = ask_first(sample, matrix, ((), (), ()), OPERATORS, np.random.default_rng(1), SETTING)
+    asking = existence_route(sample, matrix, ((), (), ()), OPERATORS, np.random.default_rng(1), SETTING)
     assert asking is not None
     tree = parse_mesh("mesh(a: b>c>d, c>d>b, d>b>c by (v <= 0.5 ? 0 : (v <= 1.5 ? 1 : 2)))").of("a")
     assert price(tree, sample, matrix, SETTING.costs) == pytest.approx(

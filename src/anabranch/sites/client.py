@@ -1,7 +1,7 @@
 """Sends a request to the controller of a deployment: a file in its root, and another file with the reply.
 
-A request is served as soon as the changes before it allow; until then the controller says what it waits for. A request
-that is given up is withdrawn.
+The controller serves a request when earlier changes allow it, and meanwhile reports what it waits for. Invariant: a
+request that the client gives up is withdrawn.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from anabranch.errors import SiteError
 from anabranch.sites.root import WAITS, Root, now
 
 TELL_AFTER = 3.0
-"""Seconds after which a request that is not served yet is explained."""
+"""The seconds after which the client shows what a pending request waits for."""
 
 
-def ask(
+def request(
     root: Root,
     kind: str,
     wait: Callable[[], None] = lambda: time.sleep(0.2),
     tell: Callable[[str], None] = lambda text: None,
     **details: Any,
 ) -> str:
-    """Sends a request to the running controller and returns its reply; `tell` gets what the request waits for.
+    """Sends a request to the running controller and returns its reply; `tell` receives what the request waits for.
 
     Raises SiteError if there is no controller, if it ends before it replies, and if it refuses.
     """
-    _refuse_headless(root, "no controller is at work")
+    _refuse_headless(root, "no controller is running")
     name, asked = f"{round(1e6 * now()):017d}-{uuid.uuid4().hex}.json", time.monotonic()
     root.write(f"requests/{name}", {"kind": kind, "process": os.getpid(), **details})
-    told = ""
+    shown = ""
     try:
         while (answer := root.read(f"answers/{name}")) is None:
             _refuse_headless(root, "the controller ended before it replied")
             waits = "; ".join((root.read(WAITS) or {}).get("waits", ()))
-            if waits != told and time.monotonic() - asked >= TELL_AFTER:
+            if waits != shown and time.monotonic() - asked >= TELL_AFTER:
                 tell(f"waiting for {waits}" if waits else "waiting for the controller")
-                told = waits
+                shown = waits
             wait()
     finally:
         root.remove(f"requests/{name}")
@@ -54,5 +54,5 @@ def _refuse_headless(root: Root, what: str) -> None:
     if root.holder("controller") is None:
         raise SiteError(
             f"{what} in '{root.location}'",
-            hint="start one: anabranch deploy network.yaml queries.yaml --root DIR; the deployment goes on as it is",
+            hint="start one: anabranch deploy network.yaml queries.yaml --root DIR; the operators continue unchanged",
         )
