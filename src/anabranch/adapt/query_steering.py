@@ -200,7 +200,7 @@ class QuerySteering:
             if self._given_up is not None:
                 plans = {wanted.plan for wanted in self._given_up.plans.values()}
                 refused += [
-                    Refusal(batch, plan, "the query was frozen before it began") for plan in sorted(plans, key=str)
+                    Refusal(batch, "the query was frozen before it began", plan) for plan in sorted(plans, key=str)
                 ]
                 self._given_up = None
             scheduled: dict[int, SlotPlan] = {}
@@ -209,7 +209,7 @@ class QuerySteering:
                     self._require_rest()
                     scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
                 except MigrationError as error:
-                    refused.append(Refusal(batch, switch.plan, error.message))
+                    refused.append(Refusal(batch, error.message, switch.plan))
             if scheduled:
                 self._wish = ChangeRequest(scheduled, "schedule")
             if self._wish is not None:
@@ -275,17 +275,16 @@ class QuerySteering:
         others = self._wish
         is_alone = others is None or (others.by == "loop" and not {*others.plans} & {*controller.slots})
         is_busy = not is_alone or bool({*self._changing} & {*controller.slots})
-        made = controller.after(seen, is_busy=is_busy)
-        if made is None:
+        decision = controller.after(seen, is_busy=is_busy)
+        if decision is None:
             return []
-        decision = made.decision
         if decision.action == "migrate" and decision.strategy is not None:
             chosen = dict.fromkeys(controller.slots, SlotPlan(decision.proposed, decision.strategy))
             before = {} if others is None else others.plans
             by_boxes = decision.takes_steps or (others is not None and others.box_by_box)
             author: Author = "loop" if decision.origin != "search" else "mesh"
             self._wish = ChangeRequest({**before, **chosen}, author, box_by_box=by_boxes)
-        return [made]
+        return [decision]
 
     def _obey(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -365,14 +364,9 @@ def _observation(
         return None
     profiles = [found for slot in slots if (found := reports[slot].profiles) is not None]
     return Observation(
-        facts.batch,
+        facts,
         unshared(plan) if not isinstance(plan, Mesh) and shares(plan) else plan,
         partial(merged_statistics, [reports[slot] for slot in slots]),
-        facts.seconds,
-        facts.waiting,
-        facts.behind,
-        backlog=facts.backlog,
-        trigger=facts.trigger,
         profiles=tuple(pooled(profiles)) if profiles else None,
         is_shared=shares(plan),
     )

@@ -26,6 +26,9 @@ from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
 
+IN_LINE = 6
+"""Up to this number of relations, searches take a few milliseconds and compile no kernels."""
+
 Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
 """Returns the prices of the possible migrations between two plans of a join graph, the best first."""
 
@@ -79,9 +82,6 @@ class Staging:
     """Batches before the first search."""
     widening: int = 2
     """The factor by which the intervals grow."""
-    look: float = 0.0
-    """The assumed cost of profiling in seconds of one core per relation, including that of bounding the gain of a mesh.
-    The total of profiling is limited to a fraction of the work of the plan so far."""
     search: float = 0.0
     """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
@@ -97,8 +97,8 @@ class Staging:
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4, look=0.008, search=0.02)
-"""For a query that considers meshes among other plans: waits for windows to fill, and limits the cost of profiling."""
+BESIDE = Staging(first=16, widening=4, search=0.02)
+"""For a query that considers meshes among other plans: waits for windows to fill."""
 
 
 @dataclass(frozen=True)

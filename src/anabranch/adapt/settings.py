@@ -9,16 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from anabranch.adapt.facts import TEN_BATCHES, Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import (
-    TEN_BATCHES,
-    DataDriven,
-    Interval,
-    MemoryDriven,
-    Periodic,
-    Policy,
-    RefinedMemoryDriven,
-)
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, Policy, RefinedMemoryDriven
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.settings.entries import Entry, optional
 

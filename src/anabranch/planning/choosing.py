@@ -16,9 +16,8 @@ from functools import partial
 from typing import TypeAlias
 
 from anabranch.adapt.advisors.routes import AT_ONCE
-from anabranch.adapt.decision import Rival
 from anabranch.adapt.gate import Gate, Verdict, judge
-from anabranch.adapt.records import PlanTaken
+from anabranch.adapt.records import PlanTaken, Rival
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.balance.allocation import Allocation, fewest_slots, over_limits

@@ -127,7 +127,7 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        table = Table(partitioning, self.slots, self._no_tracks, self._window, self._rebuilds, self.queries.uncut)
+        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
         return Steering(
             self.queries,
             self.plans,
@@ -156,12 +156,6 @@ class Work:
         if self.queries.stages > 1:
             return "queries that read others take rows in several stages of a batch"
         return None
-
-    @property
-    def _window(self) -> float | None:
-        if self._no_tracks is not None:
-            return None
-        return max(relation.window.reach for relation in self.queries.graph.streamed) / 1e6
 
     @property
     def _rebuilds(self) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, RefinedMemoryDriven
+from anabranch.adapt.facts import Interval
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMemoryDriven
 from anabranch.adapt.settings import Settings
 from anabranch.errors import SpecError
 

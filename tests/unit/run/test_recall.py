@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Scope, Settings
 from anabranch.plan.physical import PhysicalPlan

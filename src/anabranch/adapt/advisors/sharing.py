@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from anabranch.adapt.advisors.weighing import IN_LINE
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.records import SharingDecided
-from anabranch.adapt.rules import ChangeRules, Criteria
+from anabranch.adapt.rules import IN_LINE, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError
