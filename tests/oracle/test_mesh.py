@@ -125,7 +125,6 @@ def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
         policy=Periodic(Interval(batches=1)),
         gate=Gate(cool_down=Interval(batches=1)),
         strategy=strategy,
-        scope=data.draw(st.sampled_from(["query", "slot"]), "scope"),
         remember=1,
     )
     rules = ChangeRules(eager, staging=Staging(first=1), waits=True)

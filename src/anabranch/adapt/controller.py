@@ -25,7 +25,6 @@ from anabranch.adapt.searches import Searches, outcome
 from anabranch.adapt.settings import Settings
 from anabranch.cost.units import unit_costs
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
 
@@ -48,7 +47,7 @@ class Controller:
     def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
         self.slots = slots
         self._query = query
-        self._rules = rules
+        self.rules = rules
         self._searches = searches
         settings = self.settings
         units = unit_costs(rules.criteria.given)[0]
@@ -66,40 +65,32 @@ class Controller:
 
     @property
     def settings(self) -> Settings:
-        return self._rules.adapt or Settings()
+        return self.rules.adapt or Settings()
 
     @property
     def criteria(self) -> Criteria:
-        return self._rules.criteria
+        return self.rules.criteria
 
     @property
     def adapts(self) -> bool:
         """True if any plan is allowed; otherwise only meshes are learnt."""
-        return self._rules.adapt is not None
+        return self.rules.adapt is not None
 
     @property
     def view(self) -> StatisticsView:
         """The measured statistics, completed by those from before the run."""
         return Layered((self.history.statistics.view, self.criteria.given))
 
-    @property
-    def rules(self) -> ChangeRules:
-        return self._rules
-
-    def configure(self, rules: ChangeRules) -> None:
-        """Replaces settings, limits and objective from the next decision on."""
-        self._rules = rules
-
-    def spread(self, partitioning: Partitioning | None) -> None:
-        """Replaces the partitioning; discards the search for the old one."""
-        self._rules = replace(self._rules, criteria=replace(self.criteria, partitioning=partitioning))
-        self.history, self._pending = self.history.spread(partitioning), None
+    def spread(self, rules: ChangeRules) -> None:
+        """Takes rules with another partitioning; discards the search for the old one."""
+        self.rules = rules
+        self.history, self._pending = self.history.spread(rules.criteria.partitioning), None
 
     @property
     def _advisors(self) -> tuple[Advisor, ...]:
         """The advisors in the order in which they are asked."""
         advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
-        if (staging := self._rules.staging) is not None:
+        if (staging := self.rules.staging) is not None:
             slots = len(self.slots)
             advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts, slots))
         return tuple(advisors)
@@ -150,7 +141,7 @@ class Controller:
             return history
         self._is_promised = True
         rows = sum(history.statistics.rates.values())
-        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0 or self.settings.scope == "slot":
+        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0:
             return history
         return replace(history, promise=Promise(expected.cpu / rows))
 

@@ -160,9 +160,10 @@ class Steering:
         records = [*history]
         for name, steering in self.queries.items():
             own = [each for each in records if each.get("query") == (name or None)]
-            steering.recall([each for each in own if each.get("kind") == "decision" and "mesh" not in each])
-            changes = [each["settings"] for each in own if each.get("kind") == "settings" and "settings" in each]
-            steering.recall_settings(changes)
+            steering.recall(
+                [each for each in own if each.get("kind") == "decision" and "mesh" not in each],
+                [each["settings"] for each in own if each.get("kind") == "settings" and "settings" in each],
+            )
         self._watch_limits()
 
     def next(self, batch: int, moment: Moment = AT_START) -> tuple[Orders, list[Record]]:

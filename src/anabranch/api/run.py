@@ -36,7 +36,6 @@ from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import (
     DEFAULT_BATCH,
-    adapts_as_a_whole,
     allocate,
     as_run,
     change_rules,
@@ -136,7 +135,7 @@ class Run:
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: shared joins, and plans within the joint limits."""
         wishes = {name: member.settings.wishes for name, member in self._members.items()}
-        adapting = [name for name, member in self._members.items() if adapts_as_a_whole(member.settings.adapt)]
+        adapting = [name for name, member in self._members.items() if member.settings.adapt is not None]
         together, slots = self._settings.together, self._slots.most
         return decide_together(self._queries, choices, wishes, together, adapting=adapting, slots=slots)
 

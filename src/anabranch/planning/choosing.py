@@ -230,11 +230,6 @@ class SetWishes:
         return self.share == "auto" or (self.share == "adapt" and is_adapting)
 
 
-def adapts_as_a_whole(settings: Settings | None) -> bool:
-    """True for a query that adapts its plan uniformly in all slots; only such queries decide on sharing."""
-    return settings is not None and settings.scope == "query"
-
-
 SHARE = ("adapt", "auto", "off")
 TOGETHER = SetWishes()
 

@@ -1,7 +1,7 @@
 """Decides which joins the running queries of a set share.
 
 Each adapting query has a controller that decides on its plan. A shared join concerns several queries, so it is decided
-here, for the queries that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
+here, for the queries that adapt. At the end of every cool-down the joint choice (`optimize.joint`) is
 repeated with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
 shares a join, its history is updated, but its controller decides nothing.
 
@@ -66,9 +66,7 @@ class SharingLoop:
         self._set = queries
         self._rules = rules
         self._sharing = sharing
-        self._adapting = {
-            name for name, each in rules.items() if each.adapt is not None and each.adapt.scope == "query"
-        } & set(queries.names)
+        self._adapting = {name for name, each in rules.items() if each.adapt is not None} & set(queries.names)
         self._since = _Counted()
         self._passing: dict[tuple[str, str], float] = {}
 
