@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from anabranch.adapt.course import STRATEGIES, MoveStrategy
-from anabranch.adapt.facts import TEN_BATCHES, Interval
+from anabranch.adapt.facts import RATIO, TEN_BATCHES, Interval
 from anabranch.balance.rule import Rebalancing
+from anabranch.cost.units import TAKING_OVER
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.settings.entries import Entry, optional
 
 Mode: TypeAlias = Literal["off", "manual", "auto"]
 MODES: tuple[Mode, ...] = ("off", "manual", "auto")
-TAKING_OVER = 1e-8
-"""Seconds of one core to take over a byte of state: read, filter, append and index it.
-
-1.05e-8 was measured with rows of 44 bytes; the sender takes a third of that for each byte that it had."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Balance:
 
     mode: Mode = "manual"
     """`off`: nobody; `manual`: the user and the schedule; `auto`: the query itself as well."""
-    ratio: float = 1.2
+    ratio: float = RATIO
     """The slowest slot takes this many times the average, or more."""
     seconds: float = 0.02
     """CPU time per batch by which the slowest slot exceeds the average, at least."""

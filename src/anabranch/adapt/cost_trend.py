@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-USUAL = 1.2
-"""A row is expensive if it costs more than this multiple of the usual cost."""
+from anabranch.adapt.facts import RATIO, REMEMBERED
+
 SEVERAL = 3
 """Batches that are enough to exclude chance."""
-REMEMBERED = 8
-"""The number of batches that are measured together."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class CostTrend:
         if not rows:
             return self
         now, each = self if self.is_filled else self.restarted(), work / rows
-        is_expensive = bool(now.usual) and each > USUAL * now.usual
+        is_expensive = bool(now.usual) and each > RATIO * now.usual
         return replace(
             now,
             passed=now.passed + seconds,

@@ -26,6 +26,12 @@ class Interval:
 
 TEN_BATCHES = Interval(batches=10)
 """The usual time between two decisions, and after a change."""
+REMEMBERED = 8
+"""The number of batches that are measured together, and of phases that are known."""
+RATIO = 1.2
+"""The factor from which on a cost or a load is clearly higher than another."""
+NEAR = 0.9
+"""The fraction of a limit from which on it is near."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, TypeAlias
 
-from anabranch.adapt.facts import TEN_BATCHES, Interval
+from anabranch.adapt.facts import RATIO, TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
 from anabranch.lang.sizes import size_text
 from anabranch.migrate.strategies.strategy import Price
@@ -30,7 +30,7 @@ Resource: TypeAlias = Literal["cpu", "memory"]
 class Gate:
     """The thresholds."""
 
-    ratio: float = 1.2
+    ratio: float = RATIO
     """The running plan must need at least this multiple of what the proposed plan needs."""
     cores: float = 0.005
     """The minimum number of cores saved if CPU is scarce and the length of triggers is unknown."""

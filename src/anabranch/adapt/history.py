@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from anabranch.adapt.cost_trend import REMEMBERED, SEVERAL, CostTrend
+from anabranch.adapt.cost_trend import SEVERAL, CostTrend
 from anabranch.adapt.experience import MOST_PLANS, Experience, longest_window
-from anabranch.adapt.facts import TEN_BATCHES, BatchFacts, Interval, Waiting
+from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Waiting
 from anabranch.adapt.knowledge import CHANGED, Knowledge, factor
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import with_default_orders

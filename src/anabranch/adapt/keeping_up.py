@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anabranch.adapt.facts import STEADY, TEN_BATCHES, BatchFacts, Trend, Waiting
+from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, BatchFacts, Trend, Waiting
 from anabranch.adapt.records import FellBehind, KeysShed, LimitBroken, Needs
 from anabranch.adapt.rules import ChangeRules
 from anabranch.lang.sizes import size_text
@@ -26,8 +26,6 @@ from anabranch.stats.report import SlotReports
 
 JOINT = "all queries"
 """Stands for the joint limits among those of queries; no name of a query has a space."""
-FREED = 0.9
-"""The share of a limit below which a broken one counts as kept again."""
 LEAST = 1 / 64
 """The smallest share of keys that is kept."""
 
@@ -141,12 +139,12 @@ class KeepingUp:
         self._near = None
         for name, budget, state in limits:
             has = state * budget.room + budget.taken.memory
-            if has > FREED * budget.memory:
+            if has > NEAR * budget.memory:
                 self._near = f"the fullest slot has {size_text(has)} of {size_text(budget.memory)}"
             if has > budget.memory and name not in self._broken:
                 self._broken.add(name)
                 query = None if name in (ALONE, JOINT) else name
                 found.append(LimitBroken(batch, float(state), has, budget.memory, query))
-            elif has < FREED * budget.memory:
+            elif has < NEAR * budget.memory:
                 self._broken.discard(name)
         return found

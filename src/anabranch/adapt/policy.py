@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
-from anabranch.adapt.facts import STEADY, TEN_BATCHES, Interval, Trend
+from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, Interval, Trend
 from anabranch.adapt.history import History
 from anabranch.adapt.knowledge import CHANGED
 
@@ -101,7 +101,7 @@ class DataDriven:
 class MemoryDriven:
     memory: float | None = None
     """The available bytes of state; None to use the limits of the query."""
-    share: float = 0.9
+    share: float = NEAR
     """The fraction of the available memory above which memory is short."""
     trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"

@@ -31,6 +31,8 @@ from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
 
 IN_LINE = 6
 """Up to this number of relations, searches take a few milliseconds and compile no kernels."""
+LISTED = 6
+"""The plans besides the best that a decision lists, and those of a query that a joint choice considers."""
 
 Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
 """Returns the prices of the possible migrations between two plans of a join graph, the best first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.adapt.facts import TEN_BATCHES, Interval
+from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, Policy, RefinedMemoryDriven
 from anabranch.migrate.strategies.registry import strategy_names
@@ -34,7 +34,7 @@ class Settings:
     """The migration strategy; `auto` takes the cheapest."""
     freeze: bool = False
     """Record decisions, but never change the plan."""
-    remember: int = 8
+    remember: int = REMEMBERED
     """The number of batches that are measured together."""
     foresight: bool = True
     """Whether plans are selected by their payback before the statistics change again. Without it, the plan that is best

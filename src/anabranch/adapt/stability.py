@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from anabranch.adapt.facts import REMEMBERED
 from anabranch.adapt.knowledge import CHANGED, Knowledge
-
-MOST_PHASES = 8
-"""The maximum number of phases that are kept."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Stability:
             return self
         # The new phase began before it was detected.
         ended = replace(last, seconds=max(0.0, last.seconds - measured))
-        return Stability((*self.phases[:-1], ended, Phase(known, measured))[-MOST_PHASES:])
+        return Stability((*self.phases[:-1], ended, Phase(known, measured))[-REMEMBERED:])
 
     def horizon(self, most: float) -> float:
         """Returns the seconds for which the statistics are expected to last, at most `most`."""

@@ -19,7 +19,7 @@ from anabranch.adapt.experience import MOST_PLANS
 from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision, Rival
-from anabranch.adapt.rules import IN_LINE, Criteria
+from anabranch.adapt.rules import IN_LINE, LISTED, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.beside import price_of_sides
@@ -30,9 +30,6 @@ from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
-
-MOST_RIVALS = 6
-"""The number of plans that a decision lists besides the proposed one."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class PlanAdvisor:
             price=None,
             reason="the running plan is the best one known",
             statistics=known,
-            rivals=found.others[:MOST_RIVALS],
+            rivals=found.others[:LISTED],
         )
         listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
         now = replace(history, experience=experience).remembering([found.plan, *listed, current])

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from anabranch.adapt.advisors.advisor import Suggestion, Wanted
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.cost_trend import USUAL
+from anabranch.adapt.facts import RATIO
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.history import Flow, History, Promise
 from anabranch.adapt.knowledge import Knowledge
@@ -137,7 +137,7 @@ class RouteAdvisor:
             return None
         cpu = running_cpu(plan, flow, self.query, self.criteria)
         each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
-        return Broken(promise, each) if each > USUAL * promise.each else None
+        return Broken(promise, each) if each > RATIO * promise.each else None
 
     def _leaves(self, history: History, plan: Plan) -> bool:
         """Returns True if the mesh costs more than the plan that it replaced."""

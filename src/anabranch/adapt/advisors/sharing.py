@@ -17,7 +17,7 @@ from functools import partial
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.records import SharingDecided
-from anabranch.adapt.rules import IN_LINE, ChangeRules, Criteria
+from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError
@@ -34,9 +34,6 @@ from anabranch.plan.query import titled
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.sharing import SHARING, common_join, shared_join
 from anabranch.stats.report import QueryReport
-
-CANDIDATES = 6
-"""The maximum number of plans of a query, the cheapest first, that the joint choice considers at run time."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ class SharingLoop:
                 batch=adapting[query].history.statistics.batch,
                 grouping=partaker.member.query.grouping,
             ).answer
-            found = [each.plan for each in answer.considered if each.standing != "refused"][:CANDIDATES]
+            found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             own = [*found, *own] if shared_parts(plan) else [*own, *found]
         ordered = (with_default_orders(each, graph) for each in own)
