@@ -136,7 +136,7 @@ class Steering:
         self.table.freeze(frozen)
 
     def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
-        """Takes another policy, objective or limits of a query from the next decision on (`adapt.reconfigure`)."""
+        """Takes another policy, objective or limits of a query from the next decision on."""
         self.of_query(query).reconfigure(wanted)
         self._watch_limits()
 
