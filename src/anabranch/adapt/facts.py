@@ -6,7 +6,7 @@ Invariant: a fact that the driver does not know is None, never zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 
@@ -16,9 +16,6 @@ class Interval:
 
     batches: int = 0
     seconds: float = 0.0
-
-    def has_passed(self, batches: int, seconds: float) -> bool:
-        return batches >= self.batches and seconds >= self.seconds
 
     def times(self, count: int) -> Interval:
         return Interval(self.batches * count, self.seconds * count)
@@ -110,6 +107,21 @@ def rows_waiting(
     if behind is None or first is None or not seconds:
         return float(taken)
     return taken + max(0.0, behind - first) * taken / seconds
+
+
+@dataclass(frozen=True)
+class Since:
+    """Counts since the last decision, or since the last batch with a change in progress: the state of a cool-down."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def after(self, facts: BatchFacts) -> Since:
+        return Since(self.batches + 1, self.seconds + (facts.seconds or 0.0), self.waiting.after(facts))
+
+    def has_passed(self, interval: Interval) -> bool:
+        return self.batches >= interval.batches and self.seconds >= interval.seconds
 
 
 @dataclass(frozen=True)

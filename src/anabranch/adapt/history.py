@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.adapt.cost_trend import SEVERAL, CostTrend
 from anabranch.adapt.experience import MOST_PLANS, Experience, longest_window
-from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Waiting
+from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
 from anabranch.adapt.knowledge import CHANGED, Knowledge, factor
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import with_default_orders
@@ -66,18 +66,6 @@ class Observation:
     @cached_property
     def step(self) -> StepStatistics:
         return self.read()
-
-
-@dataclass(frozen=True)
-class Since:
-    """Counts since the last decision, or since the last batch with a plan change in progress."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    waiting: Waiting = field(default_factory=Waiting)
-
-    def after(self, seen: Observation) -> Since:
-        return Since(self.batches + 1, self.seconds + seen.seconds, self.waiting.after(seen.facts))
 
 
 @dataclass(frozen=True)
@@ -170,8 +158,8 @@ class History:
         if seen.is_migrating:
             return replace(self.forgetting(), since=Since(), is_cooling=True)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
-        since = now.since.after(seen)
-        is_cooling = now.is_cooling and not now.cool_down.has_passed(since.batches, since.seconds)
+        since = now.since.after(seen.facts)
+        is_cooling = now.is_cooling and not since.has_passed(now.cool_down)
         now = replace(now, since=since, is_cooling=is_cooling)
         if seen.facts.seconds is None:
             return now

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.facts import BatchFacts, Since
 from anabranch.balance.grid import GridChange, compare_grids
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads, skew
 from anabranch.cost.estimates import WIRE_BYTES
@@ -37,21 +37,21 @@ class LoadHistory:
 
     settings: Balance
     recent: tuple[tuple[BatchFacts, SlotReports], ...] = ()
-    quiet: int = 0
-    """Batches since the last decision; the cool-down of a fresh query has passed."""
+    since: Since = field(default_factory=Since)
     is_cooling: bool = False
+    """Whether the cool-down has not passed; that of a fresh query has."""
     is_frozen: bool = False
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> LoadHistory:
         """Returns the history after a batch."""
-        quiet = self.quiet + 1
-        is_cooling = self.is_cooling and not self.settings.cool_down.has_passed(quiet, 0.0)
+        since = self.since.after(facts)
+        is_cooling = self.is_cooling and not since.has_passed(self.settings.cool_down)
         recent = (*self.recent, (facts, reports))[-self.settings.remember :]
-        return replace(self, recent=recent, quiet=quiet, is_cooling=is_cooling)
+        return replace(self, recent=recent, since=since, is_cooling=is_cooling)
 
     def decided(self) -> LoadHistory:
         """Returns the history after a decision, which begins the cool-down."""
-        return replace(self, recent=(), quiet=0, is_cooling=True)
+        return replace(self, recent=(), since=Since(), is_cooling=True)
 
     @property
     def is_free(self) -> bool:
@@ -62,7 +62,7 @@ class LoadHistory:
     @property
     def is_long_since(self) -> bool:
         """True when the last decision is as many batches ago as a change has to pay back."""
-        return self.is_free and self.quiet >= self.settings.horizon
+        return self.is_free and self.since.batches >= self.settings.horizon
 
     def stands_out(self, available: Sequence[int]) -> str | None:
         """Returns why the slots should be counted and evened out, or None."""

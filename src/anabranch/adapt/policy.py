@@ -66,7 +66,7 @@ class Periodic:
     is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
-        has_passed = self.every.has_passed(seen.since.batches, seen.since.seconds)
+        has_passed = seen.since.has_passed(self.every)
         return Reason("interval", "the interval has passed") if has_passed else None
 
 
@@ -83,7 +83,7 @@ class DataDriven:
         return self.eager
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
-        has_passed = self.every.times(seen.patience("plan")).has_passed(seen.since.batches, seen.since.seconds)
+        has_passed = seen.since.has_passed(self.every.times(seen.patience("plan")))
         if not self.eager and not has_passed and not seen.is_telling:
             return None
         factor = seen.change

@@ -206,7 +206,7 @@ class Steering:
         if any(steering.is_changing for steering in self.queries.values()):
             self._sharing.restart()
             return []
-        self._sharing.note(facts.seconds, [report.queries for report in reports.values()])
+        self._sharing.note(facts, [report.queries for report in reports.values()])
         adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
         decided = self._sharing.decide(facts.batch, self.most_plans.plans, adapting)
         if decided is None:

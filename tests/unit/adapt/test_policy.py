@@ -8,8 +8,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.adapt.facts import BatchFacts, Interval, Trend
-from anabranch.adapt.history import History, Observation, Since
+from anabranch.adapt.facts import BatchFacts, Interval, Since, Trend
+from anabranch.adapt.history import History, Observation
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic
 from anabranch.cost.units import ENGINE
@@ -34,9 +34,9 @@ def test_a_single_jump_is_no_trend() -> None:
 
 
 def test_an_interval_of_time_and_one_of_batches() -> None:
-    assert Interval(batches=3).has_passed(3, 0.0)
-    assert not Interval(seconds=3.0).has_passed(100, 2.9)
-    assert not Interval(batches=3, seconds=3.0).has_passed(2, 9.0)
+    assert Since(3, 0.0).has_passed(Interval(batches=3))
+    assert not Since(100, 2.9).has_passed(Interval(seconds=3.0))
+    assert not Since(2, 9.0).has_passed(Interval(batches=3, seconds=3.0))
 
 
 def test_nothing_is_measured_for_a_policy_that_does_not_ask() -> None:

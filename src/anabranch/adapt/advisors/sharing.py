@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from anabranch.adapt.controller import Controller
+from anabranch.adapt.facts import BatchFacts, Since
 from anabranch.adapt.gate import Gate, judge
-from anabranch.adapt.history import Since
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
@@ -67,9 +67,9 @@ class SharingLoop:
     def is_active(self) -> bool:
         return self._sharing.is_automatic and len(self._adapting) > 1
 
-    def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
+    def note(self, facts: BatchFacts, reports: Iterable[Mapping[str, QueryReport]]) -> None:
         """Adds a batch of all slots in which no query changed its plan."""
-        self._since = Since(self._since.batches + 1, self._since.seconds + (seconds or 0.0))
+        self._since = self._since.after(facts)
         for slot in reports:
             for query, report in slot.items():
                 for relation, (rows, passed) in report.statistics.tested.items():
@@ -86,8 +86,7 @@ class SharingLoop:
         self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
     ) -> SharingDecided | None:
         """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries."""
-        cool_downs = (gate.cool_down for gate in self._gates(self._adapting))
-        if not all(each.has_passed(self._since.batches, self._since.seconds) for each in cool_downs):
+        if not all(self._since.has_passed(gate.cool_down) for gate in self._gates(self._adapting)):
             return None
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
