@@ -56,6 +56,11 @@ class Broken:
     each: float
     """The counted cost of a row."""
 
+    @property
+    def loses(self) -> bool:
+        """True if the mesh costs more than the plan that it replaced."""
+        return self.promise.left is not None and self.each > self.promise.before
+
 
 @dataclass(frozen=True)
 class RouteAdvisor:
@@ -90,20 +95,24 @@ class RouteAdvisor:
         """Requests profiles if some mesh could repay its search; a search if a mesh is to be replaced without one."""
         if not (reason.is_change or reason.cause == "schedule"):
             return "nothing"
-        if isinstance(plan, Mesh) and self._leaves(history, plan):
+        flow, broken = history.flow, self._broken(history, plan)
+        if broken is not None and broken.loses:
             return "search"
-        if not self.is_free:
+        if not self.is_free or flow is None:
             return "profile"
         # While windows hold rows from before and after a change, a mesh may look better or worse than it will be.
-        if (isinstance(plan, Mesh) and history.trend.is_mixed) or not self._has_price(history.flow, plan):
+        if isinstance(plan, Mesh) and history.trend.is_mixed:
             return "nothing"
-        return "profile" if history.flow is None or self._could_pay(history, history.flow, plan) else "nothing"
+        # The counts of a tree whose predicate checks are counted separately cannot be compared with those of a sample.
+        if flow.step.checks and not isinstance(plan, Mesh) and any(kept(plan)):
+            return "nothing"
+        return "profile" if self._could_pay(history, flow, plan) else "nothing"
 
     # --- what ---------------------------------------------------------------------------------------------------------
 
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], LearntMesh | Broken], bool]:
         broken = self._broken(history, plan)
-        if broken is not None and self._leaves(history, plan):
+        if broken is not None and broken.loses:
             return lambda: broken, False
         latest = history.recent[-1]
         assert latest.profiles is not None
@@ -133,16 +142,11 @@ class RouteAdvisor:
     def _broken(self, history: History, plan: Plan) -> Broken | None:
         """Returns the counted cost of the running mesh if it exceeds the expected cost; else, or too early, None."""
         promise, flow = history.promise, history.flow
-        if promise is None or flow is None or not history.tests_promise:
+        if not isinstance(plan, Mesh) or promise is None or flow is None or not history.tests_promise:
             return None
         cpu = running_cpu(plan, flow, self.query, self.criteria)
         each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
         return Broken(promise, each) if each > RATIO * promise.each else None
-
-    def _leaves(self, history: History, plan: Plan) -> bool:
-        """Returns True if the mesh costs more than the plan that it replaced."""
-        broken = self._broken(history, plan)
-        return broken is not None and broken.promise.left is not None and broken.each > broken.promise.before
 
     def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
         """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
@@ -249,13 +253,6 @@ class RouteAdvisor:
         return self.settings.gate.within(history.trigger, batch, self.slots)
 
     # --- whether a search can pay -------------------------------------------------------------------------------------
-
-    def _has_price(self, flow: Flow | None, plan: Plan) -> bool:
-        """Returns True if counts of the plan are comparable with those of sampled rows.
-
-        They are not for a tree whose predicate checks are counted separately.
-        """
-        return flow is None or not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
 
     def _could_pay(self, history: History, flow: Flow, plan: Plan) -> bool:
         """Returns True if some mesh could repay its search within the time that the query has run so far.
