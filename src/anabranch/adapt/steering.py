@@ -17,6 +17,7 @@ from typing import Any
 
 from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.keeping_up import KeepingUp, Shedding
 from anabranch.adapt.naming import by_hash, by_value
@@ -24,7 +25,7 @@ from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.table import TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import unshared

@@ -1,10 +1,9 @@
 """Steers the table of a running set of queries: which slot has which partition group, and who may change it.
 
 All queries of a set share one table. The user and a schedule may move groups and change the number of slots. The user
-may request a rebalancing; a query with `balance: auto` requests it when its slots stand out (`adapt.loads`). Decisions
-that depend on loads are made after one batch in which the slots count their rows by cell; the rules of `balance`
-compute moves from these counts and the measured CPU times. If the rates of streams have changed, the grid itself may
-change.
+may request a rebalancing; a query with `balance: auto` requests it when its advisor asks for it
+(`adapt.advisors.balance`). Decisions that depend on loads are made after one batch in which the slots count their rows
+by cell.
 
 Invariant: a request is checked immediately, and its change begins with the next batch and leaves a record. Its
 rebalance schedule may take several batches (`adapt.course`). Limit: there is at most one change at a time.
@@ -13,54 +12,23 @@ rebalance schedule may take several batches (`adapt.course`). Limit: there is at
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from anabranch.adapt.advisors.balance import BalanceAdvisor, ChooseGrid, Count
 from anabranch.adapt.balancing import BY_HAND, Balance
-from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy
+from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy, Table
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loads import CountedBatch, LoadHistory, even_loads
 from anabranch.adapt.naming import NameKey, by_hash
-from anabranch.adapt.records import BalanceDecided, GridDecided, GroupsMoved, Refusal, TableRecord
+from anabranch.adapt.records import GroupsMoved, Refusal, TableRecord
 from anabranch.adapt.schedule import Scheduled, ScheduledScale, split_over
-from anabranch.balance.heavy import settle_heavy
 from anabranch.balance.rule import even_out, moves_between
-from anabranch.balance.scaling import require_count, rescale, spread_over
+from anabranch.balance.scaling import require_count, spread_over
 from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.slots import SlotRange
 from anabranch.stats.report import SlotReports
-
-ChooseGrid: TypeAlias = Callable[[Mapping[str, float]], Partitioning]
-"""Returns the grid that fits the traffic of relations, over all slots."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """The grid and the table that a run begins with, and what is known about moves in it."""
-
-    partitioning: Partitioning
-    slots: SlotRange | None = None
-    """How many slots may be used; those of the table when None."""
-    no_tracks: str | None = None
-    """Why groups cannot move on parallel tracks; None when they can."""
-    rebuilds: str | None = None
-    """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
-    uncut: frozenset[str] = frozenset()
-    """The relations whose rows with a heavy key must not be cut."""
-
-
-@dataclass(frozen=True)
-class _Count:
-    """A batch in which the slots count their rows by cell, and what for."""
-
-    trigger: str | None = None
-    """Why the query decides by itself; None when the user asked for it."""
-    available: tuple[int, ...] | None = None
-    """The slots that shall be used afterwards, if these are to change."""
-    course: Course | None = None
-    """A change that only waits for the rows of its groups to be counted."""
 
 
 class TableSteering:
@@ -78,11 +46,10 @@ class TableSteering:
         self.names = names
         table = start.partitioning
         self._start = start
-        self._limits = start.slots or SlotRange.fixed(table.slots)
+        self._advisor = BalanceAdvisor(start, start.slots or SlotRange.fixed(table.slots), grids, names)
         self._table = table
-        self._available = table.working if self._limits.is_elastic else tuple(range(table.slots))
+        self._available = table.working if self._advisor.limits.is_elastic else tuple(range(table.slots))
         self._loads = LoadHistory(balance)
-        self._grids = grids
         self._lost: set[int] = set()
         """Slots that have no groups because the executor of their state was lost."""
         self._require_strategy(balance.strategy)
@@ -99,7 +66,7 @@ class TableSteering:
             self._course = Course(table.settled, "restart", "parallel-track")
         self._began: tuple[Partitioning, Partitioning, Course] | None = None
         """The last table, the new one and its course, until the batch of the change has ended."""
-        self._count: _Count | None = None
+        self._count: Count | None = None
         self._lock = threading.Lock()
 
     @property
@@ -159,13 +126,13 @@ class TableSteering:
         with self._lock:
             self._require_allowed()
             require_count(self._table, slots)
-            self._count = _Count(available=tuple(range(slots)))
+            self._count = Count(available=tuple(range(slots)))
 
     def rebalance(self) -> None:
         """Measures the next batch, and then moves groups so that no slot holds the others back."""
         with self._lock:
             self._require_allowed()
-            self._count = _Count()
+            self._count = Count()
 
     def lose(self, slots: Iterable[int], reason: str) -> None:
         """Spreads the groups of slots whose state is lost over the others, from the next batch on.
@@ -188,7 +155,7 @@ class TableSteering:
         """Gives the slots that were lost work again, after a batch that is measured."""
         with self._lock:
             if self._lost and self._course is None and not self._loads.is_frozen:
-                self._count = _Count(reason, tuple(sorted({*self._available, *self._lost})))
+                self._count = Count(reason, tuple(sorted({*self._available, *self._lost})))
                 self._lost.clear()
 
     def freeze(self, frozen: bool = True) -> None:
@@ -241,13 +208,12 @@ class TableSteering:
                 if self._count is not None and self._count.trigger is not None:
                     self._count = None
             elif self._count is None and self._course is None:
-                records += self._look(facts.batch)
+                wanted = self._advisor.wants(self._loads, self._table, self._available)
+                if self._loads.is_free and (wanted is None or wanted.available is None):
+                    records += self._regrid(facts.batch, asked=False)
+                self._count = wanted if self._course is None else None
             if self._count is not None and all(reports[slot].cells is not None for slot in self._table.working):
-                # Rows that go to fewer slots come first: another grid has other groups.
-                other = self._regrid(facts.batch, asked=True) if self._count == _Count() else []
-                if other:
-                    self._count = None
-                records += other or self._decide(facts.batch, reports)
+                records += self._decide(facts.batch, self._count, CountedBatch(self._table, reports))
         return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -256,111 +222,35 @@ class TableSteering:
     def _settings(self) -> Balance:
         return self._loads.settings
 
-    def _look(self, batch: int) -> list[TableRecord]:
-        """Asks for a count where the query should move groups, or use another number of slots, by itself.
-
-        Where the rates suggest another grid it decides on that at once.
-        """
-        loads = self._loads
-        wanted = loads.other_number(self._available, self._limits) if self._limits.is_elastic else None
-        if wanted is not None:
-            self._count = _Count(wanted[1], tuple(range(wanted[0])))
-            return []
-        reason = loads.stands_out(self._available)
-        if reason is None and self._table.heavy and loads.is_long_since:
-            reason = "heavy keys are looked at again"
-        other = self._regrid(batch, asked=False) if loads.is_free else []
-        if reason is not None and self._course is None:
-            self._count = _Count(reason)
-        return other
-
-    def _decide(self, batch: int, reports: SlotReports) -> list[TableRecord]:
-        """Decides on the moves that measured loads suggest; those of the user's own wish need not pay."""
-        count, self._count = self._count, None
-        assert count is not None
-        settings, table, counted = self._settings, self._table, CountedBatch(self._table, reports)
-        loads = before = counted.loads(self._loads.load_of)
-        if count.course is not None:
-            self._course = replace(count.course, group_rows=loads.group_rows)
-            return []
-        speeds, copying = self._loads.speeds(table.slots), counted.price_of_copies(loads)
-        is_scaling, by_itself = count.available is not None, count.trigger is not None
-        self._available = self._available if count.available is None else count.available
-        settled = settle_heavy(table, loads, counted.keys, counted.rows, self._available, self._start.uncut)
-        if settled:
-            # The price of copies is not known where those of the cells of another table are not.
-            table, loads, copying = settled.table, settled.loads, lambda _: 0.0
-        if is_scaling:
-            found = rescale(table, loads, self._available, copying, settings.bytes, speeds)
-        else:
-            found = even_out(
-                table,
-                loads,
-                speeds=speeds,
-                available=self._available,
-                copying=copying,
-                least_bytes=settings.bytes,
-                most_skew=settings.ratio,
-            )
-        refused: str | None = None
-        if settled:
-            held = tuple(slot.bytes for slot in before.slots)
-            found = replace(found, before=tuple(before.cpu.tolist()), held_before=held)
-        elif not found.moves:
-            refused = "no group can move without making another slot the slowest"
-        if refused is None and by_itself and not is_scaling and not settled.united:
-            refused = settings.objection_to(found)
-        if refused is None:
-            course = Course(found.applied(table), "balance" if by_itself else "user")
-            if not settled:
-                course = replace(
-                    course, strategy=settings.strategy, most_rows=settings.rows, group_rows=loads.group_rows
-                )
-            refused = self._cannot(course)
-            if refused is None:
-                self._course = course
-        self._loads = self._loads.decided()
-        split, united = (tuple(map(self.names, keys)) or None for keys in (settled.split, settled.united))
-        measured = tuple(round(each, 3) for each in speeds) if speeds and settings.measures_speeds else None
-        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united, measured)]
-
     def _regrid(self, batch: int, *, asked: bool) -> list[TableRecord]:
-        """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""
-        grids = self._grids
-        if grids is None:
-            return []
-        found = self._loads.other_grid(self._table, lambda traffic: self._in_use(grids(traffic)))
+        """Decides on another grid if the rates suggest one."""
+        found = self._advisor.other_grid(batch, self._loads, self._table, self._available, asked=asked)
         if found is None:
             return []
-        refused = None if asked else self._settings.objection(found.saved, found.bytes)
-        if refused is None:
-            self._course = Course(found.proposed, "user" if asked else "balance")
+        record, self._course = found
         self._loads = self._loads.decided()
-        return [GridDecided(batch, found, refused)]
+        return [record]
 
-    def _in_use(self, grid: Partitioning) -> Partitioning:
-        """A grid over the slots that may have groups."""
-        if len(self._available) == grid.slots:
-            return grid
-        blocks = spread_over(grid, len(self._available))
-        return blocks.with_table(self._available[slot] for slot in blocks.table)
+    def _decide(self, batch: int, count: Count, counted: CountedBatch) -> list[TableRecord]:
+        """Decides on the moves that a counted batch suggests."""
+        self._count = None
+        if count.course is not None:
+            self._course = replace(count.course, group_rows=counted.loads().group_rows)
+            return []
+        # Rows that go to fewer slots come first: another grid has other groups.
+        if count == Count() and (other := self._regrid(batch, asked=True)):
+            return other
+        self._available = self._available if count.available is None else count.available
+        record, self._course = self._advisor.propose(batch, count, counted, self._loads, self._available)
+        self._loads = self._loads.decided()
+        return [record]
 
     def _begin(self, course: Course) -> None:
-        if (reason := self._cannot(course)) is not None:
+        if (reason := self._start.objection(course, self._table)) is not None:
             raise PlanError(reason, hint="leave the limit out: the groups then move with one batch")
         self._course = course
         if course.needs_counts:
-            self._count = _Count(course=course)
-
-    def _cannot(self, course: Course) -> str | None:
-        """Why a change cannot keep its limit of rows; None when it can, or has none."""
-        if course.most_rows is None or course.strategy == "parallel-track":
-            return None
-        if self._start.rebuilds is not None:
-            return f"a move cannot be spread over several batches: {self._start.rebuilds}"
-        if not (self._table.is_partition and course.target.is_partition):
-            return "a move cannot be spread over several batches where rows go to several slots"
-        return None
+            self._count = Count(course=course)
 
     def _require_allowed(self) -> None:
         """Refuses a request of the user if balancing is off, or another change is requested or in progress."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.records import PlanTaken
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.steering import Steering
-from anabranch.adapt.table import Table, first_table
+from anabranch.adapt.table import first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import SpecError

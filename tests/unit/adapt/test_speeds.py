@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.adapt.balancing import Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.loads import LoadHistory
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.table import TableSteering
 from anabranch.balance.loads import Loads, SlotLoad
 from anabranch.balance.scaling import rescale
 from anabranch.errors import SpecError

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.balancing import Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.facts import BatchFacts, Interval, Moment
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.table import TableSteering
 from anabranch.balance.loads import SlotLoad, estimate_loads
 from anabranch.balance.rule import even_out
 from anabranch.balance.scaling import spread_over
