@@ -109,6 +109,8 @@ def test_the_writer_says_what_is_wished_of_the_plan(spark: SparkSession, session
     assert kind(proposal(writer.hints(forbid=["tree"]).objective("memory").choice()).plan) == "mjoin"
     assert "given" in writer.explanation()
     assert "0.5 cores and 1.0 GB in each of 2 slots" in writer.limits(cpu=0.5, memory="1 GB").explanation()
+    own = query.writeStream.stats(given).slots(2).limits(auto=True)
+    assert re.search(r"[\d.]+ cores and [\d.]+ [MG]B in each of 2 slots", own.explanation())
     with pytest.raises(errors.NoFeasiblePlan, match=r"'limits\.cpu'"):
         writer.limits(cpu=1e-9).format("noop").start()
     assert not spark.streams.active

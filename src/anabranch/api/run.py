@@ -76,6 +76,7 @@ from anabranch.spark.sinks.functions import ForeachBatchSink
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Sink
 from anabranch.spark.sinks.table import TableSink
+from anabranch.spark.slot_limits import slot_limits
 from anabranch.spark.tables import TableSource
 from anabranch.stats.measured import from_progress
 
@@ -92,7 +93,9 @@ class Run:
 
     def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
         self._session = session
-        self._settings = settings = with_session_settings(settings, spark_host.settings(session.spark))
+        settings = with_session_settings(settings, spark_host.settings(session.spark))
+        members, settings = _within_executors(session.spark, members, settings)
+        self._settings = settings
         members = with_placed_filters(members, settings, int(session.spark.sparkContext.defaultParallelism))
         silent = [name for name, member in members.items() if member.is_silent]
         self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
@@ -459,6 +462,20 @@ def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
                 found[name] = Member(compiled, QuerySettings(), is_silent=True)
                 waiting.append(compiled)
     return dict(sorted(found.items()))
+
+
+def _within_executors(
+    spark: spark_host.SparkSession, members: Mapping[str, Member], settings: RunSettings
+) -> tuple[Mapping[str, Member], RunSettings]:
+    """Returns the queries and settings of a run with the limits of the executors where `limits` is auto."""
+    if not (settings.together.of_executors or any(each.settings.wishes.of_executors for each in members.values())):
+        return members, settings
+    slot = slot_limits(spark)
+    found = {}
+    for name, each in members.items():
+        wishes = each.settings.wishes.within(slot.cpu, slot.memory)
+        found[name] = replace(each, settings=replace(each.settings, wishes=wishes))
+    return found, replace(settings, together=settings.together.within(slot.cpu, slot.memory))
 
 
 def _has_rows(query: Query, sample: Sample) -> bool:

@@ -40,9 +40,12 @@ class Together(RunBuilder):
         # Fails now, not at the start, if the queries cannot run together.
         Run(session, unplaced(self._members), self._run)
 
-    def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
-        """Limits the cores and bytes that all queries together use in each slot; plans are chosen to fit."""
-        self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory))
+    def limits(self, cpu: float | None = None, memory: float | str | None = None, *, auto: bool | None = None) -> Self:
+        """Limits the cores and bytes that all queries together use in each slot; plans are chosen to fit.
+
+        With `auto`, they may use no more than the executor of a slot has for it.
+        """
+        self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory, auto))
         return self
 
     def share(self, share: str = "auto") -> Self:

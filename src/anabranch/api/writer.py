@@ -77,14 +77,20 @@ class ContinuousQueryWriter(RunBuilder):
         return self._set(wishes=replace(self._settings.wishes, plan=str(choice)))
 
     def limits(
-        self, *, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+        self,
+        *,
+        cpu: float | None = None,
+        memory: float | str | None = None,
+        latency: str | None = None,
+        auto: bool | None = None,
     ) -> ContinuousQueryWriter:
         """Limits what a slot may need; plans beyond the limits never run.
 
         `cpu` is in cores, `memory` in bytes (a number, or a text such as `500 MB`). `latency` is the predicted time
-        from the arrival of a row to its results, such as `5 seconds`.
+        from the arrival of a row to its results, such as `5 seconds`. With `auto`, a slot may use no more than its
+        executor has for it, which is read from Spark at the start.
         """
-        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory, latency))
+        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory, latency, auto))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
         """Sets the optimization objective: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""

@@ -75,6 +75,8 @@ class PlanOptions:
     """Maximum bytes per slot."""
     latency: float = math.inf
     """Maximum seconds from the arrival of a row to its results."""
+    of_executors: bool = False
+    """Whether a slot may use no more CPU and memory than its executor has for it."""
     objective: Objective = field(default_factory=Objective)
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -91,11 +93,22 @@ class PlanOptions:
         return replace(self, given=given_statistics(Entry("stats", entries)))
 
     def with_limits(
-        self, cpu: float | None = None, memory: float | str | None = None, latency: str | None = None
+        self,
+        cpu: float | None = None,
+        memory: float | str | None = None,
+        latency: str | None = None,
+        auto: bool | None = None,
     ) -> PlanOptions:
         """Sets the limits of a slot; None leaves a limit unchanged."""
         seconds = self.latency if latency is None else latency_limit(Entry("limits.latency", latency))
-        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), latency=seconds)
+        executors = self.of_executors if auto is None else auto
+        return replace(
+            self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), latency=seconds, of_executors=executors
+        )
+
+    def within(self, cpu: float, memory: float) -> PlanOptions:
+        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+        return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def with_objective(self, text: str) -> PlanOptions:
         return replace(self, objective=Objective.parse(text))
@@ -125,6 +138,7 @@ def _memory(limit: float | str | None, now: float) -> float:
 
 
 AUTO = PlanOptions()
+AUTO_LIMITS = "auto"
 
 
 def given_statistics(block: Entry) -> FixedStatistics:
@@ -143,6 +157,13 @@ def cpu_limit(entry: Entry) -> float:
 def memory_limit(entry: Entry) -> float:
     """Reads the maximum bytes per slot."""
     return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
+
+
+def limit_entries(entry: Entry, names: str) -> tuple[Mapping[str, Entry], bool]:
+    """Reads `limits`: its entries, or `auto` for those of the executors."""
+    if entry.value == AUTO_LIMITS:
+        return {}, True
+    return entry.mapping(names), False
 
 
 def latency_limit(entry: Entry) -> float:
@@ -220,10 +241,19 @@ class SetWishes:
     """Maximum cores per slot for all queries together."""
     memory: float = math.inf
     """Maximum bytes per slot for all queries together."""
+    of_executors: bool = False
+    """Whether all queries together may use no more CPU and memory of a slot than its executor has for it."""
 
-    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> SetWishes:
+    def with_limits(
+        self, cpu: float | None = None, memory: float | str | None = None, auto: bool | None = None
+    ) -> SetWishes:
         """Sets the joint limits of a slot; None leaves a limit unchanged."""
-        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
+        executors = self.of_executors if auto is None else auto
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory), of_executors=executors)
+
+    def within(self, cpu: float, memory: float) -> SetWishes:
+        """Returns the options with the resources of a slot's executor as limits, if they are to be."""
+        return replace(self, cpu=min(self.cpu, cpu), memory=min(self.memory, memory)) if self.of_executors else self
 
     def may_share(self, is_adapting: bool) -> bool:
         """True if sharing may be chosen automatically for a query."""

@@ -374,6 +374,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if sampled is None:
         for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
             print(note, file=sys.stderr)
+        if chosen.together.of_executors or any(each.wishes.of_executors for each in chosen.queries.values()):
+            print("note: 'limits: auto' is read from the executors; without --sample no limits apply", file=sys.stderr)
     every = explain.with_inputs(explained)
 
     wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}

@@ -35,6 +35,7 @@ from anabranch.planning.choosing import (
     cpu_limit,
     given_statistics,
     latency_limit,
+    limit_entries,
     memory_limit,
 )
 from anabranch.run.evolving import Evolve
@@ -133,8 +134,9 @@ def parse(text: str, *, folder: Path) -> Spec:
 
 
 def _together(entries: Mapping[str, Entry]) -> SetWishes:
-    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
+    limits, of_executors = optional(entries, "limits", lambda entry: limit_entries(entry, "cpu memory"), ({}, False))
     return SetWishes(
+        of_executors=of_executors,
         share=optional(entries, "share", lambda entry: entry.choice(SHARE), TOGETHER.share),
         cpu=optional(limits, "cpu", cpu_limit, TOGETHER.cpu),
         memory=optional(limits, "memory", memory_limit, TOGETHER.memory),
@@ -477,7 +479,9 @@ def _trigger(entry: Entry) -> Trigger:
 
 def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
     """Reads the entries about plans."""
-    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory latency"), {})
+    limits, of_executors = optional(
+        entries, "limits", lambda entry: limit_entries(entry, "cpu memory latency"), ({}, False)
+    )
     hints = optional(entries, "hints", lambda entry: entry.mapping("keep forbid optimizer"), {})
     return PlanOptions(
         plan=optional(entries, "plan", _plan, AUTO.plan),
@@ -485,6 +489,7 @@ def _wishes(entries: Mapping[str, Entry]) -> PlanOptions:
         cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),
         memory=optional(limits, "memory", memory_limit, AUTO.memory),
         latency=optional(limits, "latency", latency_limit, AUTO.latency),
+        of_executors=of_executors,
         objective=optional(entries, "objective", lambda entry: Objective.parse(entry.text()), AUTO.objective),
         keep=optional(hints, "keep", Entry.texts, ()),
         forbid=optional(hints, "forbid", Entry.texts, ()),

@@ -107,6 +107,12 @@ def test_explain_finds_the_fewest_slots_that_keep_the_limits(
     assert "there are no limits" in capsys.readouterr().err
 
 
+def test_explain_says_that_it_does_not_know_the_executors(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_file.write_text(f"{spec_file.read_text()}\nlimits: auto\n")
+    assert cli.main(["explain", str(spec_file)]) == 0
+    assert "without --sample no limits apply" in capsys.readouterr().err
+
+
 def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
     assert cli.main(["explain", str(spec_file), "--plan", "tree", "--picture", str(picture)]) == 0

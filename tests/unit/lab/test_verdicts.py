@@ -18,6 +18,7 @@ from lab import (
     balance_elastic,
     balance_heavy_key,
     balance_operator_level,
+    balance_pipelined,
     balance_spark,
     balance_strategies,
     cost_model,
@@ -91,6 +92,15 @@ def _heavy_key() -> Doctored:
         }
 
     return Doctored(runs(7.6, 1.1, 100), (runs(1.5, 1.4, 99),))
+
+
+@case("balance-pipelined")
+def _pipelined() -> Doctored:
+    def both(slowest: float, most: int, results: int) -> dict[str, balance_pipelined.Both]:
+        pipeline = balance_pipelined.Work((1.0, 2.0), (10, 10), 5)
+        return {"a case": (pipeline, balance_pipelined.Work((slowest, 1.0), (most, 1), results))}
+
+    return Doctored(both(1.5, 12, 5), (both(2.1, 12, 4), both(2.5, 14, 5)))
 
 
 @case("regret")

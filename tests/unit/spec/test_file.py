@@ -127,6 +127,13 @@ def test_what_is_said_about_plans_is_read() -> None:
     assert spec.only.wishes.given.rate("a", "s0") == Known(20.0, "given")
 
 
+def test_limits_may_be_those_of_the_executors() -> None:
+    wishes = parse(f"{GOOD}\nlimits: auto\n", folder=FOLDER).only.wishes
+    assert wishes.of_executors
+    assert (wishes.within(2.0, 1e9).cpu, wishes.with_limits(cpu=0.5).within(2.0, 1e9).cpu) == (2.0, 0.5)
+    assert PlanOptions("auto").within(2.0, 1e9) == PlanOptions("auto")
+
+
 def test_a_mesh_can_be_written_out_like_any_plan() -> None:
     """It was taken from the API and refused in a spec."""
     mesh = "mesh (a: b by 0; b: a, a by (k <= 3.5 ? 0 : 1))"

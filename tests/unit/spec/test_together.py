@@ -133,3 +133,9 @@ def test_options_of_one_query_are_refused(tmp_path: Path, capsys: pytest.Capture
     file.write_text(GOOD)
     assert main(["explain", str(file), "--plan", "mjoin"]) == 2
     assert "option '--plan' is for one query, and the spec has several" in capsys.readouterr().err
+
+
+def test_joint_limits_may_be_those_of_the_executors() -> None:
+    together = read(f"{GOOD}\nlimits: auto\n").together
+    assert together.of_executors
+    assert (together.within(1.0, 5e8).cpu, together.within(1.0, 5e8).memory) == (1.0, 5e8)
