@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from matplotlib.figure import Figure
 
-from anabranch.adapt.balancing import Balance, BalanceWatch
+from anabranch.adapt.balancing import Balance
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.measuring import even_loads
+from anabranch.adapt.loads import LoadHistory, even_loads
 from anabranch.balance.scaling import rescale, spread_over
 from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
@@ -79,7 +79,7 @@ def _run(slots: SlotRange, phase: int, slowdown: float, seed: int) -> Run:
     available = tuple(range(slots.start))
     host.spread(spread_over(host.partitioning, slots.start))
     servers = Servers(host, slowdown, engine_units(), together=True)
-    watch = BalanceWatch(Balance("auto"))
+    watch = LoadHistory(Balance("auto"))
     used, late, results, began = [], [], 0, 0.0
 
     def rates(second: float) -> dict[str, float]:
@@ -93,14 +93,14 @@ def _run(slots: SlotRange, phase: int, slowdown: float, seed: int) -> Run:
         late.append(float(servers.free.max()) - arrived)
         reports = {slot: replace(report, cpu=float(costs[slot])) for slot, report in host.reports.items()}
         period = begins - began if number else None
-        watch.note(available, reports, BatchFacts(number, 1.0, period=period))
+        watch = watch.after(BatchFacts(number, 1.0, period=period), reports)
         began = begins
         wanted = watch.other_number(available, slots) if slots.is_elastic else None
         if wanted is not None:
             available = tuple(range(wanted[0]))
             table = host.partitioning
             host.spread(rescale(table, even_loads(table), available).applied(table))
-            watch.decided()
+            watch = watch.decided()
     return Run(tuple(used), tuple(late), results, phase)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.splitting import split_over
+from anabranch.adapt.schedule import split_over
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from lab.balance_common import Floats, Servers, batches, engine_units, keyed_query

@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.facts import Interval
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.api import Session

@@ -15,9 +15,9 @@ from anabranch.adapt.advisors.advisor import Advisor, Suggestion, Wanted
 from anabranch.adapt.advisors.plan import PlanAdvisor
 from anabranch.adapt.advisors.routes import RouteAdvisor
 from anabranch.adapt.controller import Controller
-from anabranch.adapt.decision import Decision
 from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
+from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import BESIDE, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
@@ -83,10 +83,10 @@ class Stubborn:
 
     def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Plan) -> Suggestion:
         cost, price = Resources(1.0, 1.0, 1.0), Price("moving-state", 0.0, 0.0, 0.0)
-        known = history.statistics
-        return Suggestion(
-            Decision(batch, "migrate", "toy", reason.text, plan, cost, found, cost, "optimizer", price, "toy", known)
+        decision = Decision(
+            batch, "migrate", "toy", reason.text, plan, cost, found, cost, "optimizer", price, "toy", history.statistics
         )
+        return Suggestion(decision, history)
 
 
 def test_an_advisor_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.adapt.advisors import routes, weighing
+from anabranch.adapt.advisors import payback, routes
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate, Verdict
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
@@ -97,8 +98,8 @@ def _put_eddy(engine: Engine, batching: int | None) -> None:
 @pytest.fixture
 def every_change_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is proposed is taken, so that plans change as often as they can."""
-    for room in (weighing, routes):
-        monkeypatch.setattr(room, "judge", lambda *_: Verdict(True, "every change passes"))
+    for room in (payback, routes):
+        monkeypatch.setattr(room, "judge", lambda *_: Verdict(True, "every change passes", 0.0))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,7 +125,6 @@ def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
         policy=Periodic(Interval(batches=1)),
         gate=Gate(cool_down=Interval(batches=1)),
         strategy=strategy,
-        scope=data.draw(st.sampled_from(["query", "slot"]), "scope"),
         remember=1,
     )
     rules = ChangeRules(eager, staging=Staging(first=1), waits=True)

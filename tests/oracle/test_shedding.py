@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from anabranch.adapt.shedding import Shedding
+from anabranch.adapt.keeping_up import Shedding
 from anabranch.cql import compile_query
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.ownership import coordinates

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.settings import Settings
 from anabranch.api import ContinuousQueryWriter, QueryHandle
 from anabranch.errors import MigrationError, PlanError

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.facts import Interval
 from anabranch.api import QueryHandle
 from anabranch.errors import MigrationError, PlanError
 from anabranch.testing.loads import given_loads, per_row

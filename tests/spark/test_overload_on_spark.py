@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import anabranch
 from anabranch.adapt import steering
-from anabranch.adapt.shedding import Shedding
+from anabranch.adapt.keeping_up import Shedding
 from anabranch.console.metrics import metrics_text
 from anabranch.console.runs import LiveRun
 from anabranch.console.watching import WatchedRun

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.facts import Interval
 from anabranch.testing.oracle import describe_difference
 from tests.spark.cluster import session, standalone, told_by, until, wait_amid_steps
 from tests.spark.stories import Story, cut, feed, register, table, written

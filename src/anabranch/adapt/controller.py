@@ -8,23 +8,23 @@ a plan; `query_steering` does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch.adapt.advisors.advisor import Advisor, Suggestion
 from anabranch.adapt.advisors.plan import PlanAdvisor
 from anabranch.adapt.advisors.routes import RouteAdvisor
-from anabranch.adapt.decision import Decision
 from anabranch.adapt.history import History, Observation, Promise
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Reason
-from anabranch.adapt.records import DecisionMade
+from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import ChangeRules, Criteria
-from anabranch.adapt.searches import Search, Searches
+from anabranch.adapt.searches import Searches, outcome
 from anabranch.adapt.settings import Settings
 from anabranch.cost.units import unit_costs
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
 
@@ -38,7 +38,7 @@ class _Pending:
     plan: Plan
     batch: int
     known: Knowledge
-    found: Search[Any]
+    found: Future[Any]
 
 
 class Controller:
@@ -47,7 +47,7 @@ class Controller:
     def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
         self.slots = slots
         self._query = query
-        self._rules = rules
+        self.rules = rules
         self._searches = searches
         settings = self.settings
         units = unit_costs(rules.criteria.given)[0]
@@ -65,40 +65,32 @@ class Controller:
 
     @property
     def settings(self) -> Settings:
-        return self._rules.adapt or Settings()
+        return self.rules.adapt or Settings()
 
     @property
     def criteria(self) -> Criteria:
-        return self._rules.criteria
+        return self.rules.criteria
 
     @property
     def adapts(self) -> bool:
         """True if any plan is allowed; otherwise only meshes are learnt."""
-        return self._rules.adapt is not None
+        return self.rules.adapt is not None
 
     @property
     def view(self) -> StatisticsView:
         """The measured statistics, completed by those from before the run."""
         return Layered((self.history.statistics.view, self.criteria.given))
 
-    @property
-    def rules(self) -> ChangeRules:
-        return self._rules
-
-    def configure(self, rules: ChangeRules) -> None:
-        """Replaces settings, limits and objective from the next decision on."""
-        self._rules = rules
-
-    def spread(self, partitioning: Partitioning | None) -> None:
-        """Replaces the partitioning; discards the search for the old one."""
-        self._rules = replace(self._rules, criteria=replace(self.criteria, partitioning=partitioning))
-        self.history, self._pending = self.history.spread(partitioning), None
+    def spread(self, rules: ChangeRules) -> None:
+        """Takes rules with another partitioning; discards the search for the old one."""
+        self.rules = rules
+        self.history, self._pending = self.history.spread(rules.criteria.partitioning), None
 
     @property
     def _advisors(self) -> tuple[Advisor, ...]:
         """The advisors in the order in which they are asked."""
         advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
-        if (staging := self._rules.staging) is not None:
+        if (staging := self.rules.staging) is not None:
             slots = len(self.slots)
             advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts, slots))
         return tuple(advisors)
@@ -110,7 +102,7 @@ class Controller:
         """True if the slots should profile their operators after the next step."""
         return self._asked is not None
 
-    def after(self, seen: Observation, *, is_busy: bool = False) -> DecisionMade | None:
+    def after(self, seen: Observation, *, is_busy: bool = False) -> Decision | None:
         """Adds a batch; returns a decision if one was due and its search has ended.
 
         While the query `is_busy` with another change, profiles are not requested, and every decision keeps the plan.
@@ -125,22 +117,20 @@ class Controller:
         if self._pending is None:
             self._consider(seen, is_busy)
         pending = self._pending
-        if pending is None or not pending.found.is_done:
+        if pending is None or not pending.found.done():
             return None
         self._pending = None
-        found = pending.found.outcome()
+        found = outcome(pending.found, pending.advisor.name)
         if found is None or pending.plan != seen.plan or self.history.flow is None:
             return None
-        before = self.history
-        self.history = self.history.decided(pending.known)
-        suggestion = pending.advisor.propose(self.history, seen.batch, seen.plan, pending.reason, found)
+        before, now = self.history, self.history.decided(pending.known)
+        suggestion = pending.advisor.propose(now, seen.batch, seen.plan, pending.reason, found)
         decision = self._final(suggestion.decision, is_busy)
-        self._note(
-            pending.advisor.name, suggestion, is_first=before.baseline is None, is_kept=decision.action == "keep"
-        )
+        self.history = self._counted(pending.advisor.name, suggestion, decision, is_first=before.baseline is None)
         if decision.action == "keep" and pending.reason.is_change and not is_busy:
-            self._ask(before, seen, pending.reason, after=pending.advisor)
-        return DecisionMade(decision, self.slots, suggestion.learnt)
+            names = [each.name for each in self._advisors]
+            self._ask(before, seen, pending.reason, self._advisors[names.index(pending.advisor.name) + 1 :])
+        return decision
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +141,7 @@ class Controller:
             return history
         self._is_promised = True
         rows = sum(history.statistics.rates.values())
-        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0 or self.settings.scope == "slot":
+        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0:
             return history
         return replace(history, promise=Promise(expected.cpu / rows))
 
@@ -173,7 +163,7 @@ class Controller:
         if reason.cause != "schedule" and not self.history.is_settled:
             self.history = self.history.waiting_to_settle()
             return
-        if not self._ask(self.history, seen, reason, is_busy=is_busy) and reason.cause != "schedule":
+        if not self._ask(self.history, seen, reason, self._advisors, is_busy=is_busy) and reason.cause != "schedule":
             self.history = self.history.decided(self.history.statistics)
         if reason.cause == "routes":
             self.history = replace(self.history, routes=self.history.routes.judged())
@@ -188,47 +178,34 @@ class Controller:
         return reason or next(iter(own), None)
 
     def _ask(
-        self,
-        history: History,
-        seen: Observation,
-        reason: Reason,
-        *,
-        after: Advisor | None = None,
-        is_busy: bool = False,
+        self, history: History, seen: Observation, reason: Reason, advisors: Sequence[Advisor], *, is_busy: bool = False
     ) -> bool:
-        """Passes the reason to the advisors in turn, or to those after one; returns True if one of them acts."""
-        names = [each.name for each in self._advisors]
-        for advisor in self._advisors[names.index(after.name) + 1 if after else 0 :]:
+        """Passes the reason to the advisors in turn; returns True if one of them acts."""
+        for advisor in advisors:
             match advisor.wants(history, seen.plan, reason):
                 case "search":
                     self._begin(advisor, reason, seen)
                     return True
                 case "profile" if not is_busy:
                     self._asked = advisor, reason
-                    self.history = replace(self.history, profiled=self.history.profiled + 1)
                     return True
         return False
 
     def _begin(self, advisor: Advisor, reason: Reason, seen: Observation) -> None:
         search, is_long = advisor.search(self.history, seen.plan)
-        found = self._searches.begin(advisor.name, search, is_long=is_long)
+        found = self._searches.begin(search, is_long=is_long)
         self._pending = _Pending(advisor, reason, seen.plan, seen.batch, self.history.statistics, found)
 
     def _final(self, decision: Decision, is_busy: bool) -> Decision:
+        decision = replace(decision, slots=self.slots)
         if decision.action == "keep" or not (is_busy or self.is_frozen):
             return decision
         why = "frozen" if self.is_frozen else "another change is under way"
         return replace(decision, action="keep", reason=f"{why}; otherwise: {decision.reason}")
 
-    def _note(self, name: str, suggestion: Suggestion, *, is_first: bool, is_kept: bool) -> None:
-        """Stores a suggestion in the history; counts consecutive decisions that kept the plan, which delay the next."""
-        history = self.history
-        count = history.fruitless.get(name, 0) + 1 if is_kept and suggestion.retry is None and not is_first else 0
-        self.history = replace(
-            history.remembering(suggestion.candidates),
-            experience=suggestion.experience or history.experience,
-            retry=suggestion.retry,
-            promise=None if is_kept else suggestion.promise,
-            correction=max(1.0, suggestion.correction or history.correction),
-            fruitless={**history.fruitless, name: count},
-        )
+    def _counted(self, name: str, suggestion: Suggestion, decision: Decision, *, is_first: bool) -> History:
+        """Returns the history with the count of consecutive decisions that kept the plan, which delay the next."""
+        history, is_kept = suggestion.history, decision.action == "keep"
+        count = history.fruitless.get(name, 0) + 1 if is_kept and history.retry is None and not is_first else 0
+        promise = None if is_kept else history.promise
+        return replace(history, promise=promise, fruitless={**history.fruitless, name: count})

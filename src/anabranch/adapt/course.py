@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 from anabranch.adapt.facts import Moment
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.slots import SlotRange
 
 MoveStrategy: TypeAlias = Literal["moving-state", "parallel-track"]
 STRATEGIES: tuple[MoveStrategy, ...] = ("moving-state", "parallel-track")
@@ -62,3 +63,28 @@ class Course:
                 # Not zero for an empty group, so that `taken` shows that a group has moved.
                 taken += max(self.group_rows[group], 1e-9)
         return table.with_table(slots)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The grid and the table that a run begins with, and what is known about moves in it."""
+
+    partitioning: Partitioning
+    slots: SlotRange | None = None
+    """How many slots may be used; those of the table when None."""
+    no_tracks: str | None = None
+    """Why groups cannot move on parallel tracks; None when they can."""
+    rebuilds: str | None = None
+    """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
+    uncut: frozenset[str] = frozenset()
+    """The relations whose rows with a heavy key must not be cut."""
+
+    def objection(self, course: Course, now: Partitioning) -> str | None:
+        """Returns why a change of the current table cannot keep its limit of rows; None if it can, or has none."""
+        if course.most_rows is None or course.strategy == "parallel-track":
+            return None
+        if self.rebuilds is not None:
+            return f"a move cannot be spread over several batches: {self.rebuilds}"
+        if not (now.is_partition and course.target.is_partition):
+            return "a move cannot be spread over several batches where rows go to several slots"
+        return None

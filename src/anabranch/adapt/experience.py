@@ -22,10 +22,8 @@ from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 
-FULL = 0.9
-"""A window counts as full with this fraction of its rows, because rates vary that much from batch to batch."""
-MOST = 32
-"""The maximum number of plans whose ratios are kept."""
+MOST_PLANS = 32
+"""The maximum number of plans that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Experience:
             return self
         factor = counted_joins(plan, step, len(steps), seconds, model, graph) / joins
         others = {name: value for name, value in self.factors.items() if name != str(plan)}
-        return Experience(dict([*others.items(), (str(plan), factor)][-MOST:]))
+        return Experience(dict([*others.items(), (str(plan), factor)][-MOST_PLANS:]))
 
     def price(self, plan: PhysicalPlan, model: ResourceModel, running: PhysicalPlan) -> Resources:
         """Returns the corrected price of a plan while `running` is the running plan."""
@@ -64,14 +62,15 @@ class Experience:
 def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds: float) -> ResourceModel:
     """Returns the model for windows that are only as full as the measured states, as while a query starts.
 
-    A row meets half of the rows of its own batch on average.
+    A window counts as full with nine tenths of its rows, because rates vary that much from batch to batch. A row meets
+    half of the rows of its own batch on average.
     """
     held = {state.state: state.rows / batches for state in step.states}
     windows = []
     for name, window in zip(model.estimates.names, model.estimates.windows, strict=True):
         rate = step.rows_in.get(name, 0) / seconds
         age = held[name] / rate if rate and name in held else window
-        is_full = window >= EVER or age >= FULL * window
+        is_full = window >= EVER or age >= 0.9 * window
         windows.append(window if is_full else max(age - seconds / batches / 2, age / 2, SHORTEST_WINDOW))
     return replace(model, estimates=replace(model.estimates, windows=tuple(windows)))
 

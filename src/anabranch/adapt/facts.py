@@ -1,12 +1,61 @@
-"""Facts about a committed batch, from the driver to the steering, as values.
+"""Facts about committed batches, from the driver to the steering, as values.
 
 Invariant: a fact that the driver does not know is None, never zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number of batches and of seconds of event time; it has passed when both have passed."""
+
+    batches: int = 0
+    seconds: float = 0.0
+
+    def times(self, count: int) -> Interval:
+        return Interval(self.batches * count, self.seconds * count)
+
+
+TEN_BATCHES = Interval(batches=10)
+"""The usual time between two decisions, and after a change."""
+REMEMBERED = 8
+"""The number of batches that are measured together, and of phases that are known."""
+RATIO = 1.2
+"""The factor from which on a cost or a load is clearly higher than another."""
+NEAR = 0.9
+"""The fraction of a limit from which on it is near."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The definition of a steady increase."""
+
+    batches: int = 5
+    growth: float = 1.3
+    """The minimum factor between the first and the last of the batches."""
+
+    def holds(self, values: Sequence[float]) -> bool:
+        """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
+
+        >>> Trend(4, 1.3).holds([9, 10, 12, 14, 16]), Trend(4, 1.3).holds([10, 10, 10, 40])
+        (True, False)
+        """
+        recent = values[-self.batches :]
+        if len(recent) < max(2, self.batches):
+            return False
+        steps = [after - before for before, after in pairwise(recent)]
+        rise = recent[-1] - recent[0]
+        if min(steps) < 0 or rise <= 0 or recent[-1] < self.growth * recent[0]:
+            return False
+        return len(steps) == 1 or max(steps) <= 0.7 * rise
+
+
+STEADY = Trend()
 
 
 @dataclass(frozen=True)
@@ -29,12 +78,19 @@ class BatchFacts:
     backlog: float | None = None
     """Rows that waited in the sources at the end of the previous batch; None if no source reports them."""
 
-    def rows_waiting(self, first: float | None) -> float | None:
-        """Returns the rows that waited at the inputs when the batch began; None if unknown.
 
-        `first` is the lag behind the time of day, in seconds, in the first batch of the comparison.
-        """
-        return rows_waiting(self.waiting, self.backlog, self.behind, first, self.seconds)
+@dataclass(frozen=True)
+class Waiting:
+    """The rows that waited at the inputs when each batch began; batches for which they are unknown are left out."""
+
+    rows: tuple[float, ...] = ()
+    behind: float | None = None
+    """Seconds by which the first of the batches was behind the time of day."""
+
+    def after(self, facts: BatchFacts) -> Waiting:
+        behind = facts.behind if self.behind is None else self.behind
+        now = rows_waiting(facts.waiting, facts.backlog, facts.behind, behind, facts.seconds)
+        return Waiting(self.rows if now is None else (*self.rows, now)[-64:], behind)
 
 
 def rows_waiting(
@@ -51,6 +107,21 @@ def rows_waiting(
     if behind is None or first is None or not seconds:
         return float(taken)
     return taken + max(0.0, behind - first) * taken / seconds
+
+
+@dataclass(frozen=True)
+class Since:
+    """Counts since the last decision, or since the last batch with a change in progress: the state of a cool-down."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def after(self, facts: BatchFacts) -> Since:
+        return Since(self.batches + 1, self.seconds + (facts.seconds or 0.0), self.waiting.after(facts))
+
+    def has_passed(self, interval: Interval) -> bool:
+        return self.batches >= interval.batches and self.seconds >= interval.seconds
 
 
 @dataclass(frozen=True)

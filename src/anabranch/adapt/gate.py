@@ -1,10 +1,9 @@
 """The gate: the thresholds that a change of plan must pass.
 
 A proposed plan passes if it needs less of the scarce resource than the running plan, by a ratio *and* by an amount, and
-if it saves at least the cost of the migration within the horizon. The scarce resource is that of the objective; for
-`qualified`, it is the one of which the running plan uses the larger share. If the running plan exceeds a limit and the
-proposed one exceeds none, ratio and amount are not required, but payback is. The scarce resource is then the one whose
-limit is exceeded, whatever the objective.
+if it saves what the change costs within the horizon. The scarce resource is that of the objective; for `qualified`, it
+is the one of which the running plan uses the larger share. If the running plan exceeds a limit and the proposed one
+exceeds none, ratio and amount are not required, and the scarce resource is the one whose limit is exceeded.
 
 During a migration, the states of both plans are held. If the running plan keeps the limit on memory, a migration that
 exceeds it is refused. Invariant: all rates are per second of event time, so a replay at ten times the speed gives the
@@ -14,9 +13,10 @@ same decisions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, TypeAlias
 
-from anabranch.adapt.policy import TEN_BATCHES, Interval
+from anabranch.adapt.facts import RATIO, TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
 from anabranch.lang.sizes import size_text
 from anabranch.migrate.strategies.strategy import Price
@@ -30,7 +30,7 @@ Resource: TypeAlias = Literal["cpu", "memory"]
 class Gate:
     """The thresholds."""
 
-    ratio: float = 1.2
+    ratio: float = RATIO
     """The running plan must need at least this multiple of what the proposed plan needs."""
     cores: float = 0.005
     """The minimum number of cores saved if CPU is scarce and the length of triggers is unknown."""
@@ -39,7 +39,7 @@ class Gate:
     bytes: float = 1_000_000.0
     """The minimum number of bytes saved if memory is scarce."""
     horizon: float = 600.0
-    """Seconds of event time within which a migration must pay back."""
+    """Seconds of event time within which a change must pay back, at most."""
     cool_down: Interval = TEN_BATCHES
     """The time after a migration during which nothing is decided."""
 
@@ -53,6 +53,10 @@ class Gate:
             return self
         return replace(self, cores=self.share * trigger * slots / batch)
 
+    def without_state(self) -> Gate:
+        """Returns the gate for a change that moves no state: a quarter of the margin, as only the model may err."""
+        return replace(self, ratio=1 + (self.ratio - 1) / 4)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -60,6 +64,8 @@ class Verdict:
 
     passed: bool
     reason: str
+    pays_after: float = inf
+    """Seconds after which the change has paid back, if time is all that it needs to pass."""
 
 
 def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource:
@@ -74,16 +80,26 @@ def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource
 
 
 def judge(
-    gate: Gate, current: Resources, proposed: Resources, price: Price, objective: Objective, budget: Budget
+    gate: Gate,
+    current: Resources,
+    proposed: Resources,
+    price: Price,
+    objective: Objective,
+    budget: Budget,
+    risk: float = 0.0,
 ) -> Verdict:
-    """Decides whether the proposed plan may replace the current one at this migration price."""
+    """Decides whether the proposed plan may replace the current one at this migration price.
+
+    `risk` is an amount of the scarce resource that the change must repay besides the migration, unless the current plan
+    exceeds its limits.
+    """
     if budget.allows(current) and not budget.allows(proposed):
         return Verdict(False, "the proposed plan is over its limits")
     if not has_memory_for(price, current, budget):
         left = size_text(max(0.0, budget.total_memory - current.memory))
         return Verdict(False, f"{price.strategy} holds {size_text(price.memory)} beside the state, and {left} are left")
     resource = scarce(current, objective, budget)
-    has, needs = _of(current, resource), _of(proposed, resource)
+    has, needs = getattr(current, resource), getattr(proposed, resource)
     saved = has - needs
     amount, unit = (gate.cores, "cores") if resource == "cpu" else (gate.bytes, "bytes")
     rescues = not budget.allows(current) and budget.allows(proposed)
@@ -91,19 +107,21 @@ def judge(
         return Verdict(False, f"saves no {resource}")
     if not rescues:
         if has < gate.ratio * needs:
-            return Verdict(False, f"needs {needs / has:.0%} of the {resource}, a ratio of {gate.ratio:g} is wanted")
+            return Verdict(False, f"needs {needs / has:.0%} of the {resource}, a ratio of {gate.ratio:.3g} is wanted")
         if saved < amount:
-            return Verdict(False, f"saves {saved:.3g} {unit}, {amount:g} are wanted")
-    cost = price.cpu if resource == "cpu" else price.memory * price.seconds
-    if cost > saved * gate.horizon:
-        return Verdict(
-            False,
-            f"{price.strategy} is paid back after {cost / saved:.3g} s, {gate.horizon:g} s are allowed",
-        )
+            return Verdict(False, f"saves {saved:.3g} {unit}, {amount:.3g} are wanted")
+    after = max(0.0, amount_of(price, resource) + (risk if budget.allows(current) else 0.0)) / saved
+    paid = f"{price.strategy} is paid back after {after:.3g} s"
+    if after > gate.horizon:
+        return Verdict(False, f"{paid}, {gate.horizon:.3g} s are allowed", after)
     why = "keeps the limits, and " if rescues else ""
-    paid = f"{price.strategy} is paid back after {cost / saved:.3g} s"
     change = "there is no state to move" if price.strategy == "none" else paid
-    return Verdict(True, f"{why}saves {saved:.3g} {unit}; {change}")
+    return Verdict(True, f"{why}saves {saved:.3g} {unit}; {change}", after)
+
+
+def amount_of(price: Price, resource: Resource) -> float:
+    """Returns what a migration takes of a resource."""
+    return price.cpu if resource == "cpu" else price.memory * price.seconds
 
 
 def has_memory_for(price: Price, current: Resources, budget: Budget) -> bool:
@@ -111,7 +129,3 @@ def has_memory_for(price: Price, current: Resources, budget: Budget) -> bool:
     if current.memory > budget.total_memory:
         return True  # every migration to a smaller plan holds more for a while
     return current.memory + price.memory <= budget.total_memory
-
-
-def _of(cost: Resources, resource: Resource) -> float:
-    return cost.cpu if resource == "cpu" else cost.memory

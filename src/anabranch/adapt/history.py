@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
-from anabranch.adapt.cost_trend import REMEMBERED, USUAL, CostTrend, priced
-from anabranch.adapt.experience import Experience, longest_window
-from anabranch.adapt.facts import rows_waiting
-from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.policy import TEN_BATCHES, Interval
-from anabranch.adapt.stability import CHANGED, Stability
+from anabranch.adapt.cost_trend import SEVERAL, CostTrend
+from anabranch.adapt.experience import MOST_PLANS, Experience, longest_window
+from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
+from anabranch.adapt.knowledge import CHANGED, Knowledge, factor
+from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import with_default_orders
+from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import AnabranchError
 from anabranch.mesh.drift import RouteTrend
@@ -34,91 +33,65 @@ from anabranch.stats.measured import intermediate_rows, measured
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
-TREND = 64
-"""The maximum number of batches in which policies look for a trend."""
 MOST_PATIENCE = 8
 """The maximum number of intervals that a change of statistics waits."""
-TELLING_BATCHES, TELLING_ROWS = 3, 1_000
-"""The minimum number of batches, and of rows of each stream in them, for the first decision."""
-MOST_PLANS = 32
-"""The maximum number of plans that are kept as candidates of later decisions."""
-CHANCE = 3.0
-"""A difference of counts of up to this many standard deviations is attributed to chance (exceeded once in 370)."""
+TELLING_ROWS = 1_000
+"""The minimum number of rows of each stream for the first decision."""
 
 
 @dataclass(frozen=True)
 class Observation:
     """One batch of slots that adapt together."""
 
-    batch: int
+    facts: BatchFacts
     plan: Plan
     read: Callable[[], StepStatistics]
     """Returns the summed statistics of the slots; called on demand, because most batches do not need them."""
-    seconds: float | None
-    """Seconds of event time that it covers; None if unknown, as for the first batch."""
-    waiting: int | None = None
-    """The rows of the batch, which waited at the inputs when it began."""
-    behind: float | None = None
-    """Seconds from its newest event time to the time of day at its end."""
     is_migrating: bool = False
     """Whether a change of the plan was in progress during the batch."""
-    backlog: float | None = None
-    """Rows that wait in the sources; None if no source reports them."""
-    trigger: float | None = None
-    """Seconds of the whole trigger; None if unknown."""
     profiles: tuple[OperatorProfile, ...] | None = None
     """The profiles of all slots, if they were requested."""
     is_shared: bool = False
     """Whether the plan shares a join; then `advisors.sharing` decides on it."""
 
+    @property
+    def batch(self) -> int:
+        return self.facts.batch
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of event time; 0 if unknown."""
+        return self.facts.seconds or 0.0
+
     @cached_property
     def step(self) -> StepStatistics:
         return self.read()
 
-    @cached_property
-    def matches(self) -> tuple[int, int]:
-        """The number of rows, and of matches that they found."""
-        return sum(self.step.rows_in.values()), sum(probe.matches for probe in self.step.probes)
-
-
-@dataclass(frozen=True)
-class Since:
-    """Counts since the last decision, or since the last batch with a plan change in progress."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    waiting: tuple[float, ...] = ()
-    behind: float | None = None
-    """Seconds by which the first of these batches was behind the time of day."""
-
-    def after(self, seen: Observation) -> Since:
-        behind = seen.behind if self.behind is None else self.behind
-        rows = rows_waiting(seen.waiting, seen.backlog, seen.behind, behind, seen.seconds)
-        return Since(
-            self.batches + 1,
-            self.seconds + (seen.seconds or 0.0),
-            (self.waiting if rows is None else (*self.waiting, rows))[-TREND:],
-            behind,
-        )
-
 
 @dataclass(frozen=True)
 class Flow:
-    """The rates of some slots, per second of event time, and the size of their state."""
+    """The counts of some slots in several batches of one plan."""
 
-    rates: Mapping[str, float]
-    """Rows per second, by relation."""
-    results: float
-    state_bytes: float
-    batch: float
-    """Seconds between batches."""
-    step: StepStatistics = field(default_factory=StepStatistics, compare=False)
-    """The counts of the slots in the batches."""
-    batches: int = field(default=1, compare=False)
+    step: StepStatistics
+    batches: int
+    seconds: float
+    state_bytes: int
+    """After the last of the batches."""
 
     @property
-    def seconds(self) -> float:
-        return self.batch * self.batches
+    def batch(self) -> float:
+        """Seconds between batches."""
+        return self.seconds / self.batches
+
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """Rows per second of event time, by relation."""
+        return {name: rows / self.seconds for name, rows in self.step.rows_in.items()}
+
+    @property
+    def results(self) -> float:
+        """Results per second of event time."""
+        return self.step.rows_out / self.seconds
 
     def held(self, relation: str) -> float:
         """Rows of a relation's state, on average over the batches."""
@@ -166,15 +139,9 @@ class History:
     """Plans that ran or were listed, by their texts; candidates of later decisions."""
     passed: float = 0.0
     """Seconds of event time so far."""
-    spent: float = 0.0
-    """Seconds of work so far: of whole triggers or, if their length is unknown, of one core."""
-    profiled: int = 0
-    """How many times the slots have profiled their operators."""
     is_cooling: bool = False
     unsettled: int = 0
     """How many batches a decision has waited because the streams were changing."""
-    changed_at: float | None = None
-    """The event time, on the scale of `passed`, at which a change began that no decision has used yet."""
     fruitless: Mapping[str, int] = field(default_factory=dict)
     """The number of consecutive decisions that kept the plan, by advisor."""
     retry: float | None = None
@@ -182,8 +149,7 @@ class History:
 
     @classmethod
     def empty(cls, query: Query, partitioning: Partitioning | None, units: UnitCosts, **settings: Any) -> History:
-        trend = CostTrend(longest_window(query))
-        return cls(query, partitioning, units, trend=trend, **settings)
+        return cls(query, partitioning, units, trend=CostTrend(longest_window(query)), **settings)
 
     # --- what happened ------------------------------------------------------------------------------------------------
 
@@ -192,19 +158,16 @@ class History:
         if seen.is_migrating:
             return replace(self.forgetting(), since=Since(), is_cooling=True)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
-        since = now.since.after(seen)
-        is_cooling = now.is_cooling and not now.cool_down.has_passed(since.batches, since.seconds)
-        if seen.seconds is None:
-            return replace(now, since=since, is_cooling=is_cooling)
-        work = priced(seen.step, self.units)
+        since = now.since.after(seen.facts)
+        is_cooling = now.is_cooling and not since.has_passed(now.cool_down)
+        now = replace(now, since=since, is_cooling=is_cooling)
+        if seen.facts.seconds is None:
+            return now
         return replace(
             now,
-            since=since,
-            is_cooling=is_cooling,
-            spent=now.spent + max(work.work, seen.trigger or 0.0),
             recent=(*now.recent, seen)[-self.remember :],
             phases=now.phases.after(seen.seconds),
-            trend=now.trend.after(work, seen.seconds),
+            trend=now.trend.after(price_of_step(seen.step, self.units), sum(seen.step.rows_in.values()), seen.seconds),
             routes=now.routes.after(seen.step.routes) if now.trend.is_filled else now.routes,
             passed=now.passed + seen.seconds,
         )
@@ -222,24 +185,17 @@ class History:
 
         Drops the earlier half of the recent batches, which may precede the change.
         """
-        earlier, later = self._halves
-        now = replace(self, unsettled=self.unsettled + 1, recent=later)
-        if self.changed_at is not None:
-            return now
-        phases = self.phases.began(self._measure(earlier, self.known), self.passed)
-        return replace(now, changed_at=self.passed - _seconds(later), phases=phases)
+        return replace(self, unsettled=self.unsettled + 1, recent=self._halves[1])
 
     def decided(self, known: Knowledge) -> History:
         """Returns the history after a decision with these statistics, which become the baseline."""
-        changed = self.passed - self.changed_at if self.changed_at is not None else 0.0
         return replace(
             self,
             known=self.statistics,
             baseline=known,
             since=Since(),
             unsettled=0,
-            changed_at=None,
-            phases=self.phases.decided(known, max(self.measured_seconds, changed)),
+            phases=self.phases.decided(known, self.measured_seconds),
             trend=self.trend.judged(),
         )
 
@@ -280,20 +236,10 @@ class History:
         earlier, later = self._halves
         if not _seconds(earlier) or not _seconds(later) or self.unsettled >= self.remember:
             return True
-        empty = Knowledge()
-        return self._measure(earlier, empty).drift(self._measure(later, empty)) <= CHANGED
-
-    @property
-    def batches(self) -> int:
-        return self.since.batches
-
-    @property
-    def seconds(self) -> float:
-        return self.since.seconds
-
-    @property
-    def waiting(self) -> Sequence[float]:
-        return self.since.waiting
+        one, two = (self._measure(half, Knowledge()) for half in (earlier, later))
+        if isinstance(later[-1].plan, Mesh) and self.trend.is_filled:
+            return max(one.drift(two), factor(_matches(earlier), _matches(later))) <= CHANGED
+        return one.drift(two) <= CHANGED
 
     @property
     def state_bytes(self) -> int:
@@ -301,26 +247,27 @@ class History:
 
     @property
     def change(self) -> float | None:
+        """The largest factor by which a rate or selectivity differs from the last decision; None before the first."""
         return None if self.baseline is None else self.statistics.distance(self.baseline)
 
-    @property
-    def patience(self) -> int:
-        return min(MOST_PATIENCE, 1 + self.fruitless.get("plan", 0))
+    def patience(self, advisor: str) -> int:
+        """Returns the number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+        return min(MOST_PATIENCE, 1 + self.fruitless.get(advisor, 0))
 
     @property
     def is_telling(self) -> bool:
-        if self.baseline is not None or len(self.recent) < TELLING_BATCHES:
+        """True if there was no decision yet and the first batches have enough rows for one."""
+        if self.baseline is not None or len(self.recent) < SEVERAL:
             return False
-        steps = [each.step for each in self.recent]
-        names = [relation.name for relation in self.query.graph.streamed]
-        return all(sum(step.rows_in.get(name, 0) for step in steps) >= TELLING_ROWS for name in names)
+        rows = merge(each.step for each in self.recent).rows_in
+        return all(rows.get(relation.name, 0) >= TELLING_ROWS for relation in self.query.graph.streamed)
 
     @property
     def between(self) -> Sequence[float]:
-        recent = self.recent[-self.since.batches :]
+        """Intermediate rows of each batch since the last decision."""
         return [
             float(intermediate_rows(each.step, each.plan, self.query.graph))
-            for each in recent
+            for each in self.recent[-self.since.batches :]
             if not isinstance(each.plan, Mesh)
         ]
 
@@ -332,25 +279,16 @@ class History:
     @property
     def trigger(self) -> float | None:
         """The mean seconds of a whole trigger over the recent batches; None if unknown."""
-        known = [each.trigger for each in self.recent if each.trigger is not None]
+        known = [each.facts.trigger for each in self.recent if each.facts.trigger is not None]
         return sum(known) / len(known) if known else None
 
     @cached_property
     def flow(self) -> Flow | None:
-        """The rates of the latest batches with similar numbers of matches per row; None if there are none."""
-        alike = self.recent[len(self.recent) - self._alike :]
-        seconds = _seconds(alike)
-        if not seconds:
+        """The counts of the recent batches; None if there are none."""
+        if not self.measured_seconds:
             return None
-        steps = merge(each.step for each in alike)
-        return Flow(
-            {name: rows / seconds for name, rows in steps.rows_in.items()},
-            steps.rows_out / seconds,
-            alike[-1].step.state_bytes,
-            seconds / len(alike),
-            steps,
-            len(alike),
-        )
+        step = merge(each.step for each in self.recent)
+        return Flow(step, len(self.recent), self.measured_seconds, self.state_bytes)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -358,18 +296,6 @@ class History:
     def _halves(self) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
         middle = len(self.recent) // 2
         return self.recent[:middle], self.recent[middle:]
-
-    @property
-    def _alike(self) -> int:
-        """The number of latest batches that each have as many matches per row as those after it."""
-        rows = matches = count = 0
-        for seen in reversed(self.recent):
-            more, found = seen.matches
-            expected = matches / rows * more if rows else found
-            if abs(found - expected) > (USUAL - 1) * expected + CHANCE * sqrt(max(expected, found)):
-                break
-            rows, matches, count = rows + more, matches + found, count + 1
-        return count
 
     def _measure(self, recent: tuple[Observation, ...], before: Knowledge) -> Knowledge:
         seconds, plan = _seconds(recent), recent[-1].plan
@@ -383,4 +309,10 @@ class History:
 
 
 def _seconds(several: Sequence[Observation]) -> float:
-    return sum(each.seconds or 0.0 for each in several)
+    return sum(each.seconds for each in several)
+
+
+def _matches(several: Sequence[Observation]) -> float:
+    """Returns the matches per row in some batches."""
+    rows = sum(sum(each.step.rows_in.values()) for each in several)
+    return sum(probe.matches for each in several for probe in each.step.probes) / max(1, rows)

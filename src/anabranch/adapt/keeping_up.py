@@ -3,37 +3,65 @@
 A plan within its limits is expected to keep up. If the backlog grows steadily nevertheless, an estimate is wrong: Spark
 costs more than was calibrated, other programs use the machine, or the trigger takes too few rows. The monitor then
 writes a record with the measured and the estimated figures. In the same way it compares the state of a slot plus the
-host's memory with the limit. The backlog is that reported by the sources or, if they report none, it is estimated from
-the lag behind the time of day.
+host's memory with the limit. With `overload: shed` it also drops the rows of some keys: the share of keys that are kept
+is halved when a slot comes within a tenth of its memory limit, or when ever more rows wait; it is raised by a quarter
+after ten batches without either. Between two changes there are ten batches, because shedding takes time to help.
 
-Invariant: an exceeded limit is recorded once, and again only after it was kept in between. Limit: the monitor changes
-no plan.
+Invariant: an exceeded limit is recorded once, and again only after it was kept in between; without trouble all keys are
+kept. Limit: the monitor changes no plan, and the share does not follow from a model, so a run may shed too much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.policy import STEADY, Trend
-from anabranch.adapt.records import FellBehind, LimitBroken, Needs
+from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, BatchFacts, Trend, Waiting
+from anabranch.adapt.records import FellBehind, KeysShed, LimitBroken, Needs
 from anabranch.adapt.rules import ChangeRules
-from anabranch.adapt.shedding import Trouble
 from anabranch.lang.sizes import size_text
 from anabranch.optimize.proposals import UNLIMITED, Budget
 from anabranch.plan.query_set import ALONE
 from anabranch.stats.report import SlotReports
 
-REMEMBERED = 64
-"""Batches in which a trend is looked for."""
 JOINT = "all queries"
 """Stands for the joint limits among those of queries; no name of a query has a space."""
-FREED = 0.9
-"""The share of a limit below which a broken one counts as kept again."""
+LEAST = 1 / 64
+"""The smallest share of keys that is kept."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Whether a run can take its input, as of a batch."""
+
+    reason: str | None = None
+    """The limit that is near, or how the backlog grew; None if neither."""
+    is_over: bool = True
+    """False while rows still wait that could not be taken in time."""
+
+
+@dataclass(frozen=True)
+class Shedding:
+    """The share of keys that are kept, from 0 to 1."""
+
+    share: float = 1.0
+    quiet: int = TEN_BATCHES.batches
+    """Batches since the last change."""
+
+    def after(self, batch: int, trouble: Trouble) -> tuple[Shedding, KeysShed | None]:
+        """Takes in a batch; returns the share from now on, and a record of a change."""
+        share, quiet, reason, rest = self.share, self.quiet + 1, "", TEN_BATCHES.batches
+        if quiet > rest and trouble.reason is not None:
+            share, reason = max(LEAST, share / 2), trouble.reason
+        elif quiet > rest and trouble.is_over and share < 1:
+            share, reason = min(1.0, share * 1.25), f"no limit was near for {rest} batches"
+        if share == self.share:
+            return Shedding(share, quiet), None
+        return Shedding(share, 0), KeysShed(batch, round(self.share, 4), round(share, 4), reason)
 
 
 class KeepingUp:
-    """The watch over the limits of all queries of a run."""
+    """Monitors the limits of all queries of a run."""
 
     def __init__(
         self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, trend: Trend = STEADY, *, sheds: bool = False
@@ -41,8 +69,7 @@ class KeepingUp:
         self._limited = {name: each.criteria for name, each in rules.items() if each.criteria.budget.is_limited}
         self._joint = joint
         self._trend = trend
-        self._waiting: tuple[float, ...] = ()
-        self._behind: float | None = None
+        self._waiting = Waiting()
         self._alarm: float | None = None
         """Rows that waited when it was last recorded that the query falls behind."""
         self._broken: set[str] = set()
@@ -68,33 +95,31 @@ class KeepingUp:
             return Trouble(self._near, is_over=False)
         if self._alarm is None:
             return Trouble()
-        rows = self._waiting[-1]
+        rows = self._waiting.rows[-1]
         return Trouble(f"{rows:.3g} rows wait, and no fewer" if rows >= self._alarm else None, is_over=False)
 
     def _speed(self, facts: BatchFacts, reports: SlotReports) -> list[FellBehind]:
-        self._behind = facts.behind if self._behind is None else self._behind
-        rows = facts.rows_waiting(self._behind)
-        if rows is None:
+        before, self._waiting = self._waiting, self._waiting.after(facts)
+        rows = self._waiting.rows
+        if rows == before.rows:
             return []
-        self._waiting = (*self._waiting, rows)[-REMEMBERED:]
         if self._alarm is not None:
-            if rows < self._alarm / self._trend.growth:
-                self._alarm, self._waiting, self._behind = None, (), None
+            if rows[-1] < self._alarm / self._trend.growth:
+                self._alarm, self._waiting = None, Waiting()
             return []
-        if not self._trend.holds(self._waiting):
+        if not self._trend.holds(rows):
             return []
-        self._alarm = rows
-        before = self._waiting[-self._trend.batches]
+        self._alarm = rows[-1]
         spent = sum(report.cpu for report in reports.values()) / len(reports)
         return [
             FellBehind(
                 facts.batch,
-                before=before,
-                rows=rows,
+                before=rows[-self._trend.batches],
+                rows=rows[-1],
                 batches=self._trend.batches,
                 period=facts.period,
                 seconds=facts.seconds,
-                slots=spent / facts.seconds if facts.seconds else None,
+                slot_cores=spent / facts.seconds if facts.seconds else None,
                 needs=tuple(
                     Needs(each.budget.of_slot(each.expected).cpu, each.budget.taken.cpu, each.budget.cpu, name or None)
                     for name, each in self._limited.items()
@@ -104,23 +129,22 @@ class KeepingUp:
         ]
 
     def _memory(self, batch: int, reports: SlotReports) -> list[LimitBroken]:
-        held = {
-            name: max(report.queries[name].statistics.state_bytes for report in reports.values())
-            for name in self._limited
-        }
-        limits = [(name, each.budget, held[name]) for name, each in self._limited.items()]
+        limits = [
+            (name, each.budget, max(report.queries[name].statistics.state_bytes for report in reports.values()))
+            for name, each in self._limited.items()
+        ]
         if self._joint.is_limited:
             limits.append((JOINT, self._joint, max(report.statistics.state_bytes for report in reports.values())))
         found = []
         self._near = None
         for name, budget, state in limits:
             has = state * budget.room + budget.taken.memory
-            if has > FREED * budget.memory:
+            if has > NEAR * budget.memory:
                 self._near = f"the fullest slot has {size_text(has)} of {size_text(budget.memory)}"
             if has > budget.memory and name not in self._broken:
                 self._broken.add(name)
                 query = None if name in (ALONE, JOINT) else name
                 found.append(LimitBroken(batch, float(state), has, budget.memory, query))
-            elif has < FREED * budget.memory:
+            elif has < NEAR * budget.memory:
                 self._broken.discard(name)
         return found

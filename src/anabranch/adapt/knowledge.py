@@ -15,6 +15,11 @@ from typing import Any
 
 from anabranch.stats.view import FixedStatistics
 
+CHANGED = 1.5
+"""The streams have changed if a rate or selectivity differs by this factor."""
+_SECTIONS = ("rates", "filters", "selectivities", "groups", "rows")
+_COMPARED = ("rates", "selectivities", "groups", "rows")
+
 
 @dataclass(frozen=True)
 class Knowledge:
@@ -34,21 +39,13 @@ class Knowledge:
         >>> Knowledge({"a": 8.0, "b": 3.0}).renewed(FixedStatistics(rates={"a": 4.0}), 1.0).rates
         {'a': 4.0, 'b': 3.0}
         """
-        return Knowledge(
-            {**self.rates, **measured.rates},
-            {**self.selectivities, **measured.selectivities},
-            {**self.filters, **measured.filters},
-            batch,
-            {**self.groups, **measured.groups},
-            {**self.rows, **measured.rows},
-        )
+        updated = {name: {**getattr(self, name), **getattr(measured, name)} for name in _SECTIONS}
+        return Knowledge(batch=batch, **updated)
 
     @property
     def view(self) -> FixedStatistics:
         """The numbers as a view for optimizers."""
-        return FixedStatistics(
-            self.rates, self.filters, self.selectivities, groups=self.groups, rows=self.rows, provenance="measured"
-        )
+        return FixedStatistics(**{name: getattr(self, name) for name in _SECTIONS}, provenance="measured")
 
     def distance(self, other: Knowledge) -> float:
         """Returns the largest factor between two values of a number; infinity if one side lacks a number.
@@ -56,20 +53,13 @@ class Knowledge:
         >>> Knowledge({"a": 8.0}).distance(Knowledge({"a": 10.0}))
         1.25
         """
-        both = ((getattr(self, what), getattr(other, what)) for what in ("rates", "selectivities", "groups", "rows"))
-        return max((factor for mine, theirs in both for factor in _factors(mine, theirs)), default=1.0)
+        lacks = any({*getattr(self, each)} != {*getattr(other, each)} for each in _COMPARED)
+        return math.inf if lacks else self.drift(other)
 
     def drift(self, other: Knowledge) -> float:
         """Returns the distance over the numbers that both sides have."""
-        return self._shared_with(other).distance(other._shared_with(self))
-
-    def _shared_with(self, other: Knowledge) -> Knowledge:
-        return Knowledge(
-            {name: value for name, value in self.rates.items() if name in other.rates},
-            {name: value for name, value in self.selectivities.items() if name in other.selectivities},
-            groups={name: value for name, value in self.groups.items() if name in other.groups},
-            rows={name: value for name, value in self.rows.items() if name in other.rows},
-        )
+        both = [(getattr(self, each), getattr(other, each)) for each in _COMPARED]
+        return max((factor(one[name], two[name]) for one, two in both for name in one.keys() & two.keys()), default=1)
 
     def to_json(self) -> dict[str, object]:
         return {**{name: dict(getattr(self, name)) for name in _SECTIONS}, "batch": self.batch}
@@ -77,22 +67,12 @@ class Knowledge:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
         """Reads statistics written by `to_json`; raises an error for any other value."""
-        rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS[:-1])
-        rows = dict(value.get("rows", {}))
-        known = FixedStatistics(rates, filters, selectivities, groups=groups, rows=rows)
-        return cls().renewed(known, float(value["batch"]))
+        sections = {name: dict(value[name]) for name in _SECTIONS[:-1]} | {"rows": dict(value.get("rows", {}))}
+        return cls().renewed(FixedStatistics(**sections), float(value["batch"]))
 
 
-_SECTIONS = ("rates", "filters", "selectivities", "groups", "rows")
-
-
-def _factors(mine: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:
-    return [_factor(mine.get(name), theirs.get(name)) for name in {*mine, *theirs}]
-
-
-def _factor(one: float | None, other: float | None) -> float:
-    if one is None or other is None:
-        return math.inf
+def factor(one: float, other: float) -> float:
+    """Returns the larger of two numbers divided by the smaller; infinity if only one is 0."""
     low, high = sorted((one, other))
     if high == low:
         return 1.0

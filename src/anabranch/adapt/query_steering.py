@@ -1,11 +1,10 @@
 """Steers the plans of one running query: the plan of each slot, and the change in progress.
 
-The user, a schedule and the controllers can request a change. A request is checked immediately and takes effect with
-the next batch; `adapt.change` takes the slots through it.
+The user, a schedule and the controller can request a change. A request is checked immediately and takes effect with the
+next batch; `adapt.change` takes the slots through it.
 
-Invariant: a slot takes part in at most one change at a time. A request during a change is refused, and a refused
-request has no effect. Limit: changes that concern several queries, such as shared joins, are decided by
-`adapt.steering`.
+Invariant: there is at most one change at a time. A request during a change is refused, and a refused request has no
+effect. Limit: changes that concern several queries, such as shared joins, are decided by `adapt.steering`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from anabranch.adapt.change import Change, ChangeRequest, begin
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
-from anabranch.adapt.reconfigure import reconfigured
 from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.searches import Searches
@@ -55,32 +53,28 @@ class QuerySteering:
         self._check = check
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
-        self._rules = replace(rules, criteria=replace(rules.criteria, partitioning=_spread(partitioning)))
+        self.rules = replace(rules, criteria=replace(rules.criteria, partitioning=_spread(partitioning)))
+        """The current change rules of the query."""
         self.searches = Searches(waits=rules.waits)
-        self._controllers = _controllers(query, self._rules, self._slots, self.searches)
+        is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None)
+        self._controller = None if is_fixed else Controller(query, self.rules, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None
-        self._given_up: ChangeRequest | None = None
-        self._changed: list[Mapping[str, Any]] = []
-        """Settings that were changed and are not yet recorded."""
-        self._under_way: list[Change] = []
-        self._lock = threading.Lock()
+        self._under_way: Change | None = None
+        self._unrecorded: list[Callable[[int], QueryRecord]] = []
+        """Records of requests since the last batch, by the number of the next one."""
+        self.lock = threading.Lock()
+        """The lock that other classes must hold while they call `wish` and `ask`."""
 
     def spread(self, partitioning: Partitioning) -> None:
         """Replaces the partitioning from the next batch on."""
-        with self._lock:
+        with self.lock:
             now = _spread(partitioning)
-            if now == self._rules.criteria.partitioning:
+            if now == self.rules.criteria.partitioning:
                 return
-            self._rules = replace(self._rules, criteria=replace(self._rules.criteria, partitioning=now))
-            for controller in self._controllers:
-                if controller.settings.scope == "query":
-                    controller.spread(now)
-
-    @property
-    def lock(self) -> threading.Lock:
-        """The lock that other classes must hold while they call `wish` and `ask`."""
-        return self._lock
+            self.rules = replace(self.rules, criteria=replace(self.rules.criteria, partitioning=now))
+            if self._controller is not None:
+                self._controller.spread(self.rules)
 
     def wish(
         self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user"
@@ -89,15 +83,19 @@ class QuerySteering:
         self._require_rest()
         return ChangeRequest(self._checked(plan, strategy, slots), author)
 
-    @property
-    def controller(self) -> Controller | None:
-        """The controller that adapts all slots together, if there is one."""
-        adapting = [each for each in self._controllers if each.adapts and each.slots == self._slots]
-        return adapting[0] if adapting else None
-
     def ask(self, wish: ChangeRequest) -> None:
         """Accepts a checked request; its change begins with the next batch."""
         self._wish = wish
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller, if the query adapts."""
+        return self._controller if self.adapts else None
+
+    @property
+    def adapts(self) -> bool:
+        """True if the query adapts."""
+        return self._controller is not None and self._controller.adapts
 
     @property
     def plans(self) -> tuple[SlotPlan, ...]:
@@ -105,20 +103,15 @@ class QuerySteering:
         return tuple(self._plans[slot] for slot in self._slots)
 
     @property
-    def adapts(self) -> bool:
-        """True if the query adapts."""
-        return any(each.adapts for each in self._controllers)
+    def plan(self) -> Plan:
+        """The plan that most slots have."""
+        return most_frequent(self.plans)
 
     @property
     def is_changing(self) -> bool:
         """True while a change of plan is requested or in progress."""
-        with self._lock:
-            return self._wish is not None or bool(self._under_way)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that most slots have."""
-        return most_frequent(self.plans)
+        with self.lock:
+            return self._is_busy
 
     def migrate(
         self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
@@ -131,113 +124,107 @@ class QuerySteering:
         self._check(plan)
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
-        with self._lock:
+        with self.lock:
             self._require_rest()
             controller = self.controller
             if slots is not None and controller is not None and not controller.is_frozen and len(self._slots) > 1:
                 raise MigrationError(
-                    "single slots cannot be changed while the query adapts as a whole",
-                    hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
+                    "single slots cannot be changed while the query adapts",
+                    hint="freeze the adaptation, or leave the slots out",
                 )
             wish = self.wish(plan, strategy, None if slots is None else tuple(slots))
             self._wish = replace(wish, box_by_box=box_by_box)
 
     def abort(self, reason: str = "asked for") -> None:
         """Cancels a requested change, and takes all slots of a change in progress back to their old plans."""
-        with self._lock:
-            if self._wish is None and not self._under_way:
+        with self.lock:
+            if not self._is_busy:
                 raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
             self._wish = None
-            for change in self._under_way:
-                self._obey(change.abort(reason))
+            if self._under_way is not None:
+                self._obey(self._under_way.abort(reason))
 
     def freeze(self, frozen: bool = True) -> None:
         """Stops automatic changes of plans, or allows them again; decisions are recorded in both cases.
 
         An automatic change that has been decided but has not begun is cancelled and recorded as refused.
         """
-        with self._lock:
-            for controller in self._controllers:
-                controller.is_frozen = frozen
+        with self.lock:
+            if self._controller is not None:
+                self._controller.is_frozen = frozen
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
-                self._given_up, self._wish = self._wish, None
-
-    @property
-    def rules(self) -> ChangeRules:
-        """The current change rules of the query."""
-        return self._rules
+                for plan in sorted({wanted.plan for wanted in self._wish.plans.values()}, key=str):
+                    why = "the query was frozen before it began"
+                    self._unrecorded.append(partial(Refusal, reason=why, plan=plan))
+                self._wish = None
 
     def reconfigure(self, wanted: Mapping[str, Any]) -> None:
         """Replaces policy, objective or limits from the next decision on; a refusal has no effect."""
-        with self._lock:
+        with self.lock:
             self._configure(wanted)
-            self._changed.append(wanted)
+            self._unrecorded.append(partial(SettingsChanged, settings=wanted))
 
     def _configure(self, wanted: Mapping[str, Any]) -> None:
-        rules = reconfigured(self._rules, wanted)
-        for controller in self._controllers:
-            controller.configure(reconfigured(controller.rules, wanted))
-        self._rules = rules
+        self.rules = self.rules.reconfigured(wanted)
+        if self._controller is not None:
+            self._controller.rules = self.rules
 
-    def recall_settings(self, changes: Iterable[Mapping[str, Any]]) -> None:
-        """Applies the settings that a user changed in an earlier run; skips those that are no longer valid."""
-        for wanted in changes:
+    def recall(self, decisions: Sequence[Mapping[str, Any]], settings: Iterable[Mapping[str, Any]]) -> None:
+        """Takes over the decisions of an earlier run, and the settings that a user changed in it, if still valid."""
+        for wanted in settings:
             with suppress(AnabranchError):
                 self._configure(wanted)
-
-    def recall(self, decisions: Sequence[Mapping[str, Any]]) -> None:
-        """Passes decisions of an earlier run to the controllers of the same slots."""
-        for controller in self._controllers:
-            own = [each for each in decisions if each.get("slots") == [*controller.slots]]
-            controller.history = controller.history.recalling(own)
+        if self._controller is not None:
+            own = [each for each in decisions if each.get("slots") == [*self._slots]]
+            self._controller.history = self._controller.history.recalling(own)
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
         """Returns the plans for a batch, and records of changed settings and of refused changes."""
-        refused: list[QueryRecord] = []
-        with self._lock:
-            refused += [SettingsChanged(batch, wanted) for wanted in self._changed]
-            self._changed.clear()
-            if self._given_up is not None:
-                plans = {wanted.plan for wanted in self._given_up.plans.values()}
-                refused += [
-                    Refusal(batch, plan, "the query was frozen before it began") for plan in sorted(plans, key=str)
-                ]
-                self._given_up = None
+        with self.lock:
+            records = [record(batch) for record in self._unrecorded]
+            self._unrecorded.clear()
             scheduled: dict[int, SlotPlan] = {}
             for switch in self._switches.pop(batch, []):
                 try:
                     self._require_rest()
                     scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
                 except MigrationError as error:
-                    refused.append(Refusal(batch, switch.plan, error.message))
+                    records.append(Refusal(batch, error.message, switch.plan))
             if scheduled:
                 self._wish = ChangeRequest(scheduled, "schedule")
             if self._wish is not None:
-                change, instructions = begin(self._wish, self._plans, batch, self._query.graph)
-                self._under_way.append(change)
+                self._under_way, instructions = begin(self._wish, self._plans, batch, self._query.graph)
                 self._obey(instructions)
                 self._wish = None
-            asked = {slot for each in self._controllers if each.wants_profiles for slot in each.slots}
-            now = tuple(replace(plan, learns=slot in asked) for slot, plan in enumerate(self.plans))
-        return now, refused
+            learns = self._controller is not None and self._controller.wants_profiles
+            return tuple(replace(plan, learns=learns) for plan in self.plans), records
 
     def after(
         self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
     ) -> list[QueryRecord]:
-        """Adds a committed batch and returns its records; controllers may decide on a change for the next batch.
+        """Adds a committed batch and returns its records; the controller may decide on a change for the next batch.
 
         While partition groups move, statistics mix two tables, so nothing is measured or decided.
         """
-        with self._lock:
+        with self.lock:
             # The plans of the batch itself, before the change in progress continues.
-            changing, plans = set(self._changing), self.plans
-            records = self._progress(facts.batch, reports)
-            for controller in self._controllers:
-                seen = _observation(facts, reports, plans, controller.slots)
-                if seen is not None:
-                    is_migrating = is_moving or bool(changing & {*controller.slots})
-                    records += self._decisions(controller, replace(seen, is_migrating=is_migrating))
-            return records
+            is_migrating, plans = is_moving or self._under_way is not None, self.plans
+            records: list[QueryRecord] = []
+            if self._under_way is not None:
+                instructions, records = self._under_way.progress(facts.batch, reports)
+                self._obey(instructions)
+                self._under_way = None if self._under_way.is_over else self._under_way
+            seen = _observation(facts, reports, plans)
+            if self._controller is None or seen is None:
+                return records
+            decision = self._controller.after(replace(seen, is_migrating=is_migrating), is_busy=self._is_busy)
+            if decision is None:
+                return records
+            if decision.action == "migrate" and decision.strategy is not None:
+                chosen = dict.fromkeys(self._slots, SlotPlan(decision.proposed, decision.strategy))
+                author: Author = "loop" if decision.origin != "search" else "mesh"
+                self._wish = ChangeRequest(chosen, author, box_by_box=decision.takes_steps)
+            return [*records, decision]
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -255,7 +242,7 @@ class QuerySteering:
                 raise MigrationError(f"there is no batch {switch.at_batch} to switch at", hint="batches begin with 0")
             others = schedule.setdefault(switch.at_batch, [])
             for other in others:
-                if shared := self._slots_of(switch) & self._slots_of(other):
+                if shared := {*(switch.slots or self._slots)} & {*(other.slots or self._slots)}:
                     raise MigrationError(
                         f"two switches at batch {switch.at_batch}, to '{other.plan}' and to '{switch.plan}'",
                         detail=f"slot {min(shared)} cannot take both",
@@ -264,52 +251,19 @@ class QuerySteering:
             others.append(switch)
         return schedule
 
-    def _slots_of(self, switch: Switch) -> set[int]:
-        return set(self._slots if switch.slots is None else switch.slots)
-
-    def _decisions(self, controller: Controller, seen: Observation) -> list[QueryRecord]:
-        """Returns the decision after a batch, if any; requests its change for the next batch.
-
-        If each slot adapts by itself, several slots may change with the same batch.
-        """
-        others = self._wish
-        is_alone = others is None or (others.by == "loop" and not {*others.plans} & {*controller.slots})
-        is_busy = not is_alone or bool({*self._changing} & {*controller.slots})
-        made = controller.after(seen, is_busy=is_busy)
-        if made is None:
-            return []
-        decision = made.decision
-        if decision.action == "migrate" and decision.strategy is not None:
-            chosen = dict.fromkeys(controller.slots, SlotPlan(decision.proposed, decision.strategy))
-            before = {} if others is None else others.plans
-            by_boxes = decision.takes_steps or (others is not None and others.box_by_box)
-            author: Author = "loop" if decision.origin != "search" else "mesh"
-            self._wish = ChangeRequest({**before, **chosen}, author, box_by_box=by_boxes)
-        return [made]
-
     def _obey(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Run):
                 self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
 
-    def _progress(self, batch: int, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
-        """Advances the changes in progress by one batch; returns their records."""
-        records: list[QueryRecord] = []
-        for change in self._under_way:
-            instructions, own = change.progress(batch, reports)
-            self._obey(instructions)
-            records += own
-        self._under_way = [change for change in self._under_way if not change.is_over]
-        return records
-
     @property
-    def _changing(self) -> list[int]:
-        """The slots of the changes in progress; if each slot adapts by itself, there may be several changes."""
-        return sorted(slot for change in self._under_way for slot in change.slots)
+    def _is_busy(self) -> bool:
+        return self._wish is not None or self._under_way is not None
 
     def _require_rest(self) -> None:
-        busy = self._changing or (sorted(self._wish.plans) if self._wish else [])
-        if busy:
+        if self._is_busy:
+            wished = [] if self._wish is None else [*self._wish.plans]
+            busy = sorted(wished if self._under_way is None else self._under_way.slots)
             raise MigrationError(
                 "the query is changing its plan already",
                 detail=f"slots {', '.join(map(str, busy))} are on their way",
@@ -350,29 +304,24 @@ class QuerySteering:
         if wished != "auto":
             check_migration(old, new, graph, wished, self._query.merging)
             return wished
-        criteria = self._rules.criteria
-        known = self._controllers[0].view if self._controllers else criteria.given
+        criteria = self.rules.criteria
+        known = criteria.given if self._controller is None else self._controller.view
         model = resource_model(graph, known, grouping=self._query.merging, partitioning=criteria.partitioning)
         return criteria.pricing(graph, old, new, model)[0].strategy
 
 
 def _observation(
-    facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Sequence[SlotPlan], slots: tuple[int, ...]
+    facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Sequence[SlotPlan]
 ) -> Observation | None:
-    """Returns a batch of slots that adapt together; None if they run different plans, whose counts cannot be summed."""
-    plan = plans[slots[0]].plan
-    if any(plans[slot].plan != plan for slot in slots[1:]):
+    """Returns a batch of all slots; None if they run different plans, whose counts cannot be summed."""
+    plan = plans[0].plan
+    if any(each.plan != plan for each in plans):
         return None
-    profiles = [found for slot in slots if (found := reports[slot].profiles) is not None]
+    profiles = [each.profiles for each in reports.values() if each.profiles is not None]
     return Observation(
-        facts.batch,
+        facts,
         unshared(plan) if not isinstance(plan, Mesh) and shares(plan) else plan,
-        partial(merged_statistics, [reports[slot] for slot in slots]),
-        facts.seconds,
-        facts.waiting,
-        facts.behind,
-        backlog=facts.backlog,
-        trigger=facts.trigger,
+        partial(merged_statistics, [*reports.values()]),
         profiles=tuple(pooled(profiles)) if profiles else None,
         is_shared=shares(plan),
     )
@@ -381,17 +330,3 @@ def _observation(
 def _spread(partitioning: Partitioning) -> Partitioning | None:
     """Returns the partitioning by which copies of rows are counted once; None if every row has one slot."""
     return None if partitioning.is_partition else partitioning
-
-
-def _controllers(
-    query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches
-) -> tuple[Controller, ...]:
-    """Returns one controller for all slots, or one for each slot; none if the plan is fixed."""
-    if len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None):
-        return ()
-    if rules.adapt is None or rules.adapt.scope == "query":
-        return (Controller(query, rules, slots, searches),)
-    criteria = rules.criteria
-    host = None if criteria.host is None else criteria.host.of_one_slot(len(slots))
-    alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1), host=host)
-    return tuple(Controller(query, replace(rules, criteria=alone), (slot,), searches) for slot in slots)

@@ -1,30 +1,67 @@
-"""The records of a query's history: first plans, decisions, migrations, refusals and warnings.
+"""The records of a query's history: first plans, decisions, migrations, moves, refusals and warnings.
 
 A closed family of frozen values. `to_json` gives the form that users read: in the history file beside a checkpoint, in
-`handle.history`, in the progress of a batch and in the calls of `onChange` listeners.
+`handle.history`, in the progress of a batch and in the calls of `onChange` listeners. It has an entry for each field;
+an optional field that is None is left out, and a required one is null.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from anabranch.adapt.decision import Decision, Rival, plain_number
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.balance.grid import GridChange
-from anabranch.balance.prices import MovePrices
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.lang.sizes import size_text
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]
 """Who asked for a change of plan."""
+Origin: TypeAlias = Literal["optimizer", "search", "promise"]
+"""The source of a proposed plan: the optimizer, a mesh search, or the plan before a mesh that costs more than
+expected."""
+
+
+_NAMES = {"rivals": "considered", "price": "migrationCost", "old": "from", "new": "to", "given_up": "reason"}
+"""The entries that do not have the name of their field in camel case."""
 
 
 @dataclass(frozen=True)
-class PlanTaken:
+class Record:
+    """An event in the history of queries."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        shown = [each for each in fields(self) if each.default is not None or getattr(self, each.name) is not None]
+        return {
+            "kind": self.kind,
+            **{_name(each.name): _plain(getattr(self, each.name)) for each in shown},
+            **self._more(),
+        }
+
+    def _more(self) -> dict[str, Any]:
+        """Returns the entries that are computed from the fields."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A plan that the optimizer priced but did not propose, and the reason."""
+
+    plan: Plan
+    cost: Resources
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanTaken(Record):
     """The plan that a query starts with, and why."""
 
     kind: ClassVar[str] = "start"
@@ -38,42 +75,51 @@ class PlanTaken:
     """The best of the plans that were not taken."""
     query: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        cost = {name: plain_number(getattr(self.cost, name)) for name in ("cpu", "memory", "rate")}
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "plan": str(self.plan),
-            "cost": cost,
-            "reason": self.reason,
-            "considered": [rival.to_json() for rival in self.rivals],
-            **_named(self.query),
-        }
-
 
 @dataclass(frozen=True)
-class DecisionMade:
-    """A decision of the loop, or on a mesh, for some slots."""
+class Decision(Record):
+    """The choice to change to the proposed plan or to keep the running plan; both have a cost and a reason."""
 
     kind: ClassVar[str] = "decision"
-    decision: Decision
-    slots: tuple[int, ...]
+    batch: int
+    """The batch after which it was made."""
+    action: Literal["migrate", "keep"]
+    policy: str
+    trigger: str
+    """Why a better plan was searched for."""
+    plan: Plan
+    cost: Resources
+    proposed: Plan
+    proposed_cost: Resources
+    origin: Origin
+    price: Price | None
+    """The estimated cost of the migration; None if the proposed plan is the running plan."""
+    reason: str
+    """Why the plan is changed or kept."""
+    statistics: Knowledge
+    rivals: tuple[Rival, ...] = ()
+    """The best of the other plans that were priced."""
+    slots: tuple[int, ...] = ()
     mesh: LearntMesh | None = None
     """The mesh that the decision is about, with what was learnt of it."""
     query: str | None = None
     """Of queries that run together, the one that the record is about."""
 
     @property
-    def batch(self) -> int:
-        return self.decision.batch
+    def strategy(self) -> str | None:
+        return None if self.price is None else self.price.strategy
 
-    def to_json(self) -> dict[str, Any]:
-        mesh = {} if self.mesh is None else {"mesh": self.mesh.to_json()}
-        return {**self.decision.to_json(), "slots": list(self.slots), **mesh, **_named(self.query)}
+    @property
+    def takes_steps(self) -> bool:
+        """True if the boxes in which the plans differ change one after another."""
+        return self.price is not None and self.price.steps > 1
+
+    def _more(self) -> dict[str, Any]:
+        return {"strategy": self.strategy}
 
 
 @dataclass(frozen=True)
-class MigrationBegan:
+class MigrationBegan(Record):
     """Some slots left a plan for another."""
 
     kind: ClassVar[str] = "migration"
@@ -90,25 +136,12 @@ class MigrationBegan:
     """The longest time that a slot could not step."""
     query: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "by": self.by,
-            "slots": list(self.slots),
-            "phase": "began",
-            "from": str(self.old),
-            "to": str(self.new),
-            "strategy": self.strategy,
-            "slotsInPlace": self.slots_in_place,
-            "recomputedRows": self.recomputed_rows,
-            "seconds": self.seconds,
-            **_named(self.query),
-        }
+    def _more(self) -> dict[str, Any]:
+        return {"phase": "began"}
 
 
 @dataclass(frozen=True)
-class MigrationEnded:
+class MigrationEnded(Record):
     """All slots of a migration run one plan: the new one, or the old one where the migration was given up."""
 
     kind: ClassVar[str] = "migration"
@@ -121,23 +154,12 @@ class MigrationEnded:
     """Why the slots run the old plan again."""
     query: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        reason = {} if self.given_up is None else {"reason": self.given_up}
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "by": self.by,
-            "slots": list(self.slots),
-            "phase": "ended" if self.given_up is None else "given up",
-            "plan": str(self.plan),
-            "batches": self.batches,
-            **reason,
-            **_named(self.query),
-        }
+    def _more(self) -> dict[str, Any]:
+        return {"phase": "ended" if self.given_up is None else "given up"}
 
 
 @dataclass(frozen=True)
-class SharingDecided:
+class SharingDecided(Record):
     """A decision to share or stop sharing joins of a set of queries, or to leave them as they are."""
 
     kind: ClassVar[str] = "sharing"
@@ -150,36 +172,23 @@ class SharingDecided:
     """The joins that would be shared."""
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "action": "migrate" if self.plans else "keep",
-            "plans": {name: str(plan) for name, plan in self.plans.items()},
-            "shared": list(self.shared),
-            "cost": {"cpu": self.cost.cpu, "memory": self.cost.memory},
-            "proposedCost": {"cpu": self.proposed_cost.cpu, "memory": self.proposed_cost.memory},
-            "reason": self.reason,
-        }
+    def _more(self) -> dict[str, Any]:
+        return {"action": "migrate" if self.plans else "keep"}
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A change of plan that was scheduled or decided on, and that was not begun."""
+class Refusal(Record):
+    """A change of plan, or a move of partition groups, that was scheduled or decided on and that was not begun."""
 
     kind: ClassVar[str] = "refused"
     batch: int
-    plan: Plan
     reason: str
+    plan: Plan | None = None
     query: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        record = {"kind": self.kind, "batch": self.batch, "plan": str(self.plan), "reason": self.reason}
-        return {**record, **_named(self.query)}
 
 
 @dataclass(frozen=True)
-class SettingsChanged:
+class SettingsChanged(Record):
     """A user changed the policy, the objective or the limits of a running query."""
 
     kind: ClassVar[str] = "settings"
@@ -188,20 +197,14 @@ class SettingsChanged:
     settings: Mapping[str, Any]
     query: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "batch": self.batch, "settings": dict(self.settings), **_named(self.query)}
-
 
 @dataclass(frozen=True)
-class Warned:
+class Warned(Record):
     """Something went wrong that stops no query."""
 
     kind: ClassVar[str] = "warning"
     batch: int
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class FellBehind:
+class FellBehind(Record):
     """Rows wait longer and longer although the plans were chosen within their limits."""
 
     kind: ClassVar[str] = "behind"
@@ -234,7 +237,7 @@ class FellBehind:
     """Seconds of wall clock from the batch before."""
     seconds: float | None
     """Event time that passed with the batch."""
-    slots: float | None
+    slot_cores: float | None
     """Cores that the steps of a slot took, per second of event time."""
     needs: tuple[Needs, ...] = ()
 
@@ -243,77 +246,52 @@ class FellBehind:
         text = f"rows that wait rose from {self.before:.3g} to {self.rows:.3g} over {self.batches} batches"
         if self.period is not None and self.seconds:
             text += f"; a batch of {self.seconds:.3g} s of the streams takes {self.period:.3g} s"
-        if self.slots is not None:
-            text += f", the steps of a slot {self.slots:.3g} cores"
+        if self.slot_cores is not None:
+            text += f", the steps of a slot {self.slot_cores:.3g} cores"
         return "; ".join([text, *map(str, self.needs)])
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "before": self.before,
-            "rows": self.rows,
-            "batches": self.batches,
-            "period": self.period,
-            "seconds": self.seconds,
-            "slotCores": self.slots,
-            "needs": [
-                {"cores": each.cores, "spark": each.spark, "allowed": each.allowed, **_named(each.query)}
-                for each in self.needs
-            ],
-            "reason": self.reason,
-        }
+    def _more(self) -> dict[str, Any]:
+        return {"reason": self.reason}
 
 
 @dataclass(frozen=True)
-class LimitBroken:
+class LimitBroken(Record):
     """A slot has more memory than its limit allows: its state with room to grow, a worker, and its rows of a batch."""
 
     kind: ClassVar[str] = "limit"
     batch: int
-    state: float
+    state_bytes: float
     """Bytes of live state."""
-    memory: float
+    bytes: float
     """Bytes in all."""
     allowed: float
     query: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "stateBytes": self.state,
-            "bytes": self.memory,
-            "allowed": self.allowed,
-            "reason": f"the fullest slot has {size_text(self.memory)} of {size_text(self.allowed)}, with "
-            f"{size_text(self.state)} of state",
-            **_named(self.query),
-        }
+    @property
+    def reason(self) -> str:
+        has, allowed, state = map(size_text, (self.bytes, self.allowed, self.state_bytes))
+        return f"the fullest slot has {has} of {allowed}, with {state} of state"
+
+    def _more(self) -> dict[str, Any]:
+        return {"reason": self.reason}
 
 
 @dataclass(frozen=True)
-class KeysShed:
+class KeysShed(Record):
     """Another share of keys is kept from the next batch on; the rows of the others are dropped and counted."""
 
     kind: ClassVar[str] = "overload"
     batch: int
-    before: float
-    share: float
+    kept_before: float
+    kept: float
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "action": "shed" if self.share < self.before else "admit",
-            "keptBefore": round(self.before, 4),
-            "kept": round(self.share, 4),
-            "reason": self.reason,
-        }
+    def _more(self) -> dict[str, Any]:
+        return {"action": "shed" if self.kept < self.kept_before else "admit"}
 
 
 @dataclass(frozen=True)
-class GroupsMoved:
+class GroupsMoved(Record):
     """Partition groups changed their slots with a batch."""
 
     kind: ClassVar[str] = "move"
@@ -325,49 +303,21 @@ class GroupsMoved:
     """Rows that slots took over."""
     rebuilt: tuple[int, ...]
     """Of the slots that gave or took groups, those that had to be rebuilt; the others changed in place."""
-    strategy: str = "moving-state"
-    phase: str = "made"
-    """`began` and `ended` of a move on parallel tracks."""
-    left: int = 0
+    strategy: str
+    phase: str
+    """`made`; `began` and `ended` of a move on parallel tracks."""
+    left: int
     """Groups of the same move that are to follow with later batches."""
     grid: Mapping[str, int] | None = None
     """The parts of each dimension, where the grid changed."""
-    split: tuple[str, ...] = ()
+    split: tuple[str, ...] | None = None
     """Keys that were split over several slots."""
-    united: tuple[str, ...] = ()
+    united: tuple[str, ...] | None = None
     """Keys whose split was taken back."""
 
-    def to_json(self) -> dict[str, Any]:
-        grid = {} if self.grid is None else {"grid": dict(self.grid)}
-        return {
-            "kind": self.kind,
-            "batch": self.batch,
-            "by": self.by,
-            "moves": [{"groups": list(m.groups), "from": m.sender, "to": m.receiver} for m in self.moves],
-            "rows": self.rows,
-            "rebuilt": list(self.rebuilt),
-            "strategy": self.strategy,
-            "phase": self.phase,
-            "left": self.left,
-            **grid,
-            **_keys(self.split, self.united),
-        }
-
 
 @dataclass(frozen=True)
-class MoveRefused:
-    """A move of partition groups that could not be made."""
-
-    kind: ClassVar[str] = "refused"
-    batch: int
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
-
-
-@dataclass(frozen=True)
-class BalanceDecided:
+class BalanceDecided(Record):
     """A decision to move partition groups, or to leave them, with the loads that it rests on."""
 
     kind: ClassVar[str] = "balance"
@@ -377,25 +327,29 @@ class BalanceDecided:
     found: Rebalancing
     refused: str | None = None
     """Why nothing moves; None when the moves are made with the next batch."""
-    split: tuple[str, ...] = ()
+    split: tuple[str, ...] | None = None
     """Keys that alone are too much for a slot."""
-    united: tuple[str, ...] = ()
+    united: tuple[str, ...] | None = None
     """Keys that are not heavy any more."""
     speeds: tuple[float, ...] | None = None
     """The speeds of slots that were measured and differ; the fastest is 1."""
-    prices: MovePrices | None = None
-    """The prices by which the strategy of the moves was chosen, if the query chose it."""
+
+    @property
+    def reason(self) -> str:
+        if self.refused is not None:
+            return self.refused
+        if self.found.saved <= 0 < self.found.freed:
+            return f"frees {self.found.freed:,.0f} bytes of the slot with the most state"
+        if self.found.saved < 0:  # fewer slots were asked for
+            return f"the slowest slot has {-self.found.saved:.3g} s of CPU time more in a batch ({self.trigger})"
+        return f"saves {self.found.saved:.3g} s of CPU time of the slowest slot in a batch"
 
     def to_json(self) -> dict[str, Any]:
-        found, prices = self.found, self.prices
-        seconds = (
-            {} if prices is None else {"moving-state": prices.moving_state, "parallel-track": prices.parallel_track}
-        )
+        found, own = self.found, super().to_json()
         return {
-            "kind": self.kind,
-            "batch": self.batch,
+            **{name: value for name, value in own.items() if name not in ("found", "refused")},
+            "reason": self.reason,
             "action": "move" if self.refused is None else "keep",
-            "trigger": self.trigger,
             "skew": found.skew_before,
             "expectedSkew": found.skew_after,
             "cpuSeconds": list(found.before),
@@ -405,22 +359,11 @@ class BalanceDecided:
             "bytes": found.bytes,
             "groups": sum(len(move.groups) for move in found.moves),
             "heavy": list(found.heavy),
-            **_keys(self.split, self.united),
-            **({} if self.speeds is None else {"speeds": [round(speed, 3) for speed in self.speeds]}),
-            **({"strategySeconds": seconds} if seconds else {}),
-            "reason": self.refused or self._gain(),
         }
-
-    def _gain(self) -> str:
-        if self.found.saved <= 0 < self.found.freed:
-            return f"frees {self.found.freed:,.0f} bytes of the slot with the most state"
-        if self.found.saved < 0:  # fewer slots were asked for
-            return f"the slowest slot has {-self.found.saved:.3g} s of CPU time more in a batch ({self.trigger})"
-        return f"saves {self.found.saved:.3g} s of CPU time of the slowest slot in a batch"
 
 
 @dataclass(frozen=True)
-class GridDecided:
+class GridDecided(Record):
     """A decision to spread rows by another grid, or to keep the one in force."""
 
     kind: ClassVar[str] = "balance"
@@ -428,6 +371,10 @@ class GridDecided:
     found: GridChange
     refused: str | None = None
     """Why the grid stays; None when it changes with the next batch."""
+
+    @property
+    def reason(self) -> str:
+        return self.refused or f"saves {self.found.saved:.3g} s of CPU time of a slot in a batch"
 
     def to_json(self) -> dict[str, Any]:
         found = self.found
@@ -441,18 +388,12 @@ class GridDecided:
             "sent": found.sent,
             "expectedSent": found.expected,
             "bytes": found.bytes,
-            "reason": self.refused or f"saves {found.saved:.3g} s of CPU time of a slot in a batch",
+            "reason": self.reason,
         }
 
 
-TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided | GridDecided
-"""A record about the table of a set of queries."""
-QueryRecord: TypeAlias = PlanTaken | DecisionMade | MigrationBegan | MigrationEnded | Refusal | SettingsChanged
-"""A record about one query."""
-
-
 @dataclass(frozen=True)
-class QueriesChanged:
+class QueriesChanged(Record):
     """Queries that joined a running set, with the event time from which on each answers, and queries that left."""
 
     kind: ClassVar[str] = "queries"
@@ -462,18 +403,38 @@ class QueriesChanged:
     """In microseconds; None for a query whose answer is complete."""
     left: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
+
+TableRecord: TypeAlias = GroupsMoved | Refusal | BalanceDecided | GridDecided
+"""A record about the table of a set of queries."""
+QueryRecord: TypeAlias = PlanTaken | Decision | MigrationBegan | MigrationEnded | Refusal | SettingsChanged
+"""A record about one query."""
 
 
-Record: TypeAlias = (
-    QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken | KeysShed
-)
+def _name(field: str) -> str:
+    first, *others = field.split("_")
+    return _NAMES.get(field, first + "".join(map(str.title, others)))
 
 
-def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:
-    return {name: list(keys) for name, keys in (("split", split), ("united", united)) if keys}
-
-
-def _named(query: str | None) -> dict[str, str]:
-    return {} if query is None else {"query": query}
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON has it; infinity, which it cannot express, is None."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Price():
+            numbers = {name: _plain(getattr(value, name)) for name in ("strategy", "cpu", "memory", "seconds")}
+            return numbers if value.steps == 1 else {**numbers, "steps": value.steps}
+        case Resources():
+            return {name: _plain(float(getattr(value, name))) for name in ("cpu", "memory", "rate")}
+        case Move():
+            return {"groups": list(value.groups), "from": value.sender, "to": value.receiver}
+        case Rival() | Needs():
+            return {each.name: _plain(own) for each in fields(value) if (own := getattr(value, each.name)) is not None}
+        case Knowledge() | LearntMesh():
+            return value.to_json()
+        case Mapping():
+            return {name: _plain(own) for name, own in value.items()}
+        case tuple() | list():
+            return [_plain(own) for own in value]
+    return str(value)

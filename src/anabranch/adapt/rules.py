@@ -1,19 +1,21 @@
 """The change rules: what may change the plan of a running query, and the criteria by which plans are compared.
 
-They are derived from the user's plan options (`planning.choosing`) before the query starts. Each value is immutable;
-`reconfigure` replaces some of them while the query runs.
+They are derived from the user's plan options (`planning.choosing`) before the query starts. Each value is immutable.
+Limit: of a running query, only policy, objective and limits change, and only if it adapts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from math import inf
+from typing import Any, TypeAlias
 
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import Host, HostNeed, host_need
 from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.pricing import prices
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import within
@@ -24,7 +26,13 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.settings.entries import Entry, optional
 from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
+
+IN_LINE = 6
+"""Up to this number of relations, searches take a few milliseconds and compile no kernels."""
+LISTED = 6
+"""The plans besides the best that a decision lists, and those of a query that a joint choice considers."""
 
 Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
 """Returns the prices of the possible migrations between two plans of a join graph, the best first."""
@@ -79,9 +87,6 @@ class Staging:
     """Batches before the first search."""
     widening: int = 2
     """The factor by which the intervals grow."""
-    look: float = 0.0
-    """The assumed cost of profiling in seconds of one core per relation, including that of bounding the gain of a mesh.
-    The total of profiling is limited to a fraction of the work of the plan so far."""
     search: float = 0.0
     """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
@@ -97,8 +102,8 @@ class Staging:
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4, look=0.008, search=0.02)
-"""For a query that considers meshes among other plans: waits for windows to fill, and limits the cost of profiling."""
+BESIDE = Staging(first=16, widening=4, search=0.02)
+"""For a query that considers meshes among other plans: waits for windows to fill."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,31 @@ class ChangeRules:
     """Whether a restart begins with the plan of the last batch instead of the given plan."""
     waits: bool = False
     """Whether a batch waits for its searches. Then the same rows give the same decisions, as experiments require."""
+
+    def reconfigured(self, wanted: Mapping[str, Any]) -> ChangeRules:
+        """Returns the rules with another policy, objective or limits; raises a SpecError that names a wrong entry.
+
+        `wanted` is like the entries of a spec: `{"adapt": {"policy": "periodic"}}`, `{"objective": "memory"}`,
+        `{"limits": {"cpu": 0.5}}`. It is recorded in the history in this form, and a restart reads it from there.
+        """
+        if self.adapt is None:
+            raise MigrationError(
+                "the query does not adapt, so its settings have no effect", hint="start it with adapt: true"
+            )
+        entries = Entry("settings", dict(wanted)).mapping("adapt objective limits")
+        criteria, adapt = self.criteria, self.adapt
+        if "adapt" in entries:
+            adapt = replace(adapt, policy=Settings.read(entries["adapt"]).policy)
+        if "objective" in entries:
+            criteria = replace(criteria, objective=Objective.parse(entries["objective"].text()))
+        if "limits" in entries:
+            limits, budget = entries["limits"].mapping("cpu memory"), criteria.budget
+            cpu = optional(limits, "cpu", lambda each: each.number(high=inf, above=0.0, hint="write 0.8"), budget.cpu)
+            memory = optional(
+                limits, "memory", lambda each: each.size(high=inf, above=0.0, hint="write 500 MB"), budget.memory
+            )
+            criteria = replace(criteria, budget=replace(budget, cpu=cpu, memory=memory))
+        return replace(self, adapt=adapt, criteria=criteria)
 
 
 NO_RULES = ChangeRules()

@@ -11,32 +11,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 """The type of the result of a search."""
-
-
-class Search(Generic[T]):
-    """A started search."""
-
-    def __init__(self, found: Future[T], what: str) -> None:
-        self._found = found
-        self._what = what
-
-    @property
-    def is_done(self) -> bool:
-        return self._found.done()
-
-    def outcome(self) -> T | None:
-        """Waits for the search and returns its result; None if it was cancelled or, with a warning, if it failed."""
-        try:
-            return self._found.result()
-        except CancelledError:
-            return None
-        except Exception as error:
-            warnings.warn(f"a search for {self._what} failed: {error!r}", stacklevel=2)
-            return None
 
 
 class Searches:
@@ -47,21 +25,32 @@ class Searches:
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "anabranch-search")
 
-    def begin(self, what: str, search: Callable[[], T], *, is_long: bool) -> Search[T]:
+    def begin(self, search: Callable[[], T], *, is_long: bool) -> Future[T]:
         """Starts a search; unless it is long and batches do not wait, it has ended when this returns."""
+        if is_long and not self._waits and not self._is_closed:
+            return self._thread.submit(search)
         found: Future[T] = Future()
         if self._is_closed:
             found.cancel()
-            return Search(found, what)
-        if is_long and not self._waits:
-            return Search(self._thread.submit(search), what)
+            return found
         try:
             found.set_result(search())
         except Exception as error:
             found.set_exception(error)
-        return Search(found, what)
+        return found
 
     def close(self) -> None:
         """Cancels the searches that have not started; the process can end once the current search has ended."""
         self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def outcome(found: Future[T], what: str) -> T | None:
+    """Waits for a search and returns its result; None if it was cancelled or, with a warning, if it failed."""
+    try:
+        return found.result()
+    except CancelledError:
+        return None
+    except Exception as error:
+        warnings.warn(f"a search for {what} failed: {error!r}", stacklevel=2)
+        return None

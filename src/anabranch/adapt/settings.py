@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
+from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import (
-    TEN_BATCHES,
-    DataDriven,
-    Interval,
-    MemoryDriven,
-    Periodic,
-    Policy,
-    RefinedMemoryDriven,
-)
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, Policy, RefinedMemoryDriven
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.settings.entries import Entry, optional
 
-Scope: TypeAlias = Literal["query", "slot"]
 POLICIES = {
     "periodic": "every",
     "data-driven": "every eager",
@@ -30,7 +21,7 @@ POLICIES = {
     "refined memory-driven": "",
 }
 """The policies, and the entries of each."""
-_OF_EVERY_POLICY = "policy strategy freeze scope"
+_OF_EVERY_POLICY = "policy strategy freeze"
 
 
 @dataclass(frozen=True)
@@ -43,9 +34,7 @@ class Settings:
     """The migration strategy; `auto` takes the cheapest."""
     freeze: bool = False
     """Record decisions, but never change the plan."""
-    scope: Scope = "query"
-    """Whether all slots change together, or each slot by its own measurements."""
-    remember: int = 8
+    remember: int = REMEMBERED
     """The number of batches that are measured together."""
     foresight: bool = True
     """Whether plans are selected by their payback before the statistics change again. Without it, the plan that is best
@@ -65,12 +54,10 @@ class Settings:
         """Reads an `adapt:` block; raises a SpecError that names a wrong entry and valid values."""
         policy = optional(block.named(), "policy", lambda entry: entry.choice(tuple(POLICIES)), "data-driven")
         entries = block.mapping(f"{_OF_EVERY_POLICY} {POLICIES[policy]}")
-        scope = optional(entries, "scope", lambda entry: entry.choice(("query", "slot")), "query")
         return cls(
             policy=_policy(policy, entries),
             strategy=optional(entries, "strategy", lambda entry: entry.choice(_strategies()), "auto"),
             freeze=optional(entries, "freeze", Entry.flag, False),
-            scope="slot" if scope == "slot" else "query",
         )
 
 

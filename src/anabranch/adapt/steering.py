@@ -17,15 +17,15 @@ from typing import Any
 
 from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
-from anabranch.adapt.keeping_up import KeepingUp
+from anabranch.adapt.keeping_up import KeepingUp, Shedding
 from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.query_steering import QuerySteering
 from anabranch.adapt.records import Author, Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.shedding import Shedding
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.table import TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import unshared
@@ -137,7 +137,7 @@ class Steering:
         self.table.freeze(frozen)
 
     def reconfigure(self, wanted: Mapping[str, Any], query: str | None = None) -> None:
-        """Takes another policy, objective or limits of a query from the next decision on (`adapt.reconfigure`)."""
+        """Takes another policy, objective or limits of a query from the next decision on."""
         self.of_query(query).reconfigure(wanted)
         self._watch_limits()
 
@@ -161,9 +161,10 @@ class Steering:
         records = [*history]
         for name, steering in self.queries.items():
             own = [each for each in records if each.get("query") == (name or None)]
-            steering.recall([each for each in own if each.get("kind") == "decision" and "mesh" not in each])
-            changes = [each["settings"] for each in own if each.get("kind") == "settings" and "settings" in each]
-            steering.recall_settings(changes)
+            steering.recall(
+                [each for each in own if each.get("kind") == "decision" and "mesh" not in each],
+                [each["settings"] for each in own if each.get("kind") == "settings" and "settings" in each],
+            )
         self._watch_limits()
 
     def next(self, batch: int, moment: Moment = AT_START) -> tuple[Orders, list[Record]]:
@@ -206,7 +207,7 @@ class Steering:
         if any(steering.is_changing for steering in self.queries.values()):
             self._sharing.restart()
             return []
-        self._sharing.note(facts.seconds, [report.queries for report in reports.values()])
+        self._sharing.note(facts, [report.queries for report in reports.values()])
         adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
         decided = self._sharing.decide(facts.batch, self.most_plans.plans, adapting)
         if decided is None:

@@ -1,10 +1,9 @@
 """Steers the table of a running set of queries: which slot has which partition group, and who may change it.
 
 All queries of a set share one table. The user and a schedule may move groups and change the number of slots. The user
-may request a rebalancing; a query with `balance: auto` requests it automatically (`adapt.balancing`). Decisions that
-depend on loads are made after one batch in which the slots count their rows by cell; the rules of `balance` compute
-moves from these counts and the measured CPU times. If the rates of streams have changed, the grid itself may change
-(`adapt.grid`).
+may request a rebalancing; a query with `balance: auto` requests it when its advisor asks for it
+(`adapt.advisors.balance`). Decisions that depend on loads are made after one batch in which the slots count their rows
+by cell.
 
 Invariant: a request is checked immediately, and its change begins with the next batch and leaves a record. Its
 rebalance schedule may take several batches (`adapt.course`). Limit: there is at most one change at a time.
@@ -14,55 +13,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from anabranch.adapt.balancing import BY_HAND, Balance, BalanceWatch
-from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy
+from anabranch.adapt.advisors.balance import BalanceAdvisor, ChooseGrid, Count
+from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy, Table
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
-from anabranch.adapt.grid import ChooseGrid, GridWatch
-from anabranch.adapt.measuring import even_loads, frequent_keys, measured_loads, price_of_copies, rows_by_cell
+from anabranch.adapt.loads import CountedBatch, LoadHistory, even_loads
 from anabranch.adapt.naming import NameKey, by_hash
-from anabranch.adapt.records import BalanceDecided, GridDecided, GroupsMoved, MoveRefused, TableRecord
-from anabranch.adapt.schedule import Scheduled, ScheduledScale
-from anabranch.adapt.splitting import split_over
-from anabranch.balance.heavy import settle_heavy
-from anabranch.balance.loads import Loads
-from anabranch.balance.prices import MovePrices
+from anabranch.adapt.records import GroupsMoved, Refusal, TableRecord
+from anabranch.adapt.schedule import Scheduled, ScheduledScale, split_over
 from anabranch.balance.rule import even_out, moves_between
-from anabranch.balance.scaling import require_count, rescale, spread_over
+from anabranch.balance.scaling import require_count, spread_over
 from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.slots import SlotRange
-from anabranch.stats.report import SlotReport, SlotReports
-
-
-@dataclass(frozen=True)
-class Table:
-    """The grid and the table that a run begins with, and what is known about moves in it."""
-
-    partitioning: Partitioning
-    slots: SlotRange | None = None
-    """How many slots may be used; those of the table when None."""
-    no_tracks: str | None = None
-    """Why groups cannot move on parallel tracks; None when they can."""
-    window: float | None = None
-    """Seconds for which a row can be part of new results, at most; None where groups cannot move on parallel tracks."""
-    rebuilds: str | None = None
-    """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
-    uncut: frozenset[str] = frozenset()
-    """The relations whose rows with a heavy key must not be cut."""
-
-
-@dataclass(frozen=True)
-class _Count:
-    """A batch in which the slots count their rows by cell, and what for."""
-
-    trigger: str | None = None
-    """Why the query decides by itself; None when the user asked for it."""
-    available: tuple[int, ...] | None = None
-    """The slots that shall be used afterwards, if these are to change."""
-    course: Course | None = None
-    """A change that only waits for the rows of its groups to be counted."""
+from anabranch.stats.report import SlotReports
 
 
 class TableSteering:
@@ -80,19 +46,16 @@ class TableSteering:
         self.names = names
         table = start.partitioning
         self._start = start
-        self._limits = start.slots or SlotRange.fixed(table.slots)
+        self._advisor = BalanceAdvisor(start, start.slots or SlotRange.fixed(table.slots), grids, names)
         self._table = table
-        self._available = table.working if self._limits.is_elastic else tuple(range(table.slots))
-        self._watch = BalanceWatch(balance)
-        self._grid_watch = None if grids is None else GridWatch(balance, lambda traffic: self._in_use(grids(traffic)))
+        self._available = table.working if self._advisor.limits.is_elastic else tuple(range(table.slots))
+        self._loads = LoadHistory(balance)
         self._lost: set[int] = set()
         """Slots that have no groups because the executor of their state was lost."""
-        self._is_frozen = False
-        if balance.strategy != "auto":
-            self._require_strategy(balance.strategy)
+        self._require_strategy(balance.strategy)
         self._schedule: dict[int, list[Scheduled]] = {}
         for each in schedule:
-            self._require_allowed()
+            self._require_on()
             if each.at_once:
                 each.target(table.settled)
             self._require_strategy(each.strategy)
@@ -103,7 +66,7 @@ class TableSteering:
             self._course = Course(table.settled, "restart", "parallel-track")
         self._began: tuple[Partitioning, Partitioning, Course] | None = None
         """The last table, the new one and its course, until the batch of the change has ended."""
-        self._count: _Count | None = None
+        self._count: Count | None = None
         self._lock = threading.Lock()
 
     @property
@@ -132,7 +95,6 @@ class TableSteering:
         """Moves partition groups to a slot from the next batch on; refuses without any effect."""
         with self._lock:
             self._require_allowed()
-            self._require_rest()
             self._begin(Course(self._table.moved(groups, to), "user", self._require_strategy(strategy), most_rows))
 
     def spread(self, table: Partitioning, strategy: str = "moving-state", most_rows: int | None = None) -> None:
@@ -151,30 +113,26 @@ class TableSteering:
         """Splits a key value over some slots with the next batch; refuses without any effect."""
         with self._lock:
             self._require_allowed()
-            self._require_rest()
             self._begin(Course(split_over(self._table, code, value, over, self._start.uncut), "user"))
 
     def unite(self, code: str, value: int) -> None:
         """Takes a split of a key value back with the next batch; refuses without any effect."""
         with self._lock:
             self._require_allowed()
-            self._require_rest()
             self._begin(Course(self._table.united(code, value), "user"))
 
     def scale(self, slots: int) -> None:
         """Measures the next batch, and then uses that many slots; refuses without any effect."""
         with self._lock:
             self._require_allowed()
-            self._require_rest()
             require_count(self._table, slots)
-            self._count = _Count(available=tuple(range(slots)))
+            self._count = Count(available=tuple(range(slots)))
 
     def rebalance(self) -> None:
         """Measures the next batch, and then moves groups so that no slot holds the others back."""
         with self._lock:
             self._require_allowed()
-            self._require_rest()
-            self._count = _Count()
+            self._count = Count()
 
     def lose(self, slots: Iterable[int], reason: str) -> None:
         """Spreads the groups of slots whose state is lost over the others, from the next batch on.
@@ -183,27 +141,27 @@ class TableSteering:
         as they are.
         """
         with self._lock:
-            if self._watch.settings.mode != "auto" or self._is_frozen or self._course is not None:
+            if self._settings.mode != "auto" or self._loads.is_frozen or self._course is not None:
                 return
             gone = set(slots)
             left = tuple(slot for slot in self._available if slot not in gone)
             if left and gone & set(self._table.working):
                 found = even_out(self._table, even_loads(self._table), available=left)
-                self._lost |= gone & set(self._available)
+                self._lost.update(gone & set(self._available))
                 self._available, self._count = left, None
                 self._course = Course(found.applied(self._table), reason)
 
     def regain(self, reason: str) -> None:
         """Gives the slots that were lost work again, after a batch that is measured."""
         with self._lock:
-            if self._lost and self._course is None and not self._is_frozen:
-                self._count = _Count(reason, tuple(sorted({*self._available, *self._lost})))
+            if self._lost and self._course is None and not self._loads.is_frozen:
+                self._count = Count(reason, tuple(sorted({*self._available, *self._lost})))
                 self._lost.clear()
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the query from rebalancing itself, or lets it again; moves by hand are still made."""
         with self._lock:
-            self._is_frozen = frozen
+            self._loads = replace(self._loads, is_frozen=frozen)
 
     def next(self, batch: int, moment: Moment = AT_START) -> tuple[Partitioning, list[TableRecord]]:
         """The table for a batch, and records of scheduled moves that could not be made."""
@@ -217,9 +175,9 @@ class TableSteering:
                         self._require_rest()
                     course = Course(scheduled.target(self.table), "schedule", scheduled.strategy)
                     is_same = course.target.grid == self._table.grid
-                    self._begin(replace(course, most_rows=self._watch.settings.rows if is_same else None))
+                    self._begin(replace(course, most_rows=self._settings.rows if is_same else None))
                 except PlanError as error:
-                    refused.append(MoveRefused(batch, error.message))
+                    refused.append(Refusal(batch, error.message))
                     continue
                 if isinstance(scheduled, ScheduledScale):
                     self._available = tuple(range(scheduled.slots))
@@ -239,152 +197,68 @@ class TableSteering:
         """
         records: list[TableRecord] = []
         with self._lock:
-            if self._grid_watch is not None:
-                self._grid_watch.note(reports)
+            self._loads = self._loads.after(facts, reports)
             if self._began is not None:
                 before, table, course = self._began
                 records.append(_moved(facts.batch, course, before, table, reports, self.names))
                 self._began = None
-                self._rest()
+                self._loads = self._loads.decided()
             elif is_busy:
-                self._rest()
+                self._loads = self._loads.decided()
                 if self._count is not None and self._count.trigger is not None:
                     self._count = None
-            elif self._count is None:
-                records += self._look(facts, reports)
-            if self._count is not None and all(report.cells is not None for report in _working(self._table, reports)):
-                # Rows that go to fewer slots come first: another grid has other groups.
-                other = self._regrid(facts.batch, reports, asked=True) if self._count == _Count() else []
-                if other:
-                    self._count = None
-                records += other or self._decide(facts.batch, self._loads(reports), reports)
+            elif self._count is None and self._course is None:
+                wanted = self._advisor.wants(self._loads, self._table, self._available)
+                if self._loads.is_free and (wanted is None or wanted.available is None):
+                    records += self._regrid(facts.batch, asked=False)
+                self._count = wanted if self._course is None else None
+            if self._count is not None and all(reports[slot].cells is not None for slot in self._table.working):
+                records += self._decide(facts.batch, self._count, CountedBatch(self._table, reports))
         return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _loads(self, reports: SlotReports) -> Loads:
-        return measured_loads(self._table, reports, self._watch.load_of)
+    @property
+    def _settings(self) -> Balance:
+        return self._loads.settings
 
-    def _look(self, facts: BatchFacts, reports: SlotReports) -> list[TableRecord]:
-        """Asks for a count where the query should move groups, or use another number of slots, by itself.
+    def _regrid(self, batch: int, *, asked: bool) -> list[TableRecord]:
+        """Decides on another grid if the rates suggest one."""
+        found = self._advisor.other_grid(batch, self._loads, self._table, self._available, asked=asked)
+        if found is None:
+            return []
+        record, self._course = found
+        self._loads = self._loads.decided()
+        return [record]
 
-        Where the rates suggest another grid it decides on that at once.
-        """
-        if self._course is not None:
-            return []
-        self._watch.note(self._available, reports, facts)
-        if self._is_frozen:
-            return []
-        wanted = self._watch.other_number(self._available, self._limits) if self._limits.is_elastic else None
-        if wanted is not None:
-            self._count = _Count(wanted[1], tuple(range(wanted[0])))
-            return []
-        # Asked before the rows are compared, which begins the cool-down.
-        reason = self._watch.stands_out(self._available)
-        if reason is None and self._table.heavy and self._watch.is_long_since:
-            reason = "heavy keys are looked at again"
-        other = self._regrid(facts.batch, reports, asked=False) if self._watch.is_free else []
-        if reason is not None and self._course is None:
-            self._count = _Count(reason)
-        return other
-
-    def _decide(self, batch: int, loads: Loads, reports: SlotReports) -> list[TableRecord]:
-        """Decides on the moves that measured loads suggest; those of the user's own wish need not pay."""
-        count, self._count = self._count, None
-        assert count is not None
+    def _decide(self, batch: int, count: Count, counted: CountedBatch) -> list[TableRecord]:
+        """Decides on the moves that a counted batch suggests."""
+        self._count = None
         if count.course is not None:
-            self._course = replace(count.course, group_rows=loads.group_rows)
+            self._course = replace(count.course, group_rows=counted.loads().group_rows)
             return []
-        settings, table, before = self._watch.settings, self._table, loads
-        speeds = self._watch.speeds(table.slots)
-        copying = price_of_copies(table, loads, reports)
-        refused: str | None = None
-        prices: MovePrices | None = None
-        available = self._available if count.available is None else count.available
-        settled = settle_heavy(
-            table, loads, frequent_keys(reports), rows_by_cell(reports), available, self._start.uncut
-        )
-        if settled:
-            table, loads, copying = settled.table, settled.loads, _no_copies
-        if count.available is not None:
-            found = rescale(table, loads, count.available, copying, settings.bytes, speeds)
-            self._available = count.available
-        elif count.trigger is None or settled:
-            found = even_out(
-                table,
-                loads,
-                speeds=speeds,
-                available=self._available,
-                copying=copying,
-                least_bytes=settings.bytes,
-                most_skew=settings.ratio,
-            )
-        else:
-            found, refused = self._watch.propose(table, loads, self._available, copying)
-        if settled:
-            held = tuple(slot.bytes for slot in before.slots)
-            found = replace(found, before=tuple(before.cpu.tolist()), held_before=held)
-            if count.trigger is not None and count.available is None and not settled.united:
-                refused = self._watch.objection(found)
-        elif refused is None and not found.moves:
-            refused = "no group can move without making another slot the slowest"
-        if refused is None:
-            by = "user" if count.trigger is None else "balance"
-            course = Course(found.applied(table), by)
-            if not settled:
-                strategy, prices = self._watch.strategy(found, loads, self._start.window)
-                course = replace(course, strategy=strategy, most_rows=settings.rows, group_rows=loads.group_rows)
-            refused = self._cannot(course)
-            if refused is None:
-                self._course = course
-        self._rest()
-        split, united = (tuple(map(self.names, keys)) for keys in (settled.split, settled.united))
-        measured = speeds if settings.measures_speeds else None
-        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united, measured, prices)]
-
-    def _regrid(self, batch: int, reports: SlotReports, *, asked: bool) -> list[TableRecord]:
-        """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""
-        found = None if self._grid_watch is None else self._grid_watch.propose(self._table, reports)
-        if self._grid_watch is None or found is None:
-            return []
-        refused = None if asked else self._grid_watch.objection(found)
-        if refused is None:
-            self._course = Course(found.proposed, "user" if asked else "balance")
-        self._rest()
-        return [GridDecided(batch, found, refused)]
-
-    def _in_use(self, grid: Partitioning) -> Partitioning:
-        """A grid over the slots that may have groups."""
-        if len(self._available) == grid.slots:
-            return grid
-        blocks = spread_over(grid, len(self._available))
-        return blocks.with_table(self._available[slot] for slot in blocks.table)
-
-    def _rest(self) -> None:
-        """Begins the cool-down of all that the query decides on its table by itself."""
-        self._watch.decided()
-        if self._grid_watch is not None:
-            self._grid_watch.decided()
+        # Rows that go to fewer slots come first: another grid has other groups.
+        if count == Count() and (other := self._regrid(batch, asked=True)):
+            return other
+        self._available = self._available if count.available is None else count.available
+        record, self._course = self._advisor.propose(batch, count, counted, self._loads, self._available)
+        self._loads = self._loads.decided()
+        return [record]
 
     def _begin(self, course: Course) -> None:
-        if (reason := self._cannot(course)) is not None:
+        if (reason := self._start.objection(course, self._table)) is not None:
             raise PlanError(reason, hint="leave the limit out: the groups then move with one batch")
         self._course = course
         if course.needs_counts:
-            self._count = _Count(course=course)
-
-    def _cannot(self, course: Course) -> str | None:
-        """Why a change cannot keep its limit of rows; None when it can, or has none."""
-        if course.most_rows is None or course.strategy == "parallel-track":
-            return None
-        if self._start.rebuilds is not None:
-            return f"a move cannot be spread over several batches: {self._start.rebuilds}"
-        if not (self._table.is_partition and course.target.is_partition):
-            return "a move cannot be spread over several batches where rows go to several slots"
-        return None
+            self._count = Count(course=course)
 
     def _require_allowed(self) -> None:
-        if self._watch.settings.mode == "off":
+        """Refuses a request of the user if balancing is off, or another change is requested or in progress."""
+        self._require_on()
+        self._require_rest()
+
+    def _require_on(self) -> None:
+        if self._settings.mode == "off":
             raise PlanError("balancing is off, so partition groups stay where they are", hint="use balance: manual")
 
     def _require_strategy(self, name: str) -> MoveStrategy:
@@ -409,15 +283,6 @@ def first_table(grid: Partitioning, slots: SlotRange) -> Partitioning:
     return grid if slots.start == grid.slots else spread_over(grid, slots.start)
 
 
-def _working(table: Partitioning, reports: SlotReports) -> list[SlotReport]:
-    return [reports[slot] for slot in table.working]
-
-
-def _no_copies(_: Partitioning) -> float:
-    """The price of copies where those of the cells of another table are not known."""
-    return 0.0
-
-
 def _moved(
     batch: int, course: Course, before: Partitioning, table: Partitioning, reports: SlotReports, names: NameKey
 ) -> GroupsMoved:
@@ -433,6 +298,6 @@ def _moved(
     taken = sum(report.taken for report in reports.values())
     left = sum(now != then for now, then in zip(table.table, course.target.table, strict=True)) if is_same_grid else 0
     grid = None if before.dimensions == table.dimensions else table.shares
-    split = tuple(names(key) for key in table.heavy if key not in before.heavy)
-    united = tuple(names(key) for key in before.heavy if key not in table.heavy)
+    split = tuple(names(key) for key in table.heavy if key not in before.heavy) or None
+    united = tuple(names(key) for key in before.heavy if key not in table.heavy) or None
     return GroupsMoved(batch, course.by, moves, taken, rebuilt, course.strategy, phase, left, grid, split, united)

@@ -36,7 +36,6 @@ from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import (
     DEFAULT_BATCH,
-    adapts_as_a_whole,
     allocate,
     as_run,
     change_rules,
@@ -139,7 +138,7 @@ class Run:
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: shared joins, and plans within the joint limits."""
         plan_options = {name: member.settings.plan_options for name, member in self._members.items()}
-        adapting = [name for name, member in self._members.items() if adapts_as_a_whole(member.settings.adapt)]
+        adapting = [name for name, member in self._members.items() if member.settings.adapt is not None]
         together, slots = self._settings.together, self._slots.most
         return decide_together(self._queries, choices, plan_options, together, adapting=adapting, slots=slots)
 
@@ -471,8 +470,8 @@ def _within_executors(
     spark: spark_host.SparkSession, members: Mapping[str, Member], settings: RunSettings
 ) -> tuple[Mapping[str, Member], RunSettings]:
     """Returns the queries and settings of a run with the limits of the executors where `limits` is auto."""
-    options = (settings.together, *(each.settings.plan_options for each in members.values()))
-    if not any(each.of_executors for each in options):
+    asked = [settings.together.of_executors, *(each.settings.plan_options.of_executors for each in members.values())]
+    if not any(asked):
         return members, settings
     slot = slot_limits(spark)
     found = {}

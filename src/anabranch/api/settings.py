@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, fields
 
 from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.rules import Switch
-from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.schedule import Scheduled, SplitRequest
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitRequest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetPlanOptions

@@ -98,11 +98,6 @@ class Host:
     share: float = 1.0
     """The fraction of a trigger that is charged to the query; queries that run together share it."""
 
-    def of_one_slot(self, slots: int) -> Host:
-        """Returns the host as seen by one of `slots` slots, which measures only its own rows."""
-        costs = replace(self.costs, trigger=self.costs.trigger / slots, source=self.costs.source / slots)
-        return replace(self, costs=costs)
-
 
 @dataclass(frozen=True)
 class RelationNeed:

@@ -223,7 +223,7 @@ class Engine:
     @property
     def follows_tables(self) -> bool:
         """Whether `replace` can bring tables to other versions."""
-        return self.entrance is None and not self.is_migrating
+        return self.watermark_buffer is None and not self.is_migrating
 
     def replace(
         self,

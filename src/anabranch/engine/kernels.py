@@ -35,6 +35,8 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 LinkArray: TypeAlias = npt.NDArray[np.uint32]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
+NEWEST = 1
+"""The column of an index entry that has the newest time."""
 NO_ROW = np.uint32(0xFFFFFFFF)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.int64(0xFFFFFFFF)

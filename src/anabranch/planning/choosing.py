@@ -16,9 +16,8 @@ from functools import partial
 from typing import TypeAlias
 
 from anabranch.adapt.advisors.routes import AT_ONCE
-from anabranch.adapt.decision import Rival
 from anabranch.adapt.gate import Gate, Verdict, judge
-from anabranch.adapt.records import PlanTaken
+from anabranch.adapt.records import PlanTaken, Rival
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
@@ -259,11 +258,6 @@ class SetPlanOptions:
     def may_share(self, is_adapting: bool) -> bool:
         """True if sharing may be chosen automatically for a query."""
         return self.share == "auto" or (self.share == "adapt" and is_adapting)
-
-
-def adapts_as_a_whole(settings: Settings | None) -> bool:
-    """True for a query that adapts its plan uniformly in all slots; only such queries decide on sharing."""
-    return settings is not None and settings.scope == "query"
 
 
 SHARE = ("adapt", "auto", "off")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.adapt.schedule import Scheduled
-from anabranch.adapt.splitting import ScheduledSplit, SplitRequest
+from anabranch.adapt.schedule import Scheduled, ScheduledSplit, SplitRequest
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.errors import PlanError
 from anabranch.lang.expr import Expr, columns

@@ -1,9 +1,9 @@
 """Lookup tables: the version of a table that a batch uses, and its rows in a slot.
 
-A version is a copy of the table's rows in the checkpoint, or the changes since such a copy (`run/table_versions`), named
-by the first batch that uses it. Invariant: in every attempt, a batch uses the version with the largest number not above
-its own. A version is written before the first attempt at its batch reads it. The first batch after a restart, which may
-be a repetition, gets no new version unless the table has none.
+A version is a copy of the table's rows in the checkpoint, or the changes since such a copy (`run/table_versions`). It
+is named by the first batch that uses it. Invariant: in every attempt, a batch uses the version with the largest number
+not above its own. A version is written before the first attempt at its batch reads it. The first batch after a restart,
+which may be a repetition, gets no new version unless the table has none.
 
 A slot follows a version of the copy that it has: it removes rows and adds others. Over another copy it is rebuilt from
 its rows. A combination matches the version of the batch that completes it. If combinations wait for the watermark, in

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.records import PlanTaken
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.steering import Steering
-from anabranch.adapt.table import Table, first_table
+from anabranch.adapt.table import first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import SpecError
@@ -133,7 +134,7 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """Returns the steering of the queries."""
-        table = Table(partitioning, self.slots, self._no_tracks, self._window, self._rebuilds, self.queries.uncut)
+        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
         return Steering(
             self.queries,
             self.plans,
@@ -160,12 +161,6 @@ class Work:
         if self.queries.stages > 1:
             return "queries over queries process rows in several stages of a batch"
         return None
-
-    @property
-    def _window(self) -> float | None:
-        if self._no_tracks is not None:
-            return None
-        return max(relation.window.reach for relation in self.queries.graph.streamed) / 1e6
 
     @property
     def _rebuilds(self) -> str | None:

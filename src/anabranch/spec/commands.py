@@ -42,7 +42,6 @@ from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.planning import explain
 from anabranch.planning.choosing import (
     AUTO,
-    adapts_as_a_whole,
     allocate,
     as_run,
     decide,
@@ -441,7 +440,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         if ALONE in explained:
             return choices, None
         several = together({name: each.query for name, each in explained.items()})
-        adapting = [name for name, query in chosen.queries.items() if adapts_as_a_whole(query.adapt)]
+        adapting = [name for name, query in chosen.queries.items() if query.adapt is not None]
         joint = decide_together(
             several, choices, plan_options, chosen.together, adapting=adapting, slots=chosen_slots()
         )

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from anabranch.adapt.balancing import Balance, read_slots, read_strategy
 from anabranch.adapt.course import STRATEGIES
-from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale
+from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale, SplitRequest
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitRequest
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.functions.own import KINDS
 from anabranch.lang.catalog import StreamDeclaration

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.schedule import Scheduled, SplitRequest
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitRequest
 from anabranch.cql import streams_read
 from anabranch.errors import SpecError
 from anabranch.functions import own_function

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.course import STRATEGIES
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.facts import Interval
 from anabranch.errors import PlanError
 from anabranch.plan.slots import SlotRange
 from anabranch.run.local import LocalHost
@@ -20,9 +20,7 @@ from anabranch.testing.strategies import tables
 SLOTS: st.SearchStrategy[int | SlotRange] = st.sampled_from([1, 2, 3, SlotRange(1, 3), SlotRange(2, 4)])
 """Numbers of slots to start a host with."""
 
-RESTLESS = Balance(
-    "auto", ratio=1.0, seconds=0.0, bytes=0.0, remember=1, cool_down=Interval(batches=1), strategy="auto"
-)
+RESTLESS = Balance("auto", ratio=1.0, seconds=0.0, bytes=0.0, remember=1, cool_down=Interval(batches=1))
 """A query that moves groups, splits keys and changes its slots by itself whenever loads differ at all."""
 BALANCES: st.SearchStrategy[Balance | None] = st.sampled_from([None, RESTLESS])
 

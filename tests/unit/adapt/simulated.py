@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from anabranch.adapt.controller import Controller
-from anabranch.adapt.decision import Decision
+from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
+from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import ChangeRules, Criteria, Pricing
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
@@ -54,7 +55,8 @@ def observed(
     behind: float | None = None,
 ) -> Observation:
     """The batch of a plan in its steady state."""
-    return Observation(batch, plan, lambda: steady_step(query, plan, statistics), SECONDS, waiting, behind)
+    facts = BatchFacts(batch, SECONDS, waiting, behind)
+    return Observation(facts, plan, lambda: steady_step(query, plan, statistics))
 
 
 def steady_step(query: Query, plan: PhysicalPlan, statistics: FixedStatistics) -> StepStatistics:
@@ -104,8 +106,7 @@ def controller(query: Query, settings: Settings, criteria: Criteria, searches: S
 
 def observe(adapting: Controller, seen: Observation) -> Decision | None:
     """The decision on a batch, if there is one."""
-    made = adapting.after(seen)
-    return None if made is None else made.decision
+    return adapting.after(seen)
 
 
 def run(

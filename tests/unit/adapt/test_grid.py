@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.grid import GridWatch
+from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.loads import LoadHistory
 from anabranch.cql import compile_query
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.text import parse
@@ -75,15 +76,20 @@ def test_the_grid_survives_a_restart(tmp_path: Any) -> None:
     assert host.partitioning.shares == {"k0": 1, "k1": 64}
 
 
-def watched(
-    balance: Balance, rows: Mapping[str, int], cpu: float, state: int
-) -> tuple[GridWatch, dict[int, SlotReport]]:
-    watch = GridWatch(balance, lambda traffic: choose_partitioning(QUERY.graph, 2, traffic=traffic))
+def best(traffic: Mapping[str, float]) -> Partitioning:
+    return choose_partitioning(QUERY.graph, 2, traffic=traffic)
+
+
+def watched(balance: Balance, reports: Mapping[int, SlotReport]) -> LoadHistory:
+    watch = LoadHistory(balance)
+    for batch in range(balance.remember):
+        watch = watch.after(BatchFacts(batch, 1.0), reports)
+    return watch
+
+
+def slots(rows: Mapping[str, int], cpu: float = 1.0, state: int = 100) -> dict[int, SlotReport]:
     step = StepStatistics(states=tuple(StateStatistics(name, 10, state) for name in "pab"))
-    reports = {slot: SlotReport(rows={**rows}, statistics=step, cpu=cpu) for slot in range(2)}
-    for _ in range(balance.remember):
-        watch.note(reports)
-    return watch, reports
+    return {slot: SlotReport(rows={**rows}, statistics=step, cpu=cpu) for slot in range(2)}
 
 
 TABLE = choose_partitioning(QUERY.graph, 2)
@@ -91,9 +97,8 @@ FAST_B = {"p": 1, "a": 3, "b": 46}
 
 
 def proposed(balance: Balance, rows: Mapping[str, int], cpu: float = 1.0, state: int = 100) -> str | None:
-    watch, reports = watched(balance, rows, cpu, state)
-    found = watch.propose(TABLE, reports)
-    return "nothing" if found is None else watch.objection(found)
+    found = watched(balance, slots(rows, cpu, state)).other_grid(TABLE, best)
+    return "nothing" if found is None else balance.objection(found.saved, found.bytes)
 
 
 def test_a_grid_must_pay() -> None:
@@ -106,13 +111,13 @@ def test_a_grid_must_pay() -> None:
 
 
 def test_wide_rows_count_more_than_narrow_ones() -> None:
-    watch, reports = watched(Balance("auto"), {"p": 10, "a": 3, "b": 12}, 1.0, 100)
+    reports = slots({"p": 10, "a": 3, "b": 12})
     step = StepStatistics(states=(StateStatistics("p", 10, 9000), StateStatistics("b", 10, 10)))
     wide = {slot: SlotReport(rows=report.rows, statistics=step, cpu=1.0) for slot, report in reports.items()}
-    by_rows = watch.choose({"p": 10.0, "a": 3.0, "b": 12.0})
+    by_rows = best({"p": 10.0, "a": 3.0, "b": 12.0})
     assert by_rows.shares == {"k0": 1, "k1": 64}
-    assert watch.propose(by_rows, reports) is None
-    found = watch.propose(by_rows, wide)
+    assert watched(Balance("auto"), reports).other_grid(by_rows, best) is None
+    found = watched(Balance("auto"), wide).other_grid(by_rows, best)
     assert found is not None
     assert found.proposed.shares == {"k0": 64, "k1": 1}
 
@@ -126,9 +131,8 @@ def test_a_frozen_query_keeps_its_grid() -> None:
 
 
 def test_one_slot_and_one_key_have_no_grid_to_choose() -> None:
-    watch, reports = watched(Balance("auto"), FAST_B, 1.0, 100)
     one = Partitioning.from_json({**TABLE.to_json(), "slots": 1, "table": [0] * 64})
-    assert watch.propose(one, reports) is None
+    assert watched(Balance("auto"), slots(FAST_B)).other_grid(one, best) is None
 
 
 def test_what_saves_nothing_does_not_pay_whatever_it_costs() -> None:

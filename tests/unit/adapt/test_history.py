@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.adapt.history import Flow, History, Observation
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.cost_trend import CostTrend
+from anabranch.adapt.facts import BatchFacts, Interval
+from anabranch.adapt.history import History, Observation
 from anabranch.adapt.rules import Staging
 from anabranch.cost.units import ENGINE
 from anabranch.mesh.drift import RouteTrend
@@ -86,26 +87,29 @@ def test_streams_that_change_are_not_settled_and_what_came_before_is_dropped() -
 
 def test_rates_are_those_of_the_recent_batches() -> None:
     step = StepStatistics({"a": 15}, 4)
-    now = empty().after(Observation(0, MESH, lambda: step, None))
+    now = empty().after(Observation(BatchFacts(0, None), MESH, lambda: step))
     assert now.flow is None
     for batch in (1, 2):
-        now = now.after(Observation(batch, MESH, lambda: step, 0.5))
-    assert now.flow == Flow({"a": 30.0}, 8.0, 0, 0.5)
+        now = now.after(Observation(BatchFacts(batch, 0.5), MESH, lambda: step))
+    assert now.flow is not None
+    assert (now.flow.rates, now.flow.results, now.flow.batch, now.flow.batches) == ({"a": 30.0}, 8.0, 0.5, 2)
 
 
-def test_a_flow_has_only_batches_like_the_latest() -> None:
+def test_a_mesh_whose_rows_find_other_matches_is_not_settled() -> None:
     """A plan is charged for the rows that are looked at, not for those from before a change."""
 
     def matched(batch: int, matches: int) -> Observation:
         probe = ProbeStatistics("(a b)", "a", "b", 1_000, 0, 0, matches)
-        return Observation(batch, MESH, lambda: StepStatistics({"a": 1_000}, probes=(probe,)), 0.5)
+        return Observation(BatchFacts(batch, 0.5), MESH, lambda: StepStatistics({"a": 1_000}, probes=(probe,)))
 
-    now = empty()
+    now = replace(empty(), trend=CostTrend())
     for batch in range(6):
         now = now.after(matched(batch, 1_000))
-    assert now.flow is not None
-    assert now.flow.batches == 6
+    assert now.is_settled
     for number in range(1, 4):
         now = now.after(matched(6 + number, 9_000))
-        assert now.flow is not None
-        assert (now.flow.batches, sum(probe.matches for probe in now.flow.step.probes)) == (number, number * 9_000)
+    assert not now.is_settled
+    while not now.is_settled:
+        now = now.waiting_to_settle()
+    assert now.flow is not None
+    assert {probe.matches for each in now.recent for probe in each.step.probes} == {9_000}

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.adapt.facts import BatchFacts, rows_waiting
+from anabranch.adapt.facts import BatchFacts, Trend, rows_waiting
 from anabranch.adapt.keeping_up import KeepingUp
-from anabranch.adapt.policy import Trend
 from anabranch.adapt.records import FellBehind, LimitBroken
 from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.cost.resources import Resources
@@ -44,7 +43,7 @@ def test_a_backlog_that_grows_is_recorded_once_with_the_figures() -> None:
     (found,) = records[3]
     assert isinstance(found, FellBehind)
     assert (found.before, found.rows, found.period, found.seconds) == (100, 250, 1.5, 1.0)
-    assert found.slots == pytest.approx(0.1)
+    assert found.slot_cores == pytest.approx(0.1)
     assert "a slot was to need 0.4 of 0.8 cores, 0.3 of them for Spark" in found.reason
     assert json.loads(json.dumps(found.to_json()))["needs"] == [{"cores": 0.4, "spark": 0.3, "allowed": 0.8}]
 
@@ -76,7 +75,7 @@ def test_memory_beyond_the_limit_is_recorded_until_it_is_free_again() -> None:
     assert [bool(each) for each in records] == [False, False, True, False, False, False, True]
     (found,) = records[2]
     assert isinstance(found, LimitBroken)
-    assert (found.state, found.memory, found.allowed) == (401, 1002, 1000)
+    assert (found.state_bytes, found.bytes, found.allowed) == (401, 1002, 1000)
     assert "of state" in found.to_json()["reason"]
 
 

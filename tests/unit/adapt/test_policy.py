@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
-from types import SimpleNamespace
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Situation, Trend
+from anabranch.adapt.facts import BatchFacts, Interval, Since, Trend
+from anabranch.adapt.history import History, Observation
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic
+from anabranch.cost.units import ENGINE
+from anabranch.plan.text import parse
+from anabranch.stats.step import StepStatistics
+from tests.unit.adapt.simulated import QUERY
 
 
 @given(values=st.lists(st.floats(0, 1e6), max_size=12), batches=st.integers(2, 6), growth=st.floats(1.0, 3.0))
@@ -28,32 +34,27 @@ def test_a_single_jump_is_no_trend() -> None:
 
 
 def test_an_interval_of_time_and_one_of_batches() -> None:
-    assert Interval(batches=3).has_passed(3, 0.0)
-    assert not Interval(seconds=3.0).has_passed(100, 2.9)
-    assert not Interval(batches=3, seconds=3.0).has_passed(2, 9.0)
+    assert Since(3, 0.0).has_passed(Interval(batches=3))
+    assert not Since(100, 2.9).has_passed(Interval(seconds=3.0))
+    assert not Since(2, 9.0).has_passed(Interval(batches=3, seconds=3.0))
 
 
-class Quiet:
-    """A situation that fails the test if anything is computed for it."""
+def test_nothing_is_measured_for_a_policy_that_does_not_ask() -> None:
+    def fails() -> StepStatistics:
+        raise AssertionError("nothing needs to be read")
 
-    batches, seconds, waiting, patience, is_telling = 1, 1.0, (), 1, False
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(name)
-
-
-def test_nothing_is_computed_for_a_policy_that_does_not_ask() -> None:
-    assert Periodic(Interval(batches=2)).suggestion(Quiet(), inf) is None
-    assert MemoryDriven().suggestion(Quiet(), inf) is None
+    seen = History.empty(QUERY, None, ENGINE)
+    seen = replace(seen, recent=(Observation(BatchFacts(0, 1.0), parse("(a b c)"), fails),), since=Since(1, 1.0))
+    assert Periodic(Interval(batches=2)).suggestion(seen, inf) is None
+    assert MemoryDriven().suggestion(seen, inf) is None
 
 
 def test_an_infinite_change_is_no_change_of_the_streams() -> None:
     """A plan counts other joins than the one before: then a selectivity is known on one side only."""
-    seen = SimpleNamespace(batches=10, seconds=10.0, patience=1, is_telling=False, change=inf)
-    found = DataDriven().suggestion(cast(Situation, seen), inf)
+    seen = replace(History.empty(QUERY, None, ENGINE), since=Since(10, 10.0), known=Knowledge({"a": 1.0}))
+    found = DataDriven().suggestion(replace(seen, baseline=Knowledge({"a": 1.0, "b": 1.0})), inf)
     assert found is not None
     assert not found.is_change
-    seen.change = 1.6
-    found = DataDriven().suggestion(cast(Situation, seen), inf)
+    found = DataDriven().suggestion(replace(seen, baseline=Knowledge({"a": 1.6})), inf)
     assert found is not None
     assert found.is_change

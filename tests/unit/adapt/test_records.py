@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from anabranch.adapt.decision import Decision, Rival
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import (
     BalanceDecided,
-    DecisionMade,
+    Decision,
     MigrationBegan,
     MigrationEnded,
     PlanTaken,
     QueryRecord,
     Refusal,
+    Rival,
     Warned,
 )
 from anabranch.balance.rule import Move, Rebalancing
@@ -81,8 +81,8 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
                 "considered": DECIDED["considered"],
             },
         ),
-        (DecisionMade(DECISION, (0, 1)), DECIDED),
-        (DecisionMade(DECISION, (0, 1), MESH), {**DECIDED, "mesh": MESH.to_json()}),
+        (replace(DECISION, slots=(0, 1)), DECIDED),
+        (replace(DECISION, slots=(0, 1), mesh=MESH), {**DECIDED, "mesh": MESH.to_json()}),
         (
             BEGAN,
             {
@@ -125,7 +125,7 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
             },
         ),
         (
-            Refusal(3, NEW, "it is changing already"),
+            Refusal(3, "it is changing already", NEW),
             {"kind": "refused", "batch": 3, "plan": "(a (b c))", "reason": "it is changing already"},
         ),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.adapt.advisors.advisor import Suggestion
 from anabranch.adapt.advisors.routes import RouteAdvisor, running_cpu
+from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import History, Observation, Promise
 from anabranch.adapt.policy import Reason
@@ -45,10 +46,10 @@ def advisor(gate: Gate | None = None, query: Query = QUERY, *, is_free: bool = T
 
 def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, query: Query = QUERY) -> History:
     """Batches of one second each."""
-    now = replace(History.empty(query, None, ENGINE), passed=1_000.0, spent=1_000.0)
+    now = replace(History.empty(query, None, ENGINE), passed=1_000.0)
     now = replace(now, trend=replace(now.trend, passed=1_000.0))
     for number in range(batches):
-        now = now.after(Observation(number, plan, lambda: step, 1.0))
+        now = now.after(Observation(BatchFacts(number, 1.0), plan, lambda: step))
     return now
 
 
@@ -64,9 +65,9 @@ def test_a_mesh_that_saves_enough_is_taken_at_once_with_its_promise() -> None:
     assert found.decision.strategy == "none"
     assert found.decision.cost.cpu - found.decision.proposed_cost.cpu == pytest.approx(0.05)
     assert found.decision.to_json()["origin"] == "search"
-    assert found.promise is not None
-    assert found.promise.left == MJOIN
-    assert found.promise.each < found.promise.before
+    assert found.history.promise is not None
+    assert found.history.promise.left == MJOIN
+    assert found.history.promise.each < found.history.promise.before
 
 
 @pytest.mark.parametrize(
@@ -82,14 +83,14 @@ def test_one_that_does_not_is_not_taken(routes: LearntRoutes, rows: int, gate: G
     found = proposed(LearntMesh(MESH, {"a": routes}), replace(STEP, rows_in={"a": rows}), gate)
     assert found.decision.action == "keep"
     assert reason in found.decision.reason
-    assert found.promise is None
+    assert found.history.promise is None
 
 
 def test_a_change_that_saves_too_little_of_a_whole_trigger_is_not_made() -> None:
     """It saves 50 ms of a batch: much of a trigger of 150 ms, nothing of one of ten seconds."""
 
     def action(trigger: float) -> str:
-        seen = replace(history().recent[0], trigger=trigger)
+        seen = Observation(BatchFacts(0, 1.0, trigger=trigger), MJOIN, lambda: STEP)
         return (
             advisor(is_free=False)
             .propose(replace(history(), recent=(seen,)), 7, MJOIN, CHANGED, LEARNT)
@@ -140,13 +141,6 @@ def test_profiles_are_asked_for_only_where_some_mesh_could_pay() -> None:
     assert wants(matches=0) == "nothing"
 
 
-def test_profiling_has_a_budget_while_the_streams_stay_as_they_are() -> None:
-    seen, due = history(counted(50)), Reason("schedule", "batch 15 has passed")
-    assert advisor().wants(seen, MJOIN, due) == "profile"
-    assert advisor().wants(replace(seen, spent=0.1), MJOIN, due) == "nothing"
-    assert advisor().wants(replace(seen, spent=0.1), MJOIN, CHANGED) == "profile"
-
-
 # --- promises ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +164,7 @@ def test_a_mesh_that_costs_more_than_the_plan_before_it_is_left_for_that_plan() 
     found = routes.propose(seen, 30, MESH, reason, search())
     assert (found.decision.action, found.decision.proposed) == ("migrate", MJOIN)
     assert "costs 2.00 times what it cost before the mesh; 0.60 times was promised" in found.decision.reason
-    assert found.correction == pytest.approx(1 / 0.3)
+    assert found.history.correction == pytest.approx(1 / 0.3)
 
 
 def test_a_mesh_that_keeps_its_promise_stays() -> None:
@@ -181,12 +175,3 @@ def test_a_promise_is_tested_once_windows_are_full_and_with_the_first_batches_on
     seen = running(promised=0.3, before=0.5)
     for batches, tests in ((1, False), (8, True), (15, True), (16, False)):
         assert replace(seen, trend=replace(seen.trend, batches=batches)).tests_promise is tests
-
-
-@pytest.mark.parametrize(("least", "worth"), [(1e-9, True), (1e-3, False)])
-def test_nothing_is_searched_that_could_not_pass_the_gate(least: float, worth: bool) -> None:
-    routes = LearntRoutes("", (1.0,), (least,), least, least, least)
-    ideal, seen = LearntMesh(MESH, {"a": routes}, profiled=Profiled(2.0, 10.0, 1e-6)), history(counted(50))
-    assert advisor()._is_worth(seen, MJOIN, ideal) is worth
-    # What was not measured cannot be held against it.
-    assert advisor()._is_worth(seen, MJOIN, replace(ideal, profiled=None))

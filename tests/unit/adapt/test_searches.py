@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from anabranch.adapt.advisors import plan as advisor
-from anabranch.adapt.advisors.weighing import IN_LINE
 from anabranch.adapt.controller import Controller
-from anabranch.adapt.decision import Decision
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import DataDriven, Interval, Periodic
-from anabranch.adapt.rules import ChangeRules, Criteria
-from anabranch.adapt.searches import Searches
+from anabranch.adapt.policy import DataDriven, Periodic
+from anabranch.adapt.records import Decision
+from anabranch.adapt.rules import IN_LINE, ChangeRules, Criteria
+from anabranch.adapt.searches import Searches, outcome
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.choice import choose
 from anabranch.plan.physical import PhysicalPlan, mjoin
@@ -67,21 +67,21 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 def all_ended(searches: Searches) -> None:
     """Waits for the searches that were begun before: they are done one after another."""
-    searches.begin("the end", lambda: None, is_long=True).outcome()
+    searches.begin(lambda: None, is_long=True).result()
 
 
 def test_only_long_searches_run_beside_the_batches() -> None:
     searches, free = Searches(), Event()
-    slow = searches.begin("a plan", lambda: free.wait(60), is_long=True)
-    assert searches.begin("a plan", lambda: 7, is_long=False).outcome() == 7
-    assert not slow.is_done
+    slow = searches.begin(lambda: free.wait(60), is_long=True)
+    assert searches.begin(lambda: 7, is_long=False).result() == 7
+    assert not slow.done()
     free.set()
-    assert slow.outcome() is True
-    assert slow.is_done
+    assert slow.result() is True
+    assert slow.done()
 
 
 def test_searches_that_batches_wait_for_have_ended_when_they_are_begun() -> None:
-    assert Searches(waits=True).begin("a plan", lambda: 7, is_long=True).is_done
+    assert Searches(waits=True).begin(lambda: 7, is_long=True).done()
 
 
 def test_searches_of_a_query_that_has_ended_are_cancelled() -> None:
@@ -91,21 +91,21 @@ def test_searches_of_a_query_that_has_ended_are_cancelled() -> None:
         begun.set()
         return free.wait(60)
 
-    running = searches.begin("a plan", slow, is_long=True)
-    queued = searches.begin("a plan", lambda: 7, is_long=True)
+    running = searches.begin(slow, is_long=True)
+    queued = searches.begin(lambda: 7, is_long=True)
     assert begun.wait(60)
     searches.close()
-    assert queued.outcome() is None
-    assert searches.begin("a plan", lambda: 7, is_long=False).outcome() is None
+    assert outcome(queued, "a plan") is None
+    assert outcome(searches.begin(lambda: 7, is_long=False), "a plan") is None
     free.set()
-    assert running.outcome() is True
+    assert running.result() is True
 
 
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_search_that_fails_gives_a_warning_and_nothing_else(is_long: bool) -> None:
-    search = Searches().begin("a plan", lambda: 1 // 0, is_long=is_long)
+    search = Searches().begin(lambda: 1 // 0, is_long=is_long)
     with pytest.warns(UserWarning, match="a search for a plan failed: ZeroDivisionError"):
-        assert search.outcome() is None
+        assert outcome(search, "a plan") is None
 
 
 def test_a_batch_of_a_query_does_not_wait_for_the_optimizer(held: Held) -> None:

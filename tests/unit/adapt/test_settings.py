@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, RefinedMemoryDriven
+from anabranch.adapt.facts import Interval
+from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMemoryDriven
 from anabranch.adapt.settings import Settings
 from anabranch.errors import SpecError
 
@@ -21,11 +22,10 @@ def test_everything_can_be_said() -> None:
             "eager": True,
             "strategy": "parallel-track",
             "freeze": True,
-            "scope": "slot",
         }
     )
     policy = DataDriven(Interval(batches=3), eager=True)
-    assert settings == Settings(policy, strategy="parallel-track", freeze=True, scope="slot")
+    assert settings == Settings(policy, strategy="parallel-track", freeze=True)
     assert Settings.from_mapping({"policy": "periodic", "every": "10 seconds"}).policy == Periodic(
         Interval(seconds=10.0)
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.keeping_up import KeepingUp
-from anabranch.adapt.policy import Trend
+from anabranch.adapt.facts import TEN_BATCHES, BatchFacts, Trend
+from anabranch.adapt.keeping_up import LEAST, KeepingUp, Shedding, Trouble
 from anabranch.adapt.rules import ChangeRules, Criteria
-from anabranch.adapt.shedding import LEAST, REST, Shedding, Trouble
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
@@ -24,11 +22,11 @@ def shares(troubles: list[Trouble]) -> list[float]:
 
 def test_the_share_is_halved_in_trouble_and_raised_after_it() -> None:
     bad, waiting, good = Trouble("full", is_over=False), Trouble(None, is_over=False), Trouble()
-    found = shares([good, bad, *[bad] * (REST + 1), *[waiting] * 20, *[good] * 80])
+    found = shares([good, bad, *[bad] * (TEN_BATCHES.batches + 1), *[waiting] * 20, *[good] * 80])
     assert found[:3] == [1.0, 0.5, 0.5]
     # Not before what was shed has had time to help; and not back while rows still wait.
-    assert found[REST + 1 : REST + 3] == [0.5, 0.25]
-    assert set(found[REST + 2 : REST + 22]) == {0.25}
+    assert found[TEN_BATCHES.batches + 1 : TEN_BATCHES.batches + 3] == [0.5, 0.25]
+    assert set(found[TEN_BATCHES.batches + 2 : TEN_BATCHES.batches + 22]) == {0.25}
     assert found[-1] == 1.0
     assert min(shares([bad] * 500)) == LEAST
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.adapt.balancing import Balance
+from anabranch.adapt.course import Table
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.speeds import SpeedWatch
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.loads import LoadHistory
+from anabranch.adapt.table import TableSteering
 from anabranch.balance.loads import Loads, SlotLoad
 from anabranch.balance.scaling import rescale
 from anabranch.errors import SpecError
@@ -45,22 +46,26 @@ def reports(table: Partitioning, speeds: list[float]) -> dict[int, SlotReport]:
 
 @given(st.lists(st.floats(0.1, 1.0), min_size=2, max_size=2))
 def test_the_speed_of_a_slot_is_what_it_did_over_how_long_it_took(speeds: list[float]) -> None:
-    watch = SpeedWatch(3)
-    for _ in range(5):
-        watch.note(reports(LINE, speeds))
-    found = watch.speeds(2)
-    if max(speeds) < 1.29 * min(speeds):
+    watch = LoadHistory(Balance())
+    for batch in range(5):
+        watch = watch.after(BatchFacts(batch, 1.0), reports(LINE, speeds))
+    found = watch.measured_speeds(2)
+    if max(speeds) < 1.19 * min(speeds):
         assert found is None
-    elif max(speeds) > 1.31 * min(speeds):
+    elif max(speeds) > 1.21 * min(speeds):
         assert found == pytest.approx([speed / max(speeds) for speed in speeds])
 
 
 def test_slots_that_were_rebuilt_do_not_count_and_idle_ones_have_the_mean_speed() -> None:
-    watch = SpeedWatch(3)
-    assert watch.speeds(3) is None
-    watch.note({0: report(LINE, 0, 1.0), 1: report(LINE, 1, 0.5), 2: SlotReport()})
-    watch.note({0: report(LINE, 0, 0.01, hot=False), 1: report(LINE, 1, 0.5)})
-    found = watch.speeds(3)
+    watch = LoadHistory(Balance())
+    assert watch.measured_speeds(3) is None
+    batches = (
+        {0: report(LINE, 0, 1.0), 1: report(LINE, 1, 0.5), 2: SlotReport()},
+        {0: report(LINE, 0, 0.01, hot=False), 1: report(LINE, 1, 0.5)},
+    )
+    for number, batch in enumerate(batches):
+        watch = watch.after(BatchFacts(number, 1.0), batch)
+    found = watch.measured_speeds(3)
     assert found is not None
     assert found[:2] == pytest.approx((1.0, 0.5))
     assert 0.5 < found[2] < 1.0

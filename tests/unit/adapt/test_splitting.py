@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.policy import Interval
-from anabranch.adapt.splitting import ScheduledSplit, split_over
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.course import Table
+from anabranch.adapt.facts import BatchFacts, Interval
+from anabranch.adapt.schedule import ScheduledSplit, split_over
+from anabranch.adapt.table import TableSteering
 from anabranch.balance.heavy import settle_heavy
 from anabranch.balance.loads import SlotLoad, estimate_loads
 from anabranch.cql import compile_query

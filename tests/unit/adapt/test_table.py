@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt.balancing import Balance, BalanceWatch
-from anabranch.adapt.facts import BatchFacts, Moment
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.balancing import Balance
+from anabranch.adapt.course import Table
+from anabranch.adapt.facts import BatchFacts, Interval, Moment
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
-from anabranch.adapt.table import Table, TableSteering
+from anabranch.adapt.table import TableSteering
 from anabranch.balance.loads import SlotLoad, estimate_loads
+from anabranch.balance.rule import even_out
 from anabranch.balance.scaling import spread_over
 from anabranch.cql import compile_query
 from anabranch.engine.ownership import coordinates
@@ -319,28 +320,9 @@ def test_with_balancing_off_nothing_moves() -> None:
 def test_a_move_that_does_not_pay_is_not_made() -> None:
     dear = [SlotLoad(4.0, 1e12), SlotLoad(1.0, 1e3)]
     loads = estimate_loads(TABLE, {"a": [1] * 64, "b": [1] * 64}, dear)
-    _, refused = BalanceWatch(Balance("auto", horizon=10, bytes=1e13)).propose(TABLE, loads, (0, 1))
+    refused = Balance("auto", horizon=10, bytes=1e13).objection_to(even_out(TABLE, loads, available=(0, 1)))
     assert refused is not None
     assert "is paid back after" in refused
-
-
-def test_the_cheaper_strategy_is_taken_and_the_record_says_why() -> None:
-    """While rates are steady a window brings as many rows as are live; once they have fallen, tracks are cheaper."""
-    for live, strategy in ((10, "moving-state"), (1000, "parallel-track")):
-        steering = TableSteering(
-            replace(START, window=10.0), balance=Balance("auto", remember=1, strategy="auto", horizon=10**6)
-        )
-        steering.after(BatchFacts(0, 1.0), even((4.0, 1.0)))
-        reports = {
-            slot: replace(each, held={"a": tuple(live * int(at == slot) for at in TABLE.table)})
-            for slot, each in even((4.0, 1.0), counted=True).items()
-        }
-        (decision,) = steering.after(BatchFacts(1, 1.0), reports)
-        prices = decision.to_json()["strategySeconds"]
-        assert min(prices, key=prices.__getitem__) == strategy
-        steering.next(2, Moment(newest=5))
-        (moved,) = steering.after(BatchFacts(2, 1.0), even((2.5, 2.5)))
-        assert moved.to_json()["strategy"] == strategy
 
 
 @pytest.mark.parametrize(
@@ -349,6 +331,7 @@ def test_the_cheaper_strategy_is_taken_and_the_record_says_why() -> None:
         ("automatic", "balance"),
         ({"ratio": 0.5}, "balance.ratio"),
         ({"mode": "auto", "cool": 3}, "cool"),
+        ({"strategy": "auto"}, "balance.strategy"),
     ],
 )
 def test_a_wrong_setting_is_named(value: object, message: str) -> None:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.adapt.advisors.ways import by_boxes, way
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate, has_memory_for, judge
-from anabranch.adapt.policy import Interval, MemoryDriven, Periodic
+from anabranch.adapt.policy import MemoryDriven, Periodic
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
@@ -78,28 +79,6 @@ def test_a_wished_strategy_is_not_exchanged_and_a_broken_limit_is_no_hindrance()
     assert parallel is not None
     assert parallel.strategy == "parallel-track"
     assert chosen(COST.memory / 2) == prices(SIX.graph, OLD, NEW, MODEL)[0]
-
-
-def test_spread_goes_box_by_box_because_fewer_states_have_to_be_kept_up() -> None:
-    short = resource_model(SIX.graph, STATISTICS, 1e-3)
-
-    def taken(new: PhysicalPlan, wished: str = "auto") -> Price | None:
-        return way(SIX.graph, OLD, new, short, prices, wished, COST, Budget())
-
-    (at_once,) = [each for each in prices(SIX.graph, OLD, NEW, short) if each.strategy == "spread"]
-    for wished in ("auto", "spread"):
-        price = taken(NEW, wished)
-        assert price is not None
-        assert (price.strategy, price.steps) == ("spread", 2)
-        assert price.cpu < at_once.cpu
-        assert price.memory < at_once.memory
-    one_box = taken(parse("((a (b c)) ((d e) f))"))
-    assert one_box is not None
-    assert (one_box.strategy, one_box.steps) == ("spread", 1)
-    # Side by side, boxes one after another last longer and spare nothing.
-    assert taken(NEW, "parallel-track") == next(
-        each for each in prices(SIX.graph, OLD, NEW, short) if each.strategy == "parallel-track"
-    )
 
 
 amounts = st.floats(1e-3, 1e3)

@@ -85,14 +85,6 @@ def test_a_longer_batch_costs_less_cpu_and_more_memory() -> None:
     assert long.memory > short.memory
 
 
-def test_a_slot_that_looks_at_its_own_rows_needs_its_part_of_the_whole() -> None:
-    whole = need(SPARK, slots=4)
-    rates = {name: rate / 4 for name, rate in GIVEN.rates.items()}
-    own = replace(GIVEN, rates=rates, selectivities={name: 4 * value for name, value in GIVEN.selectivities.items()})
-    model = resource_model(QUERY.graph, own, 1.0)
-    assert host_need(QUERY, own, model, Host(SPARK).of_one_slot(4), 1).resources == pytest.approx(whole)
-
-
 def test_tables_are_not_read_and_a_stream_named_twice_is_read_once() -> None:
     twice = cql.compile_query(
         "SELECT p.v AS v FROM a [RANGE 10 SECONDS] AS p, a [RANGE 10 SECONDS] AS q WHERE p.x = q.x", CATALOG

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.plan.text import parse

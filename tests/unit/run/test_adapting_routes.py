@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration
@@ -55,7 +55,7 @@ def adapting(slots: int = 1, settings: Settings = SETTINGS) -> LocalHost:
     choice = decide(QUERY, batch=BATCH, slots=slots)
     rules = change_rules(QUERY, AUTO, choice, adapt=settings)
     assert rules.staging is not None
-    rules = replace(rules, staging=replace(rules.staging, look=0.0, search=0.0), waits=True)
+    rules = replace(rules, staging=replace(rules.staging, search=0.0), waits=True)
     return LocalHost(QUERY, first_plan(choice), rules=rules, slots=slots)
 
 

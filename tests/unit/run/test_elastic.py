@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.policy import Interval
+from anabranch.adapt.facts import Interval
 from anabranch.cql import compile_query
 from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.slots import SlotRange

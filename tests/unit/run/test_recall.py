@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules
-from anabranch.adapt.settings import Scope, Settings
+from anabranch.adapt.settings import Settings
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.run.local import LocalHost
 from tests.unit.adapt.test_steering import LEFT, QUERY, RIGHT, drifting
@@ -20,8 +21,8 @@ from tests.unit.adapt.test_steering import LEFT, QUERY, RIGHT, drifting
 GATE = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
 
 
-def started(folder: Path, plan: PhysicalPlan = LEFT, scope: Scope = "query", slots: int = 1) -> LocalHost:
-    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=GATE, remember=4, scope=scope)
+def started(folder: Path, plan: PhysicalPlan = LEFT, slots: int = 1) -> LocalHost:
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=GATE, remember=4)
     return LocalHost(QUERY, plan, slots=slots, checkpoint=str(folder), rules=ChangeRules(adapt))
 
 
@@ -44,14 +45,6 @@ def test_a_restart_begins_with_the_statistics_of_the_last_decision(tmp_path: Pat
     before = known(started(tmp_path))
     assert before.to_json() == decisions(tmp_path)[-1]["statistics"]
     assert set(before.selectivities) == set(known(host).selectivities)
-
-
-def test_a_slot_takes_over_what_it_measured_itself(tmp_path: Path) -> None:
-    drifting(started(tmp_path, scope="slot", slots=2), 8, matching="bc")
-    again = started(tmp_path, scope="slot", slots=2).steering.of_query(None)
-    latest = {record["slots"][0]: record["statistics"] for record in decisions(tmp_path)}
-    assert {each.slots[0]: each.history.known.to_json() for each in again._controllers} == latest
-    assert latest[0] != latest[1]
 
 
 def test_a_query_with_another_number_of_slots_measures_anew(tmp_path: Path) -> None:

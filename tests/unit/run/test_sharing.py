@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.advisors.sharing import SharingRules
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval
 from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query

@@ -111,7 +111,7 @@ def test_a_slot_follows_a_table_in_place(keeps: bool, tmp_path_factory: pytest.T
     assert host.table_versions.current == {"t": "000000003+000000001-t.arrow"}
     assert after.bases["t"].ring.live == 39 + 4
     if checkpoint is not None:
-        names = {file.name for file in (checkpoint / "anabranch" / "tables").iterdir()}
-        assert names == {"000000001-t.arrow", "000000002+000000001-t.arrow", "000000003+000000001-t.arrow"}
+        files = {file.name for file in (checkpoint / "anabranch" / "tables").iterdir()}
+        assert files == {"000000001-t.arrow", "000000002+000000001-t.arrow", "000000003+000000001-t.arrow"}
         again = host_of(INNER, (1, "other"), checkpoint=checkpoint)
         assert answer_lines(again.step({"a": rows((4, 1, "x"), (4, 2, "y"))})) == ("x new 3", "y name 2")

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.policy import Interval, Periodic
-from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
+from anabranch.adapt.facts import Interval
+from anabranch.adapt.policy import Periodic
+from anabranch.adapt.schedule import ScheduledMove, ScheduledScale, SplitRequest
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.splitting import SplitRequest
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective

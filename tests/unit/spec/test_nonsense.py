@@ -45,7 +45,7 @@ FULL: dict[str, Any] = yaml.safe_load(
             functions: {f: 0.1}, predicates: {p: 0.1}}
     late_filters: [a]
     allow_unbounded: false
-    adapt: {policy: data-driven, every: 3, eager: true, strategy: auto, freeze: true, scope: query}
+    adapt: {policy: data-driven, every: 3, eager: true, strategy: auto, freeze: true}
     switch: [{at_batch: 3, plan: (b a), strategy: auto}]
     balance: {mode: auto, capacities: [1, 2], show_keys: true, strategy: moving-state, rows: 3}
     moves: [{at_batch: 3, from: 0, to: 1, groups: 8, strategy: moving-state}, {at_batch: 6, slots: 1},

@@ -9,16 +9,13 @@ it in `Controller._advisors`. Invariant: an advisor is a frozen value, and its m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from anabranch.adapt.decision import Decision
-from anabranch.adapt.experience import Experience
-from anabranch.adapt.history import History, Promise
+from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
+from anabranch.adapt.records import Decision
 from anabranch.plan.mesh import Plan
-from anabranch.plan.physical import PhysicalPlan
-from anabranch.stats.mesh.learnt import LearntMesh
 
 Wanted: TypeAlias = Literal["search", "profile", "nothing"]
 """The next action for an advisor: a search with the current statistics, profiling of the operators first, or none."""
@@ -26,21 +23,10 @@ Wanted: TypeAlias = Literal["search", "profile", "nothing"]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A decision, and the values that the history stores with it."""
+    """A decision, and the history with what the advisor remembers of it."""
 
     decision: Decision
-    retry: float | None = None
-    """Length of the phase, in seconds, at which a postponed change is reconsidered; None if nothing was postponed."""
-    promise: Promise | None = None
-    """The expected cost of the proposed mesh."""
-    correction: float | None = None
-    """The cost of the running mesh divided by its expected cost, if it exceeded that."""
-    learnt: LearntMesh | None = None
-    """The mesh that a search for routes found."""
-    experience: Experience | None = None
-    """The cost corrections with the counts of the running plan; None to keep the current ones."""
-    candidates: tuple[PhysicalPlan, ...] = field(default=())
-    """Plans that later decisions consider again."""
+    history: History
 
 
 class Advisor(Protocol):

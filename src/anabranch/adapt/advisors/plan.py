@@ -2,23 +2,24 @@
 
 The optimizer proposes a plan. Plans that ran earlier and those that the optimizer listed are candidates too, priced
 with the current statistics (query logging, Zhu 2006, 26.1.4). The cost of the running plan is corrected by its counts
-(`experience`), and the candidates are selected by their payback (`weighing`). Limit: the other advisors decide on plans
+(`experience`), and the candidates are selected by their payback (`payback`). Limit: the other advisors decide on plans
 that share a join or route rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from anabranch.adapt.advisors.advisor import Suggestion, Wanted
-from anabranch.adapt.advisors.weighing import IN_LINE, Weighing
-from anabranch.adapt.decision import Decision, Rival
-from anabranch.adapt.history import MOST_PLANS, History
+from anabranch.adapt.advisors.payback import Payback
+from anabranch.adapt.experience import MOST_PLANS
+from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
-from anabranch.adapt.rules import Criteria
+from anabranch.adapt.records import Decision, Rival
+from anabranch.adapt.rules import IN_LINE, LISTED, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.beside import price_of_sides
@@ -29,11 +30,6 @@ from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.view import Layered, StatisticsView
-
-DECIDING = 0.002
-"""The assumed cost of a decision, in seconds of one core per relation."""
-MOST_RIVALS = 6
-"""The number of plans that a decision lists besides the proposed one."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,8 @@ class PlanAdvisor:
         if history.retry is not None:
             is_due = lasted >= history.retry
             return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s") if is_due else None
-        if not self.settings.foresight or self.settings.policy.is_strict:
-            return None
-        price = DECIDING * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
-        if not history.trend.has_risen(price):
+        watches_cost = self.settings.foresight and not self.settings.policy.is_strict
+        if not watches_cost or not history.trend.has_risen(history.patience(self.name)):
             return None
         return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
 
@@ -83,7 +77,7 @@ class PlanAdvisor:
         current = with_default_orders(plan, graph)
         steps = [each.step for each in history.recent]
         experience = history.experience.after(current, steps, history.measured_seconds, model, graph)
-        weighing = Weighing(
+        payback = Payback(
             self.query,
             self.settings,
             self.criteria.met(self.query, view, model),
@@ -99,22 +93,20 @@ class PlanAdvisor:
             policy=self.settings.policy.name,
             trigger=reason.text,
             plan=plan,
-            cost=weighing.price(current),
+            cost=payback.price(current),
             proposed=found.plan,
-            proposed_cost=weighing.price(found.plan),
+            proposed_cost=payback.price(found.plan),
             origin="optimizer",
             price=None,
             reason="the running plan is the best one known",
             statistics=known,
-            rivals=found.others[:MOST_RIVALS],
+            rivals=found.others[:LISTED],
         )
         listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
-        before = history.remembering([found.plan, *listed, current]).plans
-        candidates = {str(each): each for each in (found.plan, *listed)} | dict(before)
-        chosen = weighing.choose(decision, list(candidates.values()))
-        return Suggestion(
-            chosen.decision, chosen.retry, experience=experience, candidates=(found.plan, *listed, current)
-        )
+        now = replace(history, experience=experience).remembering([found.plan, *listed, current])
+        candidates = {str(each): each for each in (found.plan, *listed)} | dict(now.plans)
+        chosen, retry = payback.choose(decision, list(candidates.values()))
+        return Suggestion(chosen, replace(now, retry=retry))
 
 
 def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:

@@ -20,14 +20,13 @@ from typing import ClassVar
 
 from anabranch.adapt.advisors.advisor import Suggestion, Wanted
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.advisors.weighing import IN_LINE
-from anabranch.adapt.cost_trend import USUAL
-from anabranch.adapt.decision import Action, Decision
+from anabranch.adapt.facts import RATIO
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.history import Flow, History, Promise
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Reason
-from anabranch.adapt.rules import Criteria, Staging
+from anabranch.adapt.records import Decision
+from anabranch.adapt.rules import IN_LINE, Criteria, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
@@ -45,8 +44,6 @@ from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import Layered
 
-PROFILING = 0.05
-"""The fraction of its time that a query may spend on profiling while its statistics do not change."""
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
 
@@ -58,6 +55,11 @@ class Broken:
     promise: Promise
     each: float
     """The counted cost of a row."""
+
+    @property
+    def loses(self) -> bool:
+        """True if the mesh costs more than the plan that it replaced."""
+        return self.promise.left is not None and self.each > self.promise.before
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class RouteAdvisor:
             drift = history.routes.drift(plan)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-            if self.is_free and history.trend.has_risen(self._price(history).cpu):
+            if self.is_free and history.trend.has_risen(history.patience(self.name)):
                 return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
         return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
 
@@ -93,63 +95,58 @@ class RouteAdvisor:
         """Requests profiles if some mesh could repay its search; a search if a mesh is to be replaced without one."""
         if not (reason.is_change or reason.cause == "schedule"):
             return "nothing"
-        if isinstance(plan, Mesh) and self._leaves(history, plan):
+        flow, broken = history.flow, self._broken(history, plan)
+        if broken is not None and broken.loses:
             return "search"
-        if not self.is_free:
+        if not self.is_free or flow is None:
             return "profile"
         # While windows hold rows from before and after a change, a mesh may look better or worse than it will be.
-        if (isinstance(plan, Mesh) and history.trend.is_mixed) or not self._has_price(history.flow, plan):
+        if isinstance(plan, Mesh) and history.trend.is_mixed:
             return "nothing"
-        profiling = self.staging.look * len(self.query.graph.names)
-        if not reason.is_change and (history.profiled + 1) * profiling > PROFILING * history.spent:
+        # The counts of a tree whose predicate checks are counted separately cannot be compared with those of a sample.
+        if flow.step.checks and not isinstance(plan, Mesh) and any(kept(plan)):
             return "nothing"
-        return "profile" if history.flow is None or self._could_pay(history, history.flow, plan) else "nothing"
+        return "profile" if self._could_pay(history, flow, plan) else "nothing"
 
     # --- what ---------------------------------------------------------------------------------------------------------
 
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], LearntMesh | Broken], bool]:
         broken = self._broken(history, plan)
-        if broken is not None and self._leaves(history, plan):
+        if broken is not None and broken.loses:
             return lambda: broken, False
         latest = history.recent[-1]
         assert latest.profiles is not None
-        is_worth = partial(self._is_worth, history, plan) if self.is_free and history.flow is not None else None
-        return partial(learn_mesh, self.query.graph, latest.profiles, latest.batch, plan, is_worth), True
+        return partial(learn_mesh, self.query.graph, latest.profiles, latest.batch, plan), True
 
     def propose(
         self, history: History, batch: int, plan: Plan, reason: Reason, found: LearntMesh | Broken
     ) -> Suggestion:
-        flow = history.flow
+        flow, broken = history.flow, found if isinstance(found, Broken) else self._broken(history, plan)
         assert flow is not None
+        correction = history.correction if broken is None else max(1.0, broken.each / broken.promise.each)
+        now = replace(history, retry=None, promise=None, correction=correction)
         if isinstance(found, Broken):
-            return Suggestion(self._left(batch, plan, reason, flow, found), correction=found.each / found.promise.each)
-        broken = self._broken(history, plan)
-        correction = None if broken is None else broken.each / broken.promise.each
+            return Suggestion(self._left(batch, plan, reason, flow, found), now)
         decision = self._mesh(history, flow, batch, plan, reason, found)
         if self.is_free and isinstance(plan, Mesh):
             decision = self._tree(decision, found, flow, history)
-        if decision.action == "keep" or not isinstance(decision.proposed, Mesh):
-            return Suggestion(decision, learnt=found, correction=correction)
-        rows = max(sum(flow.rates.values()), 1e-9)
-        left = None if isinstance(plan, Mesh) else plan
-        promise = Promise(decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
-        return Suggestion(decision, promise=promise, learnt=found, correction=correction)
+        if decision.action == "migrate" and isinstance(decision.proposed, Mesh):
+            rows = max(sum(flow.rates.values()), 1e-9)
+            left = None if isinstance(plan, Mesh) else plan
+            promise = Promise(decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
+            now = replace(now, promise=promise)
+        return Suggestion(replace(decision, mesh=found), now)
 
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def _broken(self, history: History, plan: Plan) -> Broken | None:
         """Returns the counted cost of the running mesh if it exceeds the expected cost; else, or too early, None."""
         promise, flow = history.promise, history.flow
-        if promise is None or flow is None or not history.tests_promise:
+        if not isinstance(plan, Mesh) or promise is None or flow is None or not history.tests_promise:
             return None
         cpu = running_cpu(plan, flow, self.query, self.criteria)
         each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
-        return Broken(promise, each) if each > USUAL * promise.each else None
-
-    def _leaves(self, history: History, plan: Plan) -> bool:
-        """Returns True if the mesh costs more than the plan that it replaced."""
-        broken = self._broken(history, plan)
-        return broken is not None and broken.promise.left is not None and broken.each > broken.promise.before
+        return Broken(promise, each) if each > RATIO * promise.each else None
 
     def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
         """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
@@ -248,7 +245,7 @@ class RouteAdvisor:
     def _judged(self, decision: Decision, history: History, price: Price, budget: Budget) -> Decision:
         gate = self._gate(history)
         verdict = judge(gate, decision.cost, decision.proposed_cost, price, self.criteria.objective, budget)
-        action: Action = "migrate" if verdict.passed else "keep"
+        action = "migrate" if verdict.passed else "keep"
         return replace(decision, action=action, price=price, reason=verdict.reason)
 
     def _gate(self, history: History) -> Gate:
@@ -257,47 +254,24 @@ class RouteAdvisor:
 
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
-    def _has_price(self, flow: Flow | None, plan: Plan) -> bool:
-        """Returns True if counts of the plan are comparable with those of sampled rows.
-
-        They are not for a tree whose predicate checks are counted separately.
-        """
-        return flow is None or not flow.step.checks or isinstance(plan, Mesh) or not any(kept(plan))
-
-    def _price(self, history: History) -> Price:
-        """Returns the price of a search, which grows with each consecutive search that led to no change."""
-        cpu = self.staging.search * len(self.query.graph.names) * (1 + history.fruitless.get(self.name, 0))
-        return replace(AT_ONCE, cpu=cpu)
-
-    def _pays(self, history: History, flow: Flow, running: float, least: float) -> bool:
-        """Returns True if a mesh of cost `least` would repay its search within the time the query has run so far."""
-        gate = self._gate(history)
-        gate = replace(gate, horizon=min(gate.horizon, history.passed))
-        now = Resources(running, flow.state_bytes, flow.results)
-        price, budget = self._price(history), replace(self.criteria.budget, slots=self.slots)
-        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
-
     def _could_pay(self, history: History, flow: Flow, plan: Plan) -> bool:
-        """Returns True if some mesh could pay, assuming that every row found no match at its first lookup."""
+        """Returns True if some mesh could repay its search within the time that the query has run so far.
+
+        Assumes that every row finds no match at its first lookup. The price of a search grows with each consecutive
+        search that led to no change.
+        """
         running = running_cpu(plan, flow, self.query, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
         units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
         calls = units.call * relations * relations / flow.batch
         least = _beside(flow, units) + sum(flow.rates.values()) * (units.link + units.probe) + calls
-        return self._pays(history, flow, running, least)
-
-    def _is_worth(self, history: History, plan: Plan, ideal: LearntMesh) -> bool:
-        """Returns True if a mesh with the lower bound of the cost, by the profiles, would pay."""
-        flow = history.flow
-        assert flow is not None
-        running = running_cpu(plan, flow, self.query, self.criteria)
-        if running is None or ideal.profiled is None or flow.step.checks:
-            return True
-        units = unit_costs(self.criteria.given)[0]
-        return self._pays(
-            history, flow, running, _beside(flow, units) + _routing(ideal, flow, units) * history.correction
-        )
+        gate = self._gate(history)
+        gate = replace(gate, horizon=min(gate.horizon, history.passed))
+        now = Resources(running, flow.state_bytes, flow.results)
+        price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
+        budget = replace(self.criteria.budget, slots=self.slots)
+        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
 
 
 def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:

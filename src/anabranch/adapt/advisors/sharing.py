@@ -1,7 +1,7 @@
 """Decides which joins the running queries of a set share.
 
 Each adapting query has a controller that decides on its plan. A shared join concerns several queries, so it is decided
-here, for the queries that adapt as a whole. At the end of every cool-down the joint choice (`optimize.joint`) is
+here, for the queries that adapt. At the end of every cool-down the joint choice (`optimize.joint`) is
 repeated with measured statistics, and a change must pass the gate of each query whose plan changes. While a query
 shares a join, its history is updated, but its controller decides nothing.
 
@@ -10,15 +10,16 @@ Limit: plans are searched only for queries with few relations; any other query k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from anabranch.adapt.advisors.weighing import IN_LINE
 from anabranch.adapt.controller import Controller
+from anabranch.adapt.facts import BatchFacts, Since
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.records import SharingDecided
-from anabranch.adapt.rules import ChangeRules, Criteria
+from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError
@@ -32,12 +33,9 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan, Shared, kept, mjoin, shared_parts, unshared
 from anabranch.plan.query import titled
-from anabranch.plan.query_set import QuerySet
+from anabranch.plan.query_set import Member, QuerySet
 from anabranch.plan.sharing import SHARING, common_join, shared_join
 from anabranch.stats.report import QueryReport
-
-CANDIDATES = 6
-"""The maximum number of plans of a query, the cheapest first, that the joint choice considers at run time."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,6 @@ class SharingRules:
 BY_HAND_ONLY = SharingRules()
 
 
-@dataclass
-class _Counted:
-    """Counts since the last decision: batches, their event time, and rows tested by filters of single queries."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    tested: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-
-
 class SharingLoop:
     """Makes the decisions about shared joins of one set of queries."""
 
@@ -67,80 +56,65 @@ class SharingLoop:
         self._set = queries
         self._rules = rules
         self._sharing = sharing
-        self._adapting = {
-            name for name, each in rules.items() if each.adapt is not None and each.adapt.scope == "query"
-        } & set(queries.names)
-        self._since = _Counted()
+        self._adapting = {name for name, each in rules.items() if each.adapt is not None} & set(queries.names)
+        self._since = Since()
+        self._tested: Counter[tuple[str, str]] = Counter()
+        """Rows since the last decision that the filter of a query of its own has tested, by query and relation."""
+        self._passed: Counter[tuple[str, str]] = Counter()
         self._passing: dict[tuple[str, str], float] = {}
 
     @property
     def is_active(self) -> bool:
         return self._sharing.is_automatic and len(self._adapting) > 1
 
-    def _gates(self, names: Iterable[str]) -> list[Gate]:
-        """Returns the gates of some adapting queries; a joint change must pass each of them."""
-        return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
-
-    def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
+    def note(self, facts: BatchFacts, reports: Iterable[Mapping[str, QueryReport]]) -> None:
         """Adds a batch of all slots in which no query changed its plan."""
-        since = self._since
-        since.batches += 1
-        since.seconds += seconds or 0.0
+        self._since = self._since.after(facts)
         for slot in reports:
             for query, report in slot.items():
                 for relation, (rows, passed) in report.statistics.tested.items():
-                    before = since.tested.get((query, relation), (0, 0))
-                    since.tested[query, relation] = before[0] + rows, before[1] + passed
+                    self._tested[query, relation] += rows
+                    self._passed[query, relation] += passed
 
     def restart(self) -> None:
         """Resets the counts, because plans are changing."""
-        self._since = _Counted()
+        self._since = Since()
+        self._tested.clear()
+        self._passed.clear()
 
     def decide(
         self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
     ) -> SharingDecided | None:
         """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries."""
-        since = self._since
-        if not all(gate.cool_down.has_passed(since.batches, since.seconds) for gate in self._gates(self._adapting)):
+        if not all(self._since.has_passed(gate.cool_down) for gate in self._gates(self._adapting)):
             return None
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
-        for (query, relation), (rows, passed) in self._since.tested.items():
-            if rows:
-                # Half a row instead of none: a filter that has passed no row may pass one later.
-                self._passing[query, relation] = max(passed, 0.5) / rows
+        # Half a row instead of none: a filter that has passed no row may pass one later.
+        self._passing |= {at: max(self._passed[at], 0.5) / rows for at, rows in self._tested.items() if rows}
         self.restart()
-        return self._decided(batch, plans, adapting)
-
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _decided(
-        self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
-    ) -> SharingDecided | None:
         now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        partakers = {member.name: self._partaker(member.name, adapting) for member in self._set.members}
+        partakers = {member.name: self._partaker(member, adapting) for member in self._set.members}
         core_model = partial(of_common_join, partakers=partakers)
-        several = [self._contender(name, plans[name], partakers[name], adapting) for name in partakers]
+        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in partakers.items()]
         joint = choose_together(several, core_model, self._sharing.budget)
         try:
             cost, _ = price_together([*partakers.values()], now, core_model)
         except BundleError:  # the running plans share joins that were formed for other queries
             return None
-        kept_apart = {part for plan in now.values() for part in shared_parts(plan)}
-        wanted = {each.shared for each in joint.shared}
-        if {_relations(part) for part in wanted} == {_relations(part) for part in kept_apart} and all(
+        running = {part for plan in now.values() for part in shared_parts(plan)}
+        wanted = {frozenset(each.shared.relations) for each in joint.shared}
+        if wanted == {frozenset(part.relations) for part in running} and all(
             bool(shared_parts(now[name])) == bool(shared_parts(joint.plans[name])) for name in now
         ):
-            return SharingDecided(
-                batch, {}, cost, cost, tuple(map(str, kept_apart)), "what is shared is the best known"
-            )
+            same = "what is shared is the best known"
+            return SharingDecided(batch, {}, cost, cost, tuple(map(str, running)), same)
         changed = {
             name: joint.plans[name]
             for name in sorted(adapting)
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
-        price = self._price(changed, now, partakers)
-        objective = Objective.parse("cpu")
+        price, objective = self._price(changed, now, partakers), Objective.parse("cpu")
         verdicts = [
             judge(gate, cost, joint.cost, price, objective, self._sharing.budget)
             for gate in self._gates(changed or self._adapting)
@@ -148,76 +122,69 @@ class SharingLoop:
         verdict = next((each for each in verdicts if not each.passed), verdicts[0])
         is_frozen = any(each.is_frozen for each in adapting.values())
         reason = f"frozen; otherwise: {verdict.reason}" if verdict.passed and is_frozen else verdict.reason
-        return SharingDecided(
-            batch,
-            changed if verdict.passed and not is_frozen else {},
-            cost,
-            joint.cost,
-            tuple(str(each.shared) for each in joint.shared),
-            reason,
-        )
+        taken = changed if verdict.passed and not is_frozen else {}
+        return SharingDecided(batch, taken, cost, joint.cost, tuple(str(each.shared) for each in joint.shared), reason)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _gates(self, names: Iterable[str]) -> list[Gate]:
+        """Returns the gates of some adapting queries; a joint change must pass each of them."""
+        return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
 
     def _graph(self, query: str) -> JoinGraph:
-        return next(member.query.graph for member in self._set.members if member.name == query)
+        return self._set.member(query).query.graph
 
-    def _criteria(self, query: str) -> Criteria:
-        return self._rules[query].criteria if query in self._rules else Criteria()
-
-    def _partaker(self, query: str, adapting: Mapping[str, Controller]) -> Partaker:
-        member = next(member for member in self._set.members if member.name == query)
-        own = adapting.get(query)
-        view = self._criteria(query).given if own is None else own.view
+    def _partaker(self, member: Member, adapting: Mapping[str, Controller]) -> Partaker:
+        own, query = adapting.get(member.name), member.query
+        criteria = self._rules[member.name].criteria if member.name in self._rules else Criteria()
+        view = criteria.given if own is None else own.view
         batch = 1.0 if own is None else own.history.statistics.batch
-        model = resource_model(member.query.graph, view, batch, member.query.grouping)
-        passing = {relation: share for (name, relation), share in self._passing.items() if name == query}
+        model = resource_model(query.graph, view, batch, query.grouping)
+        passing = {relation: share for (name, relation), share in self._passing.items() if name == member.name}
         return Partaker(member, model, passing)
 
-    def _contender(self, query: str, plan: Plan, partaker: Partaker, adapting: Mapping[str, Controller]) -> Contender:
-        graph, criteria = partaker.member.query.graph, self._criteria(query)
+    def _contender(self, plan: Plan, partaker: Partaker, own: Controller | None) -> Contender:
+        query = partaker.member.query
         if isinstance(plan, Mesh):
-            return Contender(partaker, (mjoin_of(graph),), may_share=False)
-        if query not in adapting:
+            return Contender(partaker, (mjoin_of(query.graph),), may_share=False)
+        if own is None:
             return Contender(partaker, (plan,), may_share=False)
-        own = [unshared(plan)]
-        if len(graph.names) <= IN_LINE:
+        plans, criteria = [unshared(plan)], own.criteria
+        if len(query.graph.names) <= IN_LINE:
             answer = choose(
-                graph,
-                adapting[query].view,
+                query.graph,
+                own.view,
                 criteria.budget,
                 criteria.objective,
                 criteria.hints,
-                batch=adapting[query].history.statistics.batch,
-                grouping=partaker.member.query.grouping,
+                batch=own.history.statistics.batch,
+                grouping=query.grouping,
             ).answer
-            found = [each.plan for each in answer.considered if each.standing != "refused"][:CANDIDATES]
+            found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
-            own = [*found, *own] if shared_parts(plan) else [*own, *found]
-        ordered = (with_default_orders(each, graph) for each in own)
-        is_free = criteria.hints.plan is None
-        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=is_free)
+            plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
+        ordered = (with_default_orders(each, query.graph) for each in plans)
+        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
 
     def _price(
         self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
     ) -> Price:
         """Returns the price of computing all states of shared joins, and those of the queries whose plan changes."""
-        rows, size, seconds = 0.0, 0.0, 0.0
         after = {**now, **changed}
-        new: dict[Shared, list[str]] = {}
+        users: dict[Shared, list[str]] = {}
         for name, plan in after.items():
             for part in shared_parts(plan):
-                new.setdefault(part, []).append(name)
-        for part, users in new.items():
-            common = of_common_join(common_join(part, [partakers[name].member for name in users]), partakers)
-            masks = [common.wide.estimates.mask(inner.relations) for inner in kept(part.join)]
-            if any(len(after[name].relations) > len(part.relations) for name in users):
-                masks.append(common.wide.estimates.everything)
-            for mask in masks:
-                rows += common.wide.held(mask)
-                size += common.wide.joined_bytes(mask)
-        for name, plan in changed.items():
-            model = partakers[name].wide
-            for inner in kept(plan):
-                mask = model.estimates.mask(inner.relations)
+                users.setdefault(part, []).append(name)
+        states = [(partakers[name].wide, [*kept(plan)]) for name, plan in changed.items()]
+        rows, size = 0.0, 0.0
+        for part, names in users.items():
+            wide = of_common_join(common_join(part, [partakers[name].member for name in names]), partakers).wide
+            states.append((wide, [*kept(part.join)]))
+            if any(len(after[name].relations) > len(part.relations) for name in names):
+                rows += wide.held(wide.estimates.everything)
+                size += wide.joined_bytes(wide.estimates.everything)
+        for model, joins in states:
+            for mask in (model.estimates.mask(inner.relations) for inner in joins):
                 rows += model.held(mask)
                 size += model.joined_bytes(mask)
         units = next(iter(partakers.values())).wide.units
@@ -264,7 +231,3 @@ def plans_to_share(
 def _can_share(plan: Plan, graph: JoinGraph, inside: set[str]) -> bool:
     """Returns whether a query joins the relations, and its plan and their windows let it share the join."""
     return inside <= set(graph.names) and not inside & set(graph.counted) and not isinstance(plan, Mesh)
-
-
-def _relations(part: Shared) -> frozenset[str]:
-    return frozenset(part.relations)

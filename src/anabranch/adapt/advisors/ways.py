@@ -3,9 +3,8 @@
 A migration holds new states in addition to the old ones, so it needs more memory than either plan. If the cheapest
 strategy would exceed the limit, another strategy is chosen, or the boxes in which the plans differ change one after
 another, so that only the states of one box are held twice. If no migration fits, the cheapest is returned, and the gate
-refuses it. A migration that would stop the slots for longer than a batch is chosen only if no other is possible. Spread
-proceeds box by box if that costs less CPU, because new states must be maintained while they are filled. Limit: box by
-box, all steps use one strategy, or none where a step moves no state.
+refuses it. A migration that would stop the slots for longer than a batch is chosen only if no other is possible.
+Limit: box by box, all steps use one strategy, or none where a step moves no state.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from anabranch.adapt.gate import has_memory_for
 from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.itinerary import box_by_box
-from anabranch.migrate.strategies.spread import Spread
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
@@ -42,12 +40,9 @@ def way(
     ]
     ways.sort(key=lambda each: bool(model.batch) and each.pause / budget.slots > model.batch)
     fitting = next((each for each in ways if has_memory_for(each, cost, budget)), None)
-    if not ways or (fitting is not None and fitting.strategy != Spread.name):
+    if not ways or fitting is not None:
         return fitting
     plans = (old, *box_by_box(old, new, graph.thetas))
-    if fitting is not None:
-        steps = by_boxes(graph, plans, model, pricing, fitting.strategy) if len(plans) > 2 else None
-        return steps if steps is not None and steps.cpu < fitting.cpu else fitting
     boxes = [by_boxes(graph, plans, model, pricing, each.strategy) for each in ways] if len(plans) > 2 else []
     return next((each for each in boxes if each is not None and has_memory_for(each, cost, budget)), ways[0])
 

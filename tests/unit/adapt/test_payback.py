@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.adapt.decision import Decision
+from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import DataDriven, Interval
+from anabranch.adapt.policy import DataDriven
+from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.plan.text import parse

@@ -1,0 +1,152 @@
+"""Selects one of several plans for a running query: the one that gains most until the streams change again.
+
+Every plan must pass the gate, with the time that the statistics are expected to last (`stability`) as its horizon. Its
+price has the migration and, if the statistics of the previous phase may return, half of what their return would cost:
+the migration back, and the new plan under those statistics until their return is noticed.
+
+Invariant: no plan is chosen that does not pass the gate. Limit: a migration is priced only for the optimizer's proposal
+and for plans whose cost can pass the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+from anabranch.adapt.advisors.ways import way
+from anabranch.adapt.experience import Experience
+from anabranch.adapt.gate import Gate, Resource, Verdict, amount_of, judge, scarce
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.records import Decision
+from anabranch.adapt.rules import Criteria
+from anabranch.adapt.settings import Settings
+from anabranch.adapt.stability import Stability
+from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.problem import resource_model
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.stats.view import Layered
+
+
+@dataclass(frozen=True)
+class Payback:
+    """The input of a choice between plans while one of them runs."""
+
+    query: Query
+    settings: Settings
+    criteria: Criteria
+    phases: Stability
+    experience: Experience
+    model: ResourceModel
+    """The cost model under the current statistics."""
+    current: PhysicalPlan
+    """The running plan, with its probe orders."""
+    trigger: float | None = None
+    """Seconds of a whole trigger; None if unknown."""
+
+    def price(self, plan: PhysicalPlan) -> Resources:
+        """Returns the cost of a plan now: the model's price, corrected by counts of plans that ran."""
+        return self.experience.price(plan, self.model, self.current)
+
+    def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> tuple[Decision, float | None]:
+        """Returns the decision on the best of the plans, of which the first is the optimizer's proposal.
+
+        The second value is the length of the phase, in seconds, at which a plan pays that does not pay yet, if any.
+        """
+        first, *others = plans
+        judged = [] if str(first) == str(self.current) else [self._judged(decision, first, self.price(first))]
+        for plan in others:
+            cost = self.price(plan)
+            if str(plan) != str(self.current) and self._may_pass(plan, cost, decision.cost):
+                judged.append(self._judged(decision, plan, cost))
+        passed = [each for each in judged if each[1].passed]
+        best = max(passed, key=self._gain) if passed else None
+        # Plans that are cheaper now, and that would pay if the statistics lasted longer.
+        resource = self._scarce(decision)
+        kept = getattr(decision.cost if best is None else best[0].proposed_cost, resource)
+        cheaper = [each for each in judged if getattr(each[0].proposed_cost, resource) < kept]
+        later = min(cheaper, key=lambda each: each[1].pays_after, default=None)
+        if later is None or later[1].pays_after == inf or not self.settings.foresight:
+            chosen = best or next(iter(judged), None)
+            return (decision if chosen is None else chosen[0]), None
+        # Once the usual length of a phase is known, a plan is not considered again before twice that length.
+        due, lasted = max(later[1].pays_after, 2 * self.phases.usual), self.phases.lasted
+        return (best or later)[0], due if due > lasted else 2 * lasted
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _judged(self, decision: Decision, plan: PhysicalPlan, cost: Resources) -> tuple[Decision, Verdict]:
+        """Returns the decision on one plan, and the verdict of the gate."""
+        wished, criteria = self.settings.strategy, self.criteria
+        proposed = replace(decision, proposed=plan, proposed_cost=cost)
+        price = way(
+            self.query.graph,
+            self.current,
+            with_default_orders(plan, self.query.graph),
+            self.model,
+            criteria.pricing,
+            wished,
+            decision.cost,
+            criteria.budget,
+        )
+        if price is None:
+            reason = f"{wished} cannot serve this change"
+            return replace(proposed, reason=reason), Verdict(False, reason)
+        gate = self._gate.without_state() if price.strategy == "none" else self._gate
+        if criteria.budget.allows(decision.cost):
+            gate = replace(gate, horizon=self._horizon)
+        risk = self._risk(plan, self._scarce(decision))
+        verdict = judge(gate, decision.cost, cost, price, criteria.objective, criteria.budget, risk)
+        action = "migrate" if verdict.passed else "keep"
+        return replace(proposed, action=action, price=price, reason=verdict.reason), verdict
+
+    def _may_pass(self, plan: PhysicalPlan, cost: Resources, now: Resources) -> bool:
+        """Returns True if the hints allow a plan, and it saves enough or the running plan exceeds its limits."""
+        if self.criteria.hints.objection(plan):
+            return False
+        resource = scarce(now, self.criteria.objective, self.criteria.budget)
+        saves = getattr(now, resource) >= self._gate.without_state().ratio * getattr(cost, resource)
+        return saves or not self.criteria.budget.allows(now)
+
+    def _gain(self, judged: tuple[Decision, Verdict]) -> float:
+        """Returns what a change saves within the horizon, less its price."""
+        decision, verdict = judged
+        resource = self._scarce(decision)
+        saved = getattr(decision.cost, resource) - getattr(decision.proposed_cost, resource)
+        return float(saved * (self._horizon - verdict.pays_after))
+
+    def _risk(self, plan: PhysicalPlan, resource: Resource) -> float:
+        """Returns half of what a return of the previous statistics would cost; less than 0 if the plan suits them."""
+        before = self._model_before
+        if before is None or not self.settings.foresight:
+            return 0.0
+        back: tuple[Price, ...] = self.criteria.pricing(self.query.graph, plan, self.current, before)
+        costs = [self.experience.price(each, before, self.current) for each in (plan, self.current)]
+        new, old = (getattr(cost, resource) for cost in costs)
+        unnoticed = self.settings.remember * before.batch
+        return (sum(amount_of(each, resource) for each in back[:1]) + (new - old) * unnoticed) / 2
+
+    def _scarce(self, decision: Decision) -> Resource:
+        return scarce(decision.cost, self.criteria.objective, self.criteria.budget)
+
+    @property
+    def _horizon(self) -> float:
+        most = self.settings.gate.horizon
+        return self.phases.horizon(most) if self.settings.foresight else most
+
+    @cached_property
+    def _gate(self) -> Gate:
+        """The gate, with the CPU that a change must save in relation to a whole trigger."""
+        return self.settings.gate.within(self.trigger, self.model.batch, self.criteria.budget.slots)
+
+    @cached_property
+    def _model_before(self) -> ResourceModel | None:
+        """The cost model under the statistics of the previous phase."""
+        before: Knowledge | None = self.phases.before
+        if before is None:
+            return None
+        view = Layered((before.view, self.criteria.given))
+        return resource_model(self.query.graph, view, before.batch, self.query.merging, self.criteria.partitioning)
