@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import anabranch
-from anabranch.spark.session import local_session
 
 DATA = Path(__file__).parent / "data"
 COLUMNS = {
@@ -19,7 +18,7 @@ COLUMNS = {
 
 
 def main() -> None:
-    spark = local_session(2)
+    spark = anabranch.local_session(2)
     session = anabranch.Session(spark)
     for name, columns in COLUMNS.items():
         frame = spark.readStream.schema(columns).json(str(DATA / name))

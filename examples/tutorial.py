@@ -55,10 +55,9 @@ def write_streams(folder: Path, seconds: int = SECONDS) -> None:
 
 def main(folder: Path) -> None:
     import anabranch
-    from anabranch.spark.session import local_session
 
     write_streams(folder / "streams")
-    spark = local_session(2)
+    spark = anabranch.local_session(2)
     session = anabranch.Session(spark)
     for name, columns in COLUMNS.items():
         frame = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "streams" / name))

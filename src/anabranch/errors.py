@@ -39,6 +39,11 @@ def _rebuild(kind: type[AnabranchError], state: dict[str, object], args: tuple[o
     return error
 
 
+def installation(extra: str) -> str:
+    """Returns the hint that says how to install an extra of the package."""
+    return f"in a clone of the repository: pip install '.[{extra}]'"
+
+
 # --- the query text --------------------------------------------------------------------------------------------------
 
 

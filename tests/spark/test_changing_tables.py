@@ -18,7 +18,7 @@ from anabranch.spec.file import parse
 from anabranch.spec.launch import start
 from anabranch.testing.kafka_broker import Cluster, broker
 
-pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install 'anabranch[kafka]'")
+pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 pytestmark = pytest.mark.spark
 SPEC = """
 streams:

@@ -33,7 +33,7 @@ from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, register, run, send, written
 from tests.spark.test_crash import ALL, JOIN, crash, own_driver
 
-pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install 'anabranch[kafka]'")
+pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 pytestmark = pytest.mark.spark
 SPEC = """
 streams:

@@ -106,7 +106,7 @@ def test_a_missing_pyspark_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "pyspark is not installed",
-        "hint: install the package with its extra: pip install 'anabranch[spark]'",
+        "hint: in a clone of the repository: pip install '.[spark]'",
     ]
 
 

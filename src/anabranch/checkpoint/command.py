@@ -25,7 +25,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch checkpoint inspect checkpoint          query, last batch, plan, rows, who uses it
         anabranch checkpoint inspect checkpoint --json
         anabranch checkpoint verify checkpoint           read every file that a restart needs
-        anabranch checkpoint copy checkpoint backup      while the query is stopped
+        anabranch checkpoint copy checkpoint backup      also while the query runs
         anabranch checkpoint repair-report checkpoint    what is wrong, and what can be done; changes nothing
         """,
     )

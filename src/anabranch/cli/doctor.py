@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from anabranch.errors import HostError, StatisticsError
+from anabranch.errors import HostError, StatisticsError, installation
 from anabranch.lang.sizes import size_text
 from anabranch.planning.calibration import calibration_file, load_host, load_units
 from anabranch.spark.archive import archive_file, is_trusted
@@ -45,7 +45,7 @@ def _spark() -> Finding:
     try:
         return Finding("spark", f"pyspark {version('pyspark')}")
     except PackageNotFoundError:
-        return Finding("spark", "pyspark is not installed", "install it with: pip install 'anabranch[spark]'")
+        return Finding("spark", "pyspark is not installed", installation("spark"))
 
 
 def _java() -> Finding:

@@ -13,7 +13,7 @@ from threading import Thread
 
 from anabranch.console.runs import Run
 from anabranch.console.watching import Watch, wall_clock
-from anabranch.errors import HostError
+from anabranch.errors import HostError, installation
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, MOST_PORTS = 4060, 32
@@ -41,7 +41,7 @@ class Console:
             raise HostError(
                 "the console needs packages that are not installed",
                 detail=str(error),
-                hint="install the extra: pip install 'anabranch[console]'",
+                hint=installation("console"),
             ) from error
         if token is not None and not token:
             raise HostError("the token of the console is empty", hint="give a token, or none for a read-only console")

@@ -8,11 +8,11 @@ Limit: needs the extra `sites`; importing the package without it raises a HostEr
 
 from importlib.util import find_spec
 
-from anabranch.errors import HostError
+from anabranch.errors import HostError, installation
 
 _missing = [name for name in ("networkx", "scipy", "sklearn", "threadpoolctl", "matplotlib") if find_spec(name) is None]
 if _missing:
     raise HostError(
         f"planning over sites needs packages that are not installed: {', '.join(_missing)}",
-        hint="pip install 'anabranch[sites]'",
+        hint=installation("sites"),
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from anabranch.console.command import address
-from anabranch.errors import SiteError, SpecError
+from anabranch.errors import SiteError, SpecError, installation
 from anabranch.place.command import add_sizes, options_of
 from anabranch.place.run import DEFAULT, PLANNERS
 from anabranch.place.spec import load_network
@@ -229,7 +229,9 @@ def _console(root: Root, at: str) -> int:
 
         from anabranch.sites.page import LOOPBACK, page_of  # Imported here because both need the extra 'console'.
     except ImportError as error:
-        raise SiteError("the page needs the extra: pip install 'anabranch[console]'", detail=str(error)) from error
+        raise SiteError(
+            "the page needs packages that are not installed", detail=str(error), hint=installation("console")
+        ) from error
     app = page_of(root, lambda: _topology(root), LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else ("*",))
     Console(stderr=True).print(f"the deployment is at http://{host}:{port or PAGE_PORT}/   (Ctrl-C ends the page)")
     uvicorn.run(app, host=host, port=port or PAGE_PORT, log_level="critical")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.errors import AnabranchError, CatalogError, SpecError
+from anabranch.errors import AnabranchError, CatalogError, SpecError, installation
 from anabranch.run.locations import locate
 
 try:
@@ -27,7 +27,7 @@ except ImportError:
 def open_delta(path: str) -> Any:
     """Returns the Delta table at a location, or None; raises an error if the extra `delta` is missing."""
     if not is_installed:
-        raise SpecError("format 'delta' needs the package 'deltalake'", hint="pip install 'anabranch[delta]'")
+        raise SpecError("format 'delta' needs the package 'deltalake'", hint=installation("delta"))
     try:
         return deltalake.DeltaTable(delta_uri(path))
     except TableNotFoundError:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from anabranch.errors import CatalogError, HostError
+from anabranch.errors import CatalogError, HostError, installation
 from anabranch.spark.arrow_schema import from_spark
 
 FORMAT = "redis-stream"
@@ -137,9 +137,7 @@ class RedisReader(DataSourceStreamReader):
         try:
             import redis
         except ModuleNotFoundError as error:
-            raise HostError(
-                "the package redis is not installed", hint="install it with pip install 'anabranch[redis]'"
-            ) from error
+            raise HostError("the package redis is not installed", hint=installation("redis")) from error
         return redis.Redis.from_url(self._url)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 
-from anabranch.errors import HostError
+from anabranch.errors import HostError, installation
 from anabranch.settings.secrets import without_secrets
 from anabranch.spark.quiet import VERBOSE, hushed, is_verbose
 
@@ -33,9 +33,7 @@ try:
     from anabranch.spark.internals.patches import SETTING
     from anabranch.spark.jvm import driver_options
 except ModuleNotFoundError as error:
-    raise HostError(
-        "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
-    ) from error
+    raise HostError("pyspark is not installed", hint=installation("spark")) from error
 
 __all__ = [
     "Column",

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from anabranch.errors import HostError
+from anabranch.errors import HostError, installation
 from anabranch.telemetry.logs import LOG, fields_of, log_event
 
 try:
@@ -51,10 +51,7 @@ def emit_lineage(namespace: str = "anabranch", client: Client | None = None) -> 
     try:
         import openlineage.client as openlineage
     except ModuleNotFoundError as error:
-        raise HostError(
-            "openlineage-python is not installed",
-            hint="install the package with its extra: pip install 'anabranch[lineage]'",
-        ) from error
+        raise HostError("openlineage-python is not installed", hint=installation("lineage")) from error
     sender = _Sender(namespace, client or openlineage.OpenLineageClient())
     queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
     inlet = QueueHandler(queue)

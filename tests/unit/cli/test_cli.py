@@ -252,7 +252,7 @@ def test_commands_of_sites_name_their_extra() -> None:
     commands = [["place", *PLACED], ["deploy", "status", "--root", "nowhere"], ["site", "hub", "--root", "nowhere"]]
     expected = (
         f"error: planning over sites needs packages that are not installed: {', '.join(SITES)}\n"
-        "  hint: pip install 'anabranch[sites]'\n"
+        "  hint: in a clone of the repository: pip install '.[sites]'\n"
     )
     assert run_without(*SITES, commands=commands) == [Done(USER_ERROR, "", expected)] * 3
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
 import pytest
@@ -65,13 +65,17 @@ def opened(browser: webdriver.Chrome, handle: ScriptedHandle, token: str | None 
 
 
 @contextmanager
-def phone(browser: webdriver.Chrome) -> Iterator[None]:
-    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+def screen(browser: webdriver.Chrome, width: int, height: int) -> Iterator[None]:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < height}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def phone(browser: webdriver.Chrome) -> AbstractContextManager[None]:
+    return screen(browser, 390, 844)
 
 
 def until(browser: webdriver.Chrome, holds: Callable[[], bool]) -> None:
@@ -231,6 +235,22 @@ def test_the_page_fits_a_phone(at: webdriver.Chrome) -> None:
         for tab in ("tab-now", "tab-plan", "tab-why"):
             at.find_element("id", tab).click()
             assert at.execute_script("return document.documentElement.scrollWidth") <= 390, tab
+        at.find_element("id", "tab-now").click()
+        for table in ("streams", "slots"):
+            assert at.execute_script(f"return {table}.scrollWidth <= {table}.clientWidth"), table
+
+
+def test_the_page_fills_a_wall_also_with_a_notice(browser: webdriver.Chrome, handle: ScriptedHandle) -> None:
+    def ends() -> tuple[int, int]:
+        """Where the page ends, and where its last line does."""
+        query = browser.find_element("css selector", ".text summary").rect
+        return browser.execute_script("return document.documentElement.scrollHeight"), query["y"] + query["height"]
+
+    with screen(browser, 1920, 1080), opened(browser, handle) as console:
+        until(browser, lambda: ends()[0] == 1080 and ends()[1] > 1040)
+        console.close()
+        until(browser, lambda: "No answer" in text(browser, "notice"))
+        until(browser, lambda: ends()[0] == 1080 and ends()[1] > 1040)
 
 
 def test_the_plan_is_not_cut_on_a_phone_and_a_touch_enlarges_it(at: webdriver.Chrome) -> None:

@@ -247,7 +247,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for make, extra in ((delta_at, "delta"), (iceberg_at, "iceberg")):
         with pytest.raises(SpecError, match=f"format '{extra}' needs the package") as refused:
             make(tmp_path)
-        assert f"anabranch[{extra}]" in refused.value.hint
+        assert f"pip install '.[{extra}]'" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@
 
   const fromZero = {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]};
 
-  // Two rows of charts fill a screen below the tiles and above the tables.
-  const size = (id) => ({width: Math.max(240, $(id).parentElement.clientWidth - 26), height: Math.max(170, Math.min(360, (innerHeight - 740) / 2))});
+  // The style sheet gives each chart its place; below the curve is the legend.
+  const size = (id) => ({width: $(id).clientWidth, height: Math.max(120, $(id).clientHeight - ($(id).querySelector(".u-legend")?.offsetHeight ?? 40))});
 
   function plot(id, series, words, incrs) {
     const data = [samples.map((each) => each.number), ...series.map((each) => each[2])];
@@ -186,7 +186,7 @@
     charts[id] = new uPlot({...size(id), cursor: {drag: {x: true, y: false}}, plugins: [{hooks: {drawAxes: [marks], setLegend: [latestInLegend]}}],
       series: [{label: "time", value: (_, time) => none(time) ? "" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5,
         fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: (chart) => chart.data[0].length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
-      axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
+      axes: [{...axis, space: 90, size: 34, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
         ...series.filter((each) => each[4]).map((each) => ({...tall, scale: each[4], side: 1, grid: {show: false}, stroke: colour(each[1])}))],
       scales: {y: fromZero, right: fromZero}}, data, $(id));
     latestInLegend(charts[id]);
@@ -333,7 +333,7 @@
 
   // --- views --------------------------------------------------------------------------------------------------------
 
-  const views = {now: showNow, plan: showPlan, why: showWhy};
+  const views = {now: showNow, plan: () => showPlan().catch(() => { drawn = ""; silence(); }), why: showWhy};
   function show() { if (run) views[view](); }
   function open(name) {
     view = name;
@@ -352,7 +352,7 @@
   $("picture").addEventListener("click", () => $("picture").classList.toggle("full"));
   $("keeps").addEventListener("change", show);
   for (const button of document.querySelectorAll("[data-action]")) button.addEventListener("click", () => act(button.dataset.action));
-  window.addEventListener("resize", () => { if (view === "now") show(); });
+  new ResizeObserver(() => { if (view === "now") show(); }).observe(document.querySelector(".charts"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const chart of Object.values(charts)) chart.destroy(); charts = {}; show(); });
   const keepLooking = () => loadRuns().catch(silence);
   keepLooking();

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from anabranch.errors import CatalogError, HostError
+from anabranch.errors import CatalogError, HostError, installation
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.run.files.form import Columns, Footer, Part
 from anabranch.run.kafka.json_values import parse
@@ -288,9 +288,7 @@ def client_library() -> Any:
     try:
         import confluent_kafka
     except ModuleNotFoundError as error:
-        raise HostError(
-            "the package confluent-kafka is not installed", hint="install it with pip install 'anabranch[kafka]'"
-        ) from error
+        raise HostError("the package confluent-kafka is not installed", hint=installation("kafka")) from error
     return confluent_kafka
 
 

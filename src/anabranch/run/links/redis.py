@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.errors import HostError, LinkError
+from anabranch.errors import HostError, LinkError, installation
 from anabranch.run.links.link import (
     LIMIT,
     NO_BATCH,
@@ -41,9 +41,7 @@ def client(location: str) -> Any:
     try:
         import redis
     except ModuleNotFoundError as error:
-        raise HostError(
-            "redis is not installed", hint="install the package with its extra: pip install 'anabranch[redis]'"
-        ) from error
+        raise HostError("the package redis is not installed", hint=installation("redis")) from error
     return redis.Redis.from_url(from_environment([("links", location)])["links"])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.errors import SinkError, SpecError
+from anabranch.errors import SinkError, SpecError, installation
 from anabranch.lang.schema import Schema
 from anabranch.run.sink_settings import IcebergTarget
 from anabranch.spark.sinks.folder import BatchFolder
@@ -39,7 +39,7 @@ class IcebergLakeTable:
 
     def __init__(self, target: IcebergTarget, schema: Schema, partition_by: tuple[str, ...]) -> None:
         if not is_installed:
-            raise SpecError("format 'iceberg' needs the package 'pyiceberg'", hint="pip install 'anabranch[iceberg]'")
+            raise SpecError("format 'iceberg' needs the package 'pyiceberg'", hint=installation("iceberg"))
         self._target = target
         self._schema = schema
         names = tuple(field.name for name in partition_by if (field := schema.find(name)) is not None)
