@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,7 @@ COLUMNS = parse_schema(DDL).to_arrow().append(pa.field("in", pa.struct([("x", pa
 ZONE = "spark.sql.session.timeZone"
 NUMBERS = (
     *("0", "-0", "-0.0", "7", "-7", "1.5", "1.255", "1e2", "1E-3", "127", "128", "200", "-129", "2147483648", "1e999"),
-    *("9223372036854775807", "9223372036854775808", "12345678901234567890123", "16777217.0", "1.00000005960464477539"),
+    *("9223372036854775807", "9223372036854775808", "12345678901234567890123", "16777217.0", "1.0000000596046448"),
     *("1e-999", "4.9e-324", "01", "+1", ".5", "1.", "1e", "-", "NaN", "-Infinity", "Inf", "1" * 1001, "0e99", "1e40"),
 )
 TIMES = (
@@ -185,10 +186,13 @@ def test_the_answer_is_the_batch_answer(name: str, spark: SparkSession, tmp_path
         for stream, rows in batch.items():
             write_apart(tmp_path, stream, number, rows, "json")
         path = tmp_path / "s0" / f"part {number:04d}.json"
+        written_at, data = path.stat().st_mtime, path.read_bytes()
         if number == 1:
-            path.write_bytes(path.read_bytes().replace(b"{", b'{"other": NaN, ', 1))
+            data = data.replace(b"{", b'{"other": NaN, ', 1)
         if number == 2:
-            path.write_bytes(path.read_bytes().replace(b'"x"', b'"x": 7, "x"', 1))
+            data = data.replace(b'"x"', b'"x": 7, "x"', 1)
+        path.write_bytes(data)
+        os.utime(path, (written_at, written_at))
         if number in (1, 3):
             handle = run(query, tmp_path, story.plan, story.slots)
             assert is_read_by_slots(handle)

@@ -165,7 +165,7 @@ def test_json_lines_are_read_and_one_that_only_spark_can_read_ends_the_query(
     assert not describe_difference(story.expected(tables), written(tmp_path))
     (tmp_path / "s0" / ".odd").write_text('{"x": 1')
     (tmp_path / "s0" / ".odd").rename(tmp_path / "s0" / "odd.json")
-    with pytest.raises(HostError, match="odd.json' of stream 's0' cannot be read in real-time mode"):
+    with pytest.raises(HostError, match=r"odd\.json' of stream 's0' cannot be read in real-time mode"):
         handle.processAllAvailable()
 
 

@@ -182,7 +182,7 @@ def _column(kind: pa.DataType, values: Iterator[_Found], is_utc: bool) -> pa.Arr
         return found.array(pa.int64(), numbers).cast(kind)
     if pa.types.is_floating(kind):
         found.require(WHOLE, BROKEN)
-        return _floats(found).cast(kind)
+        return _floats(found, kind)
     if pa.types.is_decimal(kind):
         found.require(WHOLE, BROKEN, TEXT)
         return found.texts().cast(kind)
@@ -190,8 +190,9 @@ def _column(kind: pa.DataType, values: Iterator[_Found], is_utc: bool) -> pa.Arr
     return found.texts().cast(kind) if kind == pa.date32() else _times(found.texts(), kind, is_utc)
 
 
-def _floats(found: _Found) -> pa.Array:
-    values = found.texts().cast(pa.float64())
+def _floats(found: _Found, kind: pa.DataType) -> pa.Array:
+    # Not by way of doubles, which would round twice.
+    values = found.texts().cast(kind)
     numbers = values.fill_null(0.0).to_numpy()
     # Jackson reads -0 as a whole number.
     if not np.isfinite(numbers).all() or (np.signbit(numbers) & (numbers == 0) & (found.sorts == WHOLE)).any():

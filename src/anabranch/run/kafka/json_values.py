@@ -125,7 +125,7 @@ def _converted(value: Any, name: str, kind: pa.DataType) -> Any:
     if is_integer(kind) and isinstance(value, int) and is_number:
         return value
     if pa.types.is_floating(kind):
-        return float(value) if is_number else _infinite(value)
+        return _float(value, kind) if is_number else _infinite(value)
     if kind == pa.string():
         return _text(value)
     if pa.types.is_decimal(kind) and (is_number or isinstance(value, str)):
@@ -133,6 +133,13 @@ def _converted(value: Any, name: str, kind: pa.DataType) -> Any:
     if isinstance(value, str) and (pa.types.is_timestamp(kind) or kind == pa.date32()):
         return _time(value, kind)
     return None
+
+
+def _float(value: Any, kind: pa.DataType) -> float:
+    try:
+        return float(pa.array([str(value)]).cast(kind)[0].as_py())  # rounded once
+    except pa.ArrowInvalid:
+        return float(value)  # beyond the largest number
 
 
 def _infinite(value: Any) -> float | None:
