@@ -86,7 +86,7 @@ def test_a_file_that_does_not_fit_its_stream_is_named(tmp_path: Path, text: str)
         source.batch(None, source.latest(None, 64))
     parquet.write_table(pa.table({"k": ["one"]}), tmp_path / "data" / "98.json")
     source = source_of(tmp_path, replace(STREAM, format="parquet"))
-    with pytest.raises(CatalogError, match="does not have the columns of its stream"):
+    with pytest.raises(CatalogError, match="does not plainly have the columns of its stream"):
         source.batch(None, source.latest(None, 64))
 
 
