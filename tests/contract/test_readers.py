@@ -27,7 +27,8 @@ from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import ALONE, alone
 from anabranch.plan.slots import SlotPlan
 from anabranch.plan.text import parse
-from anabranch.run.files.form import Columns, Reading
+from anabranch.run.files.form import Columns, FileForm, Reading
+from anabranch.run.files.json import Json
 from anabranch.run.files.parquet import Parquet
 from anabranch.run.ingest import Ingest, Reader, cells_of, columns_to_read, merged, part
 from anabranch.run.kafka.ranges import KafkaForm, OffsetRange
@@ -93,24 +94,24 @@ Parts: TypeAlias = list[list[pa.RecordBatch]]
 Maker: TypeAlias = Callable[[Mapping[str, list[pa.Table]], Mapping[str, Columns], Path], tuple[Reader, Parts]]
 
 
-def readings(wanted: Mapping[str, Columns]) -> dict[str, Reading]:
-    return {
-        stream: Reading(Parquet(), {name: Column("stream", name, kind) for name, kind in columns.items()})
-        for stream, columns in wanted.items()
-    }
-
-
-def of_files(readers: int) -> Maker:
+def of_files(readers: int, form: FileForm) -> Maker:
     def make(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns], folder: Path) -> tuple[Reader, Parts]:
+        readings = {
+            stream: Reading(form, {name: Column("stream", name, kind) for name, kind in columns.items()})
+            for stream, columns in wanted.items()
+        }
         pieces = []
         for stream, several in tables.items():
             for number, rows in enumerate(several):
-                path = str(folder / f"{stream} {number}.parquet")
-                parquet.write_table(rows, path, row_group_size=4)
-                footer = readings(wanted)[stream].look_into(path)
+                path = folder / f"{stream} {number}"
+                if form == Parquet():
+                    parquet.write_table(rows, path, row_group_size=4)
+                else:
+                    path.write_bytes(b"\n".join(as_json(rows)))
+                footer = readings[stream].look_into(str(path))
                 assert footer.is_readable
-                pieces += pieces_of(stream, path, footer)
-        reader = divided(pieces, readings(wanted), readers) if readers else shared(pieces, readings(wanted), 1)
+                pieces += pieces_of(stream, str(path), footer)
+        reader = divided(pieces, readings, readers) if readers else shared(pieces, readings, 1)
         return reader, [[]] * len(reader.shares)
 
     return make
@@ -162,9 +163,10 @@ def of_kafka(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns]
 
 
 READERS: dict[str, Maker] = {
-    "all files": of_files(0),
-    "one task of files": of_files(1),
-    "tasks of files": of_files(3),
+    "all files": of_files(0, Parquet()),
+    "one task of files": of_files(1, Parquet()),
+    "tasks of files": of_files(3, Parquet()),
+    "JSON lines": of_files(2, Json()),
     "Spark": of_spark,
     "Kafka": of_kafka,
 }

@@ -77,6 +77,8 @@ class Story:
     moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
     is_apart: bool = False
     """Whether each stream is a folder of its own, whose files the slots read; for stories that are fed beforehand."""
+    form: str = "parquet"
+    """The form of such files: parquet or json."""
     sink: str = "parquet"
     brokers: str = ""
     """Where each stream is a topic of two partitions, if it is one; for stories that are fed beforehand."""
@@ -178,20 +180,33 @@ def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
     hidden.rename(feeds / f"{number:04d}.parquet")
 
 
-def feed_apart(folder: Path, batch: Mapping[str, pa.Table]) -> None:
+def feed_apart(folder: Path, batch: Mapping[str, pa.Table], form: str = "parquet") -> None:
     """Adds the rows of each stream as a file of its own; fed before anybody reads, a batch is a micro-batch."""
     for name, rows in batch.items():
-        number = len(list((folder / name).glob("*.parquet")))
-        write_apart(folder, name, number, rows)
+        number = len(list((folder / name).glob(f"*.{form}")))
+        write_apart(folder, name, number, rows, form)
 
 
-def write_apart(folder: Path, name: str, number: int, rows: pa.Table, **options: object) -> None:
+def write_apart(folder: Path, name: str, number: int, rows: pa.Table, form: str = "parquet", **options: object) -> None:
     """Writes one file of a stream, which becomes visible at once."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     hidden = folder / name / f".part {number:04d}.hidden"
-    parquet.write_table(rows, hidden, **options)
+    if form == "json":
+        hidden.write_bytes(b"".join(line + b"\n" for line in as_json(rows)))
+    else:
+        parquet.write_table(rows, hidden, **options)
     os.utime(hidden, (START // SECOND + number, START // SECOND + number))
-    hidden.rename(folder / name / f"part {number:04d}.parquet")
+    hidden.rename(folder / name / f"part {number:04d}.{form}")
+
+
+def without_nan(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Returns the tables with NULL in place of NaN, which JSON does not have."""
+    found = {}
+    for name, rows in tables.items():
+        floats = rows["f"]
+        kept = pc.if_else(pc.fill_null(pc.is_nan(floats), False), None, floats)
+        found[name] = rows.set_column(rows.column_names.index("f"), rows.schema.field("f"), kept)
+    return found
 
 
 def send(cluster: Cluster, tables: Mapping[str, pa.Table]) -> None:
@@ -225,7 +240,7 @@ def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFra
         for name in story.streams:
             (folder / name).mkdir(parents=True, exist_ok=True)
         files = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
-        return {name: files.parquet(str(folder / name)) for name in story.streams}
+        return {name: files.format(story.form).load(str(folder / name)) for name in story.streams}
     (folder / FEEDS).mkdir(parents=True, exist_ok=True)
     reader = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
     # Slots do not know the option, so that Spark reads.

@@ -21,7 +21,7 @@ from anabranch.run.round import PHASES
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.spark import crash_real_time
 from tests.spark.cluster import standalone
-from tests.spark.stories import Story, cut, feed_apart, register, run, write_apart, written
+from tests.spark.stories import Story, cut, feed_apart, register, run, without_nan, write_apart, written
 
 pytestmark = pytest.mark.spark
 own_driver = pytest.mark.xdist_group("drivers of their own")
@@ -151,6 +151,22 @@ def test_a_file_that_cannot_be_read_ends_the_query_by_name(spark: SparkSession, 
         handle.processAllAvailable()
     assert isinstance(handle.exception(), HostError)
     assert not handle.isActive
+
+
+def test_json_lines_are_read_and_one_that_only_spark_can_read_ends_the_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    story = replace(JOIN, form="json")
+    tables = without_nan(story.tables())
+    handle = start(register(spark, story, tmp_path).sql(story.cql), tmp_path)
+    for batch in cut(tables, 2):
+        feed_apart(tmp_path, batch, "json")
+        handle.processAllAvailable()
+    assert not describe_difference(story.expected(tables), written(tmp_path))
+    (tmp_path / "s0" / ".odd").write_text('{"x": 1')
+    (tmp_path / "s0" / ".odd").rename(tmp_path / "s0" / "odd.json")
+    with pytest.raises(HostError, match=r"odd\.json' of stream 's0' cannot be read in real-time mode"):
+        handle.processAllAvailable()
 
 
 def _rate(session: Session, folder: Path) -> object:

@@ -30,6 +30,7 @@ KERNELS = (
     "anabranch.engine.kernels",
     "anabranch.engine.fabric.kernels",
     "anabranch.mesh.kernels",
+    "anabranch.run.json_kernels",
 )
 JOIN = "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM {0} AS a, {1} AS b, {2} AS c WHERE a.k = b.k AND b.k = c.k"
 GROUPS = "SELECT a.k AS k, COUNT(*) AS n FROM s0 [RANGE 10 SECONDS SLIDE 5 SECONDS] AS a GROUP BY a.k"

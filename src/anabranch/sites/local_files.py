@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import json as arrow_json
 from pyarrow import parquet
 
 from anabranch.errors import CatalogError, SpecError
-from anabranch.lang.schema import TIMESTAMP, Schema, is_float, is_integer
+from anabranch.lang.schema import Schema
+from anabranch.run.files.form import FileForm
+from anabranch.run.files.json import Json
 from anabranch.run.files.parquet import Parquet
 from anabranch.run.folder import Folder
 from anabranch.run.sink_settings import compression
@@ -31,6 +31,7 @@ from anabranch.spec.model import SinkSpec, StreamSpec
 
 MOST_FILES = 64
 """The files of a batch, unless the source sets `maxFilesPerTrigger`."""
+_FORMS: Mapping[str, FileForm] = {"parquet": Parquet(), "json": Json()}
 _KEPT = 100
 """The chunks of the list of files that are merged into one."""
 _STRICT = "fix the file, or let Spark read the stream: 'runner: spark' for its site in the network file"
@@ -47,14 +48,15 @@ def why_spark(spec: OperatorSpec, orders: Orders) -> str | None:
 
 def _why_not_read(stream: StreamSpec) -> str | None:
     path, schema = stream.path or "", stream.schema
-    if stream.format not in ("parquet", "json"):
+    form = _FORMS.get(stream.format or "")
+    if form is None:
         return f"stream '{stream.name}' has the format '{stream.format}'"
     if "://" in path or any(mark in path for mark in "*?[{"):
         return f"stream '{stream.name}' is not in a local folder"
     if others := [key for key, _ in stream.options if key.lower() != "maxfilespertrigger"]:
         return f"the source of stream '{stream.name}' has the option '{others[0]}'"
     kinds = [] if schema is None else [field.type for field in schema]
-    if not all(Parquet().can_hold(kind) if stream.format == "parquet" else _is_json(kind) for kind in kinds):
+    if not all(map(form.can_hold, kinds)):
         return f"stream '{stream.name}' has a column of a type that only Spark reads from {stream.format}"
     return None
 
@@ -73,10 +75,6 @@ def _why_not_written(sink: SinkSpec, schema: Schema) -> str | None:
     return None
 
 
-def _is_json(kind: pa.DataType) -> bool:
-    return is_integer(kind) or is_float(kind) or kind in (pa.string(), pa.bool_(), TIMESTAMP)
-
-
 class FileSource:
     """The files of a folder in the order in which they were found, and the ticks of the controller.
 
@@ -88,7 +86,7 @@ class FileSource:
         assert stream.schema is not None
         assert stream.path is not None
         self._name, self._control = name, control
-        self._format, self._folder = stream.format, stream.path
+        self._form, self._folder = _FORMS[stream.format or ""], stream.path
         self._types = {field.name: field.type for field in stream.schema}
         asked = {key.lower(): value for key, value in stream.options}
         self._most = int(asked.get("maxfilespertrigger", MOST_FILES))
@@ -150,28 +148,9 @@ class FileSource:
 
     def _read(self, name: str) -> pa.Table:
         path = f"{self._folder}/{name}"
-        if self._format == "json":
-            return _json_rows(path, self._types)
-        if not Parquet().look_into(path, self._types).is_readable:
-            raise CatalogError(f"file '{path}' does not have the columns of its stream", hint=_STRICT)
-        return Parquet().read(path, self._types)
-
-
-def _json_rows(path: str, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Reads a file of one JSON object per line; a column that is missing is NULL."""
-    schema = pa.schema(list(types.items()))
-    try:
-        data = Path(path).read_bytes()
-        if not data.strip():
-            return schema.empty_table()
-        rows = arrow_json.read_json(
-            pa.py_buffer(data),
-            arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-        )
-    except (OSError, pa.ArrowException) as error:
-        raise CatalogError(f"file '{path}' cannot be read", detail=str(error), hint=_STRICT) from error
-    return rows.select(schema.names)
+        if not self._form.look_into(path, self._types).is_readable:
+            raise CatalogError(f"file '{path}' does not plainly have the columns of its stream", hint=_STRICT)
+        return self._form.read(path, self._types)
 
 
 class ParquetResults:

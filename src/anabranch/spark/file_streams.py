@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -29,6 +30,7 @@ from anabranch.lang.schema import Schema
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.files.csv import Csv
 from anabranch.run.files.form import Columns, FileForm, Footer, Reading
+from anabranch.run.files.json import Json
 from anabranch.run.files.parquet import Parquet
 from anabranch.run.kafka.ranges import KafkaForm
 from anabranch.run.pieces import Piece, pieces_of
@@ -76,7 +78,11 @@ _NEEDED_FOR_PARQUET = {
 }
 """Settings under which Spark reads Parquet as Arrow does."""
 _NEEDED_FOR_CSV = {"spark.sql.legacy.timeParserPolicy": "corrected"}
+_NEEDED_FOR_JSON = {**_NEEDED_FOR_CSV, "spark.sql.json.enablePartialResults": "true"}
+"""A value that cannot be read makes its column NULL, and no other."""
 _OF_CSV = frozenset(("header", "sep", "delimiter", "inferschema"))
+_OF_JSON = {"mode": "permissive", "multiline": "false"}
+"""The options of JSON files that readers know, with their only values."""
 _SEPARATORS = frozenset(",;|")
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
@@ -105,7 +111,7 @@ class FileStreams:
         """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
         execution, relations, of_stream = self._found(frame)
         files = {stream: _names(found) for stream, found in of_stream.items()}
-        footers = {stream: [self.readings[stream].look_into(path) for path in paths] for stream, paths in files.items()}
+        footers = self._footers(files)
         self._count(execution, relations, footers)
         if all(map(_is_plain, of_stream.values())) and _can_read(footers):
             return [
@@ -115,6 +121,12 @@ class FileStreams:
                 for piece in pieces_of(stream, path, footer)
             ]
         return self._read_by_spark(frame.sparkSession, of_stream)
+
+    def _footers(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[Footer]]:
+        """Looks into the files of a batch, several at a time: those of text are parsed, outside of Python's lock."""
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            found = {stream: threads.map(self.readings[stream].look_into, paths) for stream, paths in files.items()}
+            return {stream: list(several) for stream, several in found.items()}
 
     def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
         """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
@@ -287,6 +299,8 @@ def _form(session: SparkSession, scan: Scan) -> FileForm | None:
             return Parquet()
         case "csv" if others <= _OF_CSV and _has(session, _NEEDED_FOR_CSV):
             return _csv(session, scan.schema.names, options)
+        case "json" if others <= _OF_JSON.keys() and _has(session, _NEEDED_FOR_JSON):
+            return _json(session, scan.schema.names, {name: options[name] for name in others})
         case kind if kind == FORMAT:
             return form_of(KafkaOptions.of(options), scan.schema)
     return None
@@ -298,8 +312,17 @@ def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]
         return None
     if session.conf.get(_CORRUPT) in names:
         return None  # the schema asks for the text of rows that cannot be read
-    is_utc = str(session.conf.get(_ZONE)).lower() in _UTC
-    return Csv(tuple(names), separator, header == "true", is_utc)
+    return Csv(tuple(names), separator, header == "true", _is_utc(session))
+
+
+def _json(session: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> Json | None:
+    if session.conf.get(_CORRUPT) in names or any(_OF_JSON[name] != options[name].lower() for name in options):
+        return None
+    return Json(_is_utc(session))
+
+
+def _is_utc(session: SparkSession) -> bool:
+    return str(session.conf.get(_ZONE)).lower() in _UTC
 
 
 def _scheme(path: str) -> str:

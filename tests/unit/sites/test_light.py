@@ -82,11 +82,11 @@ def test_files_are_read_once_by_their_times_also_after_a_restart(tmp_path: Path)
 def test_a_file_that_does_not_fit_its_stream_is_named(tmp_path: Path, text: str) -> None:
     write(tmp_path, 1, text)
     source = source_of(tmp_path)
-    with pytest.raises(CatalogError, match=r"98\.json' cannot be read"):
+    with pytest.raises(CatalogError, match=r"98\.json' does not plainly have the columns"):
         source.batch(None, source.latest(None, 64))
     parquet.write_table(pa.table({"k": ["one"]}), tmp_path / "data" / "98.json")
     source = source_of(tmp_path, replace(STREAM, format="parquet"))
-    with pytest.raises(CatalogError, match="does not have the columns of its stream"):
+    with pytest.raises(CatalogError, match="does not plainly have the columns of its stream"):
         source.batch(None, source.latest(None, 64))
 
 

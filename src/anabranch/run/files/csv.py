@@ -2,8 +2,7 @@
 
 The meaning of a CSV file depends on Spark's options, and Spark reads malformed values as NULL. So slots read only files
 without any ambiguity: no quotes, escapes or control characters, no spaces around values, all columns in every row, and
-every value in the plain form of its type. Spark reads all other batches. A CSV file has no metadata, so the driver
-reads it once to check this.
+every value in the plain form of its type. Spark reads all other batches.
 
 Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the session's zone is UTC.
 """
@@ -11,35 +10,29 @@ Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from anabranch.errors import CatalogError
 from anabranch.lang.schema import TIMESTAMP, is_integer
-from anabranch.run.files.form import Columns, Footer, OneByOne
+from anabranch.run.files.form import Columns
+from anabranch.run.files.text import TextForm, Unsure
 
-MOST_BYTES = 256 * 2**20
-"""Of a larger file, Spark's tasks read a part each."""
 _MARKS = (b'"', b"\\", b"\xef\xbb\xbf", b"0x", b"0X")
 """Bytes after which the two may differ: quotes, escapes, marks of order, numbers by sixteens."""
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\n\t")
 """Other ends of lines, and what Spark takes for blanks: it leaves out a line that has nothing else."""
 _BLANKS = (b" ", b"\t")
-_PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
-_END, _SOMETHING = ord("\n"), re.compile(rb"[^\n]")
+_SOMETHING = re.compile(rb"[^\n]")
 _LEAST_TIME = 19
 """Characters of a timestamp that has all its fields up to the second."""
 
 
 @dataclass(frozen=True)
-class Csv(OneByOne):
+class Csv(TextForm):
     """Files in CSV: their columns in order, what stands between two values, and whether the first row has names."""
 
     names: tuple[str, ...]
@@ -52,30 +45,21 @@ class Csv(OneByOne):
         is_plain = is_integer(kind) or kind in (pa.float64(), pa.string(), pa.bool_(), pa.date32())
         return is_plain or (kind == TIMESTAMP and self.is_utc)
 
-    def look_into(self, path: str, wanted: Columns) -> Footer:
-        try:
-            data = Path(path).read_bytes()
-        except OSError:
-            return Footer(0, is_readable=False)
-        if not path.endswith(_PACKED) and self._is_plain(data):
-            with suppress(pa.ArrowException, _Unsure):
-                return Footer(len(self._parsed(data, wanted, use_threads=True)), True, (len(data),))
-        return Footer(_lines(data) - self.has_header, is_readable=False)
+    @property
+    def headers(self) -> int:
+        return int(self.has_header)
 
-    def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
+    def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
+        if not self._is_plain(data):
+            raise Unsure("it has something to be interpreted")
         try:
-            # Threads of Arrow's own would compete with the other slots.
-            return self._parsed(Path(path).read_bytes(), wanted, use_threads=False)
-        except (OSError, pa.ArrowException, _Unsure) as error:
-            raise CatalogError(
-                f"file '{path}' of a stream cannot be read",
-                detail=str(error).partition("\n")[0] or "it has changed since it was found",
-                hint="the batch is not committed; put the file back as it was, and write new rows to new files",
-            ) from error
+            return self._parsed(data, wanted, use_threads=use_threads)
+        except pa.ArrowException as error:
+            raise Unsure(str(error).partition("\n")[0]) from None
 
     def _is_plain(self, data: bytes) -> bool:
         """True where nothing has to be interpreted."""
-        if len(data) > MOST_BYTES or data[:1] in (b"\n", *_BLANKS) or data[-1:] in _BLANKS:
+        if data[:1] in (b"\n", *_BLANKS) or data[-1:] in _BLANKS:
             return False
         if len(data.translate(None, _CONTROLS)) < len(data):
             return False
@@ -112,27 +96,16 @@ class Csv(OneByOne):
         return pa.table({name: _value(table.column(name), kind) for name, kind in wanted.items()})
 
 
-class _Unsure(Exception):
-    """A value that Spark may read otherwise."""
-
-
-def _lines(data: bytes) -> int:
-    """The lines that are not empty."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
-    is_open = bool(data) and not data.endswith(b"\n")
-    return int((np.diff(ends, prepend=-1) > 1).sum()) + is_open
-
-
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if kind == TIMESTAMP else kind
 
 
 def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if kind == pa.float64() and not all(np.isfinite(part.drop_null().to_numpy()).all() for part in values.chunks):
-        raise _Unsure("a number is not finite")  # its spelling decides
+        raise Unsure("a number is not finite")  # its spelling decides
     if kind == TIMESTAMP:
         shortest = pc.min(pc.utf8_length(values)).as_py()
         if shortest is not None and shortest < _LEAST_TIME:
-            raise _Unsure("a time lacks fields")
+            raise Unsure("a time lacks fields")
         return values.cast(pa.timestamp("us")).cast(TIMESTAMP)
     return values

@@ -1,7 +1,7 @@
 """The streams of a real-time run: folders that the driver watches, and how slots read their files.
 
 Invariant: slots read the rows that Spark would read (`spark/file_streams`); a stream of which that is not certain is
-refused when the query starts, by name. Limit: folders of local files in Parquet or CSV.
+refused when the query starts, by name. Limit: folders of local files in Parquet, CSV or JSON lines.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anabranch.spark.file_streams import folder_of, has_plain_settings, reading_
 from anabranch.spark.internals.plans import Source
 from anabranch.spark.scans import source_of
 
-_FORMATS = ("parquet", "csv")
+_FORMATS = ("parquet", "csv", "json")
 _PLACES = frozenset(("path", "pathglobfilter", "maxfilespertrigger", "latestfirst", "header", "sep"))
 """Options of a source that a watched folder has, or whose default it has."""
-_OF_FORM = frozenset(("header", "sep", "delimiter", "inferschema"))
+_OF_FORM = frozenset(("header", "sep", "delimiter", "inferschema", "mode", "multiline"))
 _IN_MICRO_BATCHES = "leave trigger(realTime=True) out: in micro-batches, Spark reads any source"
 
 
@@ -102,7 +102,9 @@ def folders(frames: Mapping[str, DataFrame], wanted: Mapping[str, Columns]) -> F
 
 def _folder(stream: str, source: Source, path: str | None) -> WatchedFolder:
     if source.format not in _FORMATS:
-        raise _refused(stream, f"it is read from '{source.format}', and real-time mode reads Parquet and CSV files")
+        raise _refused(
+            stream, f"it is read from '{source.format}', and real-time mode reads Parquet, CSV and JSON files"
+        )
     if path is None:
         raise _refused(stream, "it is not a folder of local files")
     options = {name.lower(): value for name, value in source.options.items()}
