@@ -67,6 +67,10 @@ class Verdict:
     pays_after: float = inf
     """Seconds after which the change has paid back, if time is all that it needs to pass."""
 
+    @property
+    def action(self) -> Literal["migrate", "keep"]:
+        return "migrate" if self.passed else "keep"
+
 
 def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource:
     """Returns the resource by which two plans are compared: one whose limit is exceeded, or that of the objective."""

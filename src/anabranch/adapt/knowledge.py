@@ -67,7 +67,8 @@ class Knowledge:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
         """Reads statistics written by `to_json`; raises an error for any other value."""
-        sections = {name: dict(value[name]) for name in _SECTIONS[:-1]} | {"rows": dict(value.get("rows", {}))}
+        sections: dict[str, Any] = {name: dict(value[name]) for name in _SECTIONS[:-1]}
+        sections["rows"] = dict(value.get("rows", {}))
         return cls().renewed(FixedStatistics(**sections), float(value["batch"]))
 
 

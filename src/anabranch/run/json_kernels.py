@@ -66,7 +66,7 @@ def _unescaped(kind: Any) -> Any:
 
 
 @numba.njit(numba.int64(_Bytes, numba.int64), cache=True, nogil=True)
-def _code(data: ByteArray, at: int) -> int:
+def _code(data: ByteArray, at: int) -> Any:
     """Returns the code of the escape \\uXXXX at a position."""
     found = np.int64(0)
     for place in range(at + 2, at + 6):
@@ -323,7 +323,7 @@ def whole_numbers(data: ByteArray, starts: Any, stops: Any, sorts: ByteArray, fo
 
 
 @numba.njit(numba.int64(_Bytes, _Places, _Places, _Bytes, numba.int32[::1], numba.uint8[::1]), cache=True, nogil=True)
-def texts(data: ByteArray, starts: Any, stops: Any, sorts: ByteArray, offsets: Any, found: ByteArray) -> int:
+def texts(data: ByteArray, starts: Any, stops: Any, sorts: ByteArray, offsets: Any, found: ByteArray) -> Any:
     """Copies texts and numbers one behind the other; returns their bytes, or -1 if one is half a surrogate pair."""
     end = np.int64(0)
     for row in range(starts.shape[0]):
@@ -334,7 +334,7 @@ def texts(data: ByteArray, starts: Any, stops: Any, sorts: ByteArray, offsets: A
                 found[end] = _byte(data, at)
                 end += 1
         elif sort == ESCAPED:
-            at = np.int64(starts[row])
+            at = starts[row]
             while at < stops[row]:
                 if _byte(data, at) != 92:
                     found[end] = _byte(data, at)

@@ -108,7 +108,8 @@ def test_a_mesh_whose_rows_find_other_matches_is_not_settled() -> None:
     assert now.is_settled
     for number in range(1, 4):
         now = now.after(matched(6 + number, 9_000))
-    assert not now.is_settled
+    changed = now
+    assert not changed.is_settled
     while not now.is_settled:
         now = now.waiting_to_settle()
     assert now.flow is not None

@@ -47,7 +47,8 @@ def file(folder: Path, text: str | bytes, name: str = "rows.json") -> str:
 
 def read(text: str | bytes, *, is_utc: bool = True) -> list[dict[str, Any]]:
     data = text if isinstance(text, bytes) else text.encode()
-    return read_lines(data, pa.schema(list(KINDS.items())), is_utc=is_utc).to_pylist()
+    rows: list[dict[str, Any]] = read_lines(data, pa.schema(list(KINDS.items())), is_utc=is_utc).to_pylist()
+    return rows
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -100,8 +100,7 @@ class Payback:
             gate = replace(gate, horizon=self._horizon)
         risk = self._risk(plan, self._scarce(decision))
         verdict = judge(gate, decision.cost, cost, price, criteria.objective, criteria.budget, risk)
-        action = "migrate" if verdict.passed else "keep"
-        return replace(proposed, action=action, price=price, reason=verdict.reason), verdict
+        return replace(proposed, action=verdict.action, price=price, reason=verdict.reason), verdict
 
     def _may_pass(self, plan: PhysicalPlan, cost: Resources, now: Resources) -> bool:
         """Returns True if the hints allow a plan, and it saves enough or the running plan exceeds its limits."""
@@ -127,7 +126,8 @@ class Payback:
         costs = [self.experience.price(each, before, self.current) for each in (plan, self.current)]
         new, old = (getattr(cost, resource) for cost in costs)
         unnoticed = self.settings.remember * before.batch
-        return (sum(amount_of(each, resource) for each in back[:1]) + (new - old) * unnoticed) / 2
+        price = amount_of(back[0], resource) if back else 0.0
+        return float((price + (new - old) * unnoticed) / 2)
 
     def _scarce(self, decision: Decision) -> Resource:
         return scarce(decision.cost, self.criteria.objective, self.criteria.budget)

@@ -245,8 +245,7 @@ class RouteAdvisor:
     def _judged(self, decision: Decision, history: History, price: Price, budget: Budget) -> Decision:
         gate = self._gate(history)
         verdict = judge(gate, decision.cost, decision.proposed_cost, price, self.criteria.objective, budget)
-        action = "migrate" if verdict.passed else "keep"
-        return replace(decision, action=action, price=price, reason=verdict.reason)
+        return replace(decision, action=verdict.action, price=price, reason=verdict.reason)
 
     def _gate(self, history: History) -> Gate:
         batch = history.flow.batch if history.flow is not None else 0.0
