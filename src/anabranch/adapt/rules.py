@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
 from anabranch.adapt.settings import Settings
-from anabranch.cost.host import Host, HostNeed, host_need
+from anabranch.cost.host import Host, host_need
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.pricing import prices
 from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import within
 from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
@@ -55,17 +56,24 @@ class Criteria:
     expected: Resources | None = None
     """The estimated resources of the first plan."""
 
-    def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
-        """Returns a function that estimates the host overhead with these statistics; None in process."""
+    def problem(self, query: Query, seen: StatisticsView, batch: float) -> Problem:
+        """Returns the search for a better plan with these statistics; limits are those that the host leaves."""
+        found = Problem(
+            query.graph,
+            seen,
+            self.budget,
+            self.objective,
+            self.hints,
+            batch=batch,
+            grouping=query.merging,
+            partitioning=self.partitioning,
+            beside=price_of_sides(query, seen, batch),
+        )
         if self.host is None:
-            return None
+            return found
         host = replace(self.host, length="measured")
-        return partial(host_need, query, seen, host=host, slots=self.budget.slots)
-
-    def met(self, query: Query, seen: StatisticsView, model: ResourceModel) -> Criteria:
-        """Returns the criteria with a budget from which the host overhead with these statistics is subtracted."""
-        around = self.around(query, seen)
-        return self if around is None else replace(self, budget=within(self.budget, around(model)))
+        need = host_need(query, seen, found.model, host, self.budget.slots)
+        return replace(found, budget=within(self.budget, need))
 
 
 @dataclass(frozen=True)

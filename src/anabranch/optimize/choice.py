@@ -28,7 +28,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import Leaf, PhysicalPlan
 from anabranch.plan.query import Grouping
-from anabranch.stats.view import NOTHING_KNOWN, Provenance, StatisticsView
+from anabranch.stats.view import Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
 """The optimizers whose plans are shown beside an explicit plan: the two extremes."""
@@ -36,13 +36,10 @@ COMPARED = ("mjoin ordering", "min-state")
 
 @dataclass(frozen=True)
 class Choice:
-    """A proposal, with the numbers it is based on."""
+    """The answer to a problem, and what else is known about the first plan."""
 
     answer: Proposal | Infeasible
-    model: ResourceModel
-    budget: Budget
-    objective: Objective
-    units_from: Provenance = "assumed"
+    problem: Problem
     mesh: MeshOffer | None = None
     """The mesh considered, if any."""
     written: PhysicalPlan | None = None
@@ -52,10 +49,30 @@ class Choice:
 
     None in process.
     """
-    statistics: StatisticsView = NOTHING_KNOWN
-    """The known statistics at the time of the choice; the model has assumed the rest."""
     is_sampled: bool = False
     """True if the sources were sampled, so that sampling cannot replace the remaining assumptions."""
+
+    @property
+    def model(self) -> ResourceModel:
+        return self.problem.model
+
+    @property
+    def budget(self) -> Budget:
+        return self.problem.budget
+
+    @property
+    def objective(self) -> Objective:
+        return self.problem.objective
+
+    @property
+    def statistics(self) -> StatisticsView:
+        """The known statistics at the time of the choice; the model has assumed the rest."""
+        return self.problem.statistics
+
+    @property
+    def units_from(self) -> Provenance:
+        """The source of the unit costs."""
+        return unit_costs(self.statistics)[1]
 
     @property
     def estimates(self) -> Estimates:
@@ -94,14 +111,10 @@ def choose(
         partitioning=partitioning,
         beside=beside,
     )
-    _, units_from = unit_costs(statistics)
     host = None if around is None else around(problem.model)
     if host is not None:
         problem = replace(problem, budget=within(problem.budget, host))
-    answer = _answer(problem, optimizers)
-    return Choice(
-        answer, problem.model, problem.budget, problem.objective, units_from, host=host, statistics=statistics
-    )
+    return Choice(answer_to(problem, optimizers), problem, host=host)
 
 
 def within(budget: Budget, host: HostNeed) -> Budget:
@@ -109,7 +122,8 @@ def within(budget: Budget, host: HostNeed) -> Budget:
     return replace(budget, taken=host.resources, room=host.room)
 
 
-def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal | Infeasible:
+def answer_to(problem: Problem, optimizers: Mapping[str, Optimizer] = OPTIMIZERS) -> Proposal | Infeasible:
+    """Returns the best plan of a problem, or the bound that no plan keeps."""
     hints = problem.hints
     if len(problem.graph.names) == 1:
         only = problem.candidate(Leaf(problem.graph.names[0]), "only plan")

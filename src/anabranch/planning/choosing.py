@@ -36,6 +36,7 @@ from anabranch.optimize.hints import KINDS
 from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.optimizers import NAMED
 from anabranch.optimize.proposals import kind, over_budget
+from anabranch.optimize.validity import validity
 from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.describe import short_text
@@ -482,7 +483,8 @@ def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
     beaten = {"chosen": "the best plan that is not a mesh"}
     rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
     reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
-    return PlanTaken(0, plan, _expected(choice), reason, rivals, query)
+    bounds = () if isinstance(plan, Mesh) else tuple(map(str, validity(choice.problem, unshared(plan))))
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query)
 
 
 def _reason(choice: Choice) -> str:

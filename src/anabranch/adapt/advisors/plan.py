@@ -22,14 +22,14 @@ from anabranch.adapt.records import Decision, Rival
 from anabranch.adapt.rules import IN_LINE, LISTED, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import with_default_orders
-from anabranch.optimize.beside import price_of_sides
-from anabranch.optimize.choice import choose
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.choice import answer_to
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Proposal
+from anabranch.optimize.validity import validity
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered, StatisticsView
+from anabranch.stats.view import Layered
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,14 @@ class PlanAdvisor:
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
         known = history.statistics
         view = Layered((known.view, self.criteria.given))
-        return partial(best_plan, self.query, view, self.criteria, known.batch), len(self.query.graph.names) > IN_LINE
+        problem = self.criteria.problem(self.query, view, known.batch)
+        return partial(best_plan, problem), len(self.query.graph.names) > IN_LINE
 
     def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
         assert not isinstance(plan, Mesh)
         graph, known = self.query.graph, history.statistics
         view = Layered((known.view, self.criteria.given))
+        problem = self.criteria.problem(self.query, view, known.batch)
         model = resource_model(graph, view, known.batch, self.query.merging, self.criteria.partitioning)
         current = with_default_orders(plan, graph)
         steps = [each.step for each in history.recent]
@@ -80,7 +82,7 @@ class PlanAdvisor:
         payback = Payback(
             self.query,
             self.settings,
-            self.criteria.met(self.query, view, model),
+            replace(self.criteria, budget=problem.budget),
             history.phases,
             experience,
             model,
@@ -106,23 +108,14 @@ class PlanAdvisor:
         now = replace(history, experience=experience).remembering([found.plan, *listed, current])
         candidates = {str(each): each for each in (found.plan, *listed)} | dict(now.plans)
         chosen, retry = payback.choose(decision, list(candidates.values()))
+        if chosen.action == "migrate" and not isinstance(chosen.proposed, Mesh):
+            chosen = replace(chosen, best_while=tuple(map(str, validity(problem, chosen.proposed))))
         return Suggestion(chosen, replace(now, retry=retry))
 
 
-def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:
+def best_plan(problem: Problem) -> Found:
     """Returns the plan that the optimizer chooses now; if no plan keeps the limits, the one closest to them."""
-    answer = choose(
-        query.graph,
-        view,
-        criteria.budget,
-        criteria.objective,
-        criteria.hints,
-        batch=batch,
-        grouping=query.merging,
-        partitioning=criteria.partitioning,
-        beside=price_of_sides(query, view, batch),
-        around=criteria.around(query, view),
-    ).answer
+    answer = answer_to(problem)
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]
     best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_PLANS]

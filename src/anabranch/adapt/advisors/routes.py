@@ -33,7 +33,7 @@ from anabranch.cost.resources import ResourceModel, Resources, with_default_orde
 from anabranch.cost.units import UnitCosts, unit_costs
 from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.choice import choose
+from anabranch.optimize.choice import answer_to
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Budget, Proposal
@@ -214,16 +214,7 @@ class RouteAdvisor:
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
         known = _known(self.query, flow, pairs | passed)
         view = Layered((known.view, criteria.given))
-        answer = choose(
-            graph,
-            view,
-            criteria.budget,
-            criteria.objective,
-            criteria.hints,
-            batch=flow.batch,
-            grouping=self.query.merging,
-            around=criteria.around(self.query, view),
-        ).answer
+        answer = answer_to(criteria.problem(self.query, view, flow.batch))
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
             return decision
         model = resource_model(graph, view, flow.batch, self.query.merging)

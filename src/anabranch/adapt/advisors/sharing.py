@@ -24,7 +24,7 @@ from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.choice import choose
+from anabranch.optimize.choice import answer_to
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.joint import Contender, choose_together, plans_around, price_together
 from anabranch.optimize.problem import resource_model
@@ -151,15 +151,7 @@ class SharingLoop:
             return Contender(partaker, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
-            answer = choose(
-                query.graph,
-                own.view,
-                criteria.budget,
-                criteria.objective,
-                criteria.hints,
-                batch=own.history.statistics.batch,
-                grouping=query.grouping,
-            ).answer
+            answer = answer_to(criteria.problem(query, own.view, own.history.statistics.batch))
             found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
