@@ -15,7 +15,8 @@ from typing import Any
 
 from anabranch.adapt.cost_trend import SEVERAL, CostTrend
 from anabranch.adapt.experience import MOST_PLANS, Experience, longest_window
-from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
+from anabranch.adapt.facts import COOLING, REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
+from anabranch.adapt.gate import Gate
 from anabranch.adapt.knowledge import CHANGED, Knowledge, factor
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import with_default_orders
@@ -102,6 +103,7 @@ class Flow:
 class Promise:
     """The expected cost of a row under a mesh at its decision, in seconds of one core."""
 
+    mesh: Mesh
     each: float
     left: Plan | None = None
     """The plan that it replaced; None for a mesh that the query began with."""
@@ -139,7 +141,6 @@ class History:
     """Plans that ran or were listed, by their texts; candidates of later decisions."""
     passed: float = 0.0
     """Seconds of event time so far."""
-    is_cooling: bool = False
     unsettled: int = 0
     """How many batches a decision has waited because the streams were changing."""
     fruitless: Mapping[str, int] = field(default_factory=dict)
@@ -156,11 +157,9 @@ class History:
     def after(self, seen: Observation) -> History:
         """Returns the history after a batch; batches with a plan change in progress are not kept."""
         if seen.is_migrating:
-            return replace(self.forgetting(), since=Since(), is_cooling=True)
+            return replace(self.forgetting(), since=COOLING)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
-        since = now.since.after(seen.facts)
-        is_cooling = now.is_cooling and not since.has_passed(now.cool_down)
-        now = replace(now, since=since, is_cooling=is_cooling)
+        now = replace(now, since=now.since.after(seen.facts, now.cool_down))
         if seen.facts.seconds is None:
             return now
         return replace(
@@ -250,8 +249,10 @@ class History:
         """The largest factor by which a rate or selectivity differs from the last decision; None before the first."""
         return None if self.baseline is None else self.statistics.distance(self.baseline)
 
-    def patience(self, advisor: str) -> int:
-        """Returns the number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+    @property
+    def patience(self) -> int:
+        """The number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+        advisor = "routes" if self.recent and isinstance(self.recent[-1].plan, Mesh) else "plan"
         return min(MOST_PATIENCE, 1 + self.fruitless.get(advisor, 0))
 
     @property
@@ -274,13 +275,16 @@ class History:
     @property
     def tests_promise(self) -> bool:
         """True if the running mesh has an expected cost and runs its first batches over full windows."""
-        return self.promise is not None and self.remember <= self.trend.batches < 2 * self.remember
+        if self.promise is None or not self.remember <= self.trend.batches < 2 * self.remember:
+            return False
+        return bool(self.recent) and str(self.recent[-1].plan) == str(self.promise.mesh)
 
-    @property
-    def trigger(self) -> float | None:
-        """The mean seconds of a whole trigger over the recent batches; None if unknown."""
+    def in_triggers(self, gate: Gate, slots: int) -> Gate:
+        """Returns the gate in which the CPU to save is a fraction of the recent triggers, if their length is known."""
         known = [each.facts.trigger for each in self.recent if each.facts.trigger is not None]
-        return sum(known) / len(known) if known else None
+        if not known or not self.measured_seconds:
+            return gate
+        return gate.within(sum(known) / len(known), self.measured_seconds / len(self.recent), slots)
 
     @cached_property
     def flow(self) -> Flow | None:

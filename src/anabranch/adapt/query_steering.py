@@ -53,7 +53,9 @@ class QuerySteering:
         self._check = check
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
-        self.rules = replace(rules, criteria=replace(rules.criteria, partitioning=_spread(partitioning)))
+        budget = replace(rules.criteria.budget, slots=partitioning.slots)
+        criteria = replace(rules.criteria, budget=budget, partitioning=_spread(partitioning))
+        self.rules = replace(rules, criteria=criteria)
         """The current change rules of the query."""
         self.searches = Searches(waits=rules.waits)
         is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None)

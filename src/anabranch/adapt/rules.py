@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, TypeAlias
 
+from anabranch.adapt.history import Promise
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import Host, host_need
 from anabranch.cost.resources import ResourceModel, Resources
@@ -126,6 +127,8 @@ class ChangeRules:
     """When to search for a mesh; None for never."""
     resumes: bool = False
     """Whether a restart begins with the plan of the last batch instead of the given plan."""
+    promise: Promise | None = None
+    """The expected cost of a row under the mesh that the query starts with; None for another plan."""
     waits: bool = False
     """Whether a batch waits for its searches. Then the same rows give the same decisions, as experiments require."""
 

@@ -63,7 +63,7 @@ def validity(problem: Problem, plan: PhysicalPlan) -> tuple[Bounds, ...]:
 
 
 def _bound(number: _Number, plan: PhysicalPlan, values: list[float]) -> float | None:
-    """Returns the value from which on another plan is better, in the direction of some values; None if there is none."""
+    """Returns the value from which on another plan is better, in the direction of some values; None if none is."""
     good = number.now
     for bad in values:
         better = _better(number.at(bad), plan)

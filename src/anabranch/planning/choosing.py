@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from anabranch.adapt.advisors.routes import AT_ONCE
 from anabranch.adapt.gate import Gate, Verdict, judge
+from anabranch.adapt.history import Promise
 from anabranch.adapt.records import PlanTaken, Rival
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
@@ -420,6 +421,7 @@ def change_rules(
         criteria,
         switches,
         _staging(plan_options, choice, adapt),
+        promise=_promise(choice),
         resumes=is_learning or (adapt is not None and plan_options.plan in PLAN_WORDS),
     )
 
@@ -428,6 +430,14 @@ def _expected(choice: Choice) -> Resources:
     """Returns the expected resources of the first plan."""
     offer = choice.mesh
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
+
+
+def _promise(choice: Choice) -> Promise | None:
+    """Returns the expected cost of a row under the first plan, if that is a mesh."""
+    offer, rows = choice.mesh, sum(choice.estimates.rates)
+    if offer is None or offer.mesh is None or not offer.is_taken or not rows:
+        return None
+    return Promise(offer.mesh, _expected(choice).cpu / rows)
 
 
 def _staging(plan_options: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:

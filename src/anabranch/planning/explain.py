@@ -102,7 +102,9 @@ class Explanation:
                 return describe_mesh(plan, graph) if isinstance(plan, Mesh) else describe(plan, graph)
             case "choice":
                 choice = choose()
-                return "\n\n".join([render_query(self.query), explanation(choice), *_bounds(choice), *self._mesh(choice)])
+                return "\n\n".join(
+                    [render_query(self.query), explanation(choice), *_bounds(choice), *self._mesh(choice)]
+                )
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:

@@ -151,7 +151,7 @@ def running(promised: float, before: float) -> History:
     cpu = running_cpu(MESH, seen.flow, QUERY, Criteria())
     assert cpu is not None
     each = cpu / sum(seen.flow.rates.values())
-    return replace(seen, promise=Promise(promised * each, MJOIN, before * each))
+    return replace(seen, promise=Promise(MESH, promised * each, MJOIN, before * each))
 
 
 def test_a_mesh_that_costs_more_than_the_plan_before_it_is_left_for_that_plan() -> None:

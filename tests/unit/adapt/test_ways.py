@@ -125,7 +125,6 @@ def test_the_memory_driven_policy_takes_the_limit_where_no_memory_is_given() -> 
     assert not triggers(Budget(), MemoryDriven())
     assert not triggers(Budget(memory=10 * size), MemoryDriven())
     assert any("the state takes" in each for each in triggers(Budget(memory=size), MemoryDriven()))
-    # What the host takes of the limit is not there for the state; a memory of its own goes first.
+    # What the host takes of the limit is not there for the state.
     taken = Budget(memory=10 * size, taken=Resources(0.0, 9 * size, 0.0))
     assert any("the state takes" in each for each in triggers(taken, MemoryDriven()))
-    assert not triggers(taken, MemoryDriven(memory=100 * size))

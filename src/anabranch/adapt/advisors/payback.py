@@ -44,8 +44,8 @@ class Payback:
     """The cost model under the current statistics."""
     current: PhysicalPlan
     """The running plan, with its probe orders."""
-    trigger: float | None = None
-    """Seconds of a whole trigger; None if unknown."""
+    gate: Gate
+    """The gate for the length of the current triggers."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """Returns the cost of a plan now: the model's price, corrected by counts of plans that ran."""
@@ -95,7 +95,7 @@ class Payback:
         if price is None:
             reason = f"{wished} cannot serve this change"
             return replace(proposed, reason=reason), Verdict(False, reason)
-        gate = self._gate.without_state() if price.strategy == "none" else self._gate
+        gate = self.gate.without_state() if price.strategy == "none" else self.gate
         if criteria.budget.allows(decision.cost):
             gate = replace(gate, horizon=self._horizon)
         risk = self._risk(plan, self._scarce(decision))
@@ -107,7 +107,7 @@ class Payback:
         if self.criteria.hints.objection(plan):
             return False
         resource = scarce(now, self.criteria.objective, self.criteria.budget)
-        saves = getattr(now, resource) >= self._gate.without_state().ratio * getattr(cost, resource)
+        saves = getattr(now, resource) >= self.gate.without_state().ratio * getattr(cost, resource)
         return saves or not self.criteria.budget.allows(now)
 
     def _gain(self, judged: tuple[Decision, Verdict]) -> float:
@@ -134,13 +134,8 @@ class Payback:
 
     @property
     def _horizon(self) -> float:
-        most = self.settings.gate.horizon
+        most = self.gate.horizon
         return self.phases.horizon(most) if self.settings.foresight else most
-
-    @cached_property
-    def _gate(self) -> Gate:
-        """The gate, with the CPU that a change must save in relation to a whole trigger."""
-        return self.settings.gate.within(self.trigger, self.model.batch, self.criteria.budget.slots)
 
     @cached_property
     def _model_before(self) -> ResourceModel | None:

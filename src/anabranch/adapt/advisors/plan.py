@@ -51,15 +51,11 @@ class PlanAdvisor:
     name: ClassVar[str] = "plan"
 
     def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        """Returns a reason besides those of the policies: a postponed change pays now, or rows cost more."""
+        """Returns a reason besides those of the policies: a postponed change pays now."""
         lasted = history.phases.lasted
-        if history.retry is not None:
-            is_due = lasted >= history.retry
-            return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s") if is_due else None
-        watches_cost = self.settings.foresight and not self.settings.policy.is_strict
-        if not watches_cost or not history.trend.has_risen(history.patience(self.name)):
+        if history.retry is None or lasted < history.retry:
             return None
-        return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
+        return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s")
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
         return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
@@ -87,7 +83,7 @@ class PlanAdvisor:
             experience,
             model,
             current,
-            history.trigger,
+            history.in_triggers(self.settings.gate, self.criteria.budget.slots),
         )
         decision = Decision(
             batch=batch,

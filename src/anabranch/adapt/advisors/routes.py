@@ -36,7 +36,7 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import answer_to
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
-from anabranch.optimize.proposals import Budget, Proposal
+from anabranch.optimize.proposals import Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
@@ -74,7 +74,6 @@ class RouteAdvisor:
     criteria: Criteria
     staging: Staging
     is_free: bool = True
-    slots: int = 1
     name: ClassVar[str] = "routes"
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -84,11 +83,9 @@ class RouteAdvisor:
         if isinstance(plan, Mesh):
             if self._broken(history, plan) is not None:
                 return Reason("routes", "the mesh costs more than expected")
-            drift = history.routes.drift(plan)
+            drift = history.routes.drift(plan, history.patience)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-            if self.is_free and history.trend.has_risen(history.patience(self.name)):
-                return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
         return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
@@ -133,7 +130,7 @@ class RouteAdvisor:
         if decision.action == "migrate" and isinstance(decision.proposed, Mesh):
             rows = max(sum(flow.rates.values()), 1e-9)
             left = None if isinstance(plan, Mesh) else plan
-            promise = Promise(decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
+            promise = Promise(decision.proposed, decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
             now = replace(now, promise=promise)
         return Suggestion(replace(decision, mesh=found), now)
 
@@ -202,7 +199,7 @@ class RouteAdvisor:
         )
         if str(plan) == str(best):
             return replace(decision, price=None)
-        return self._judged(decision, history, AT_ONCE, replace(self.criteria.budget, slots=self.slots))
+        return self._judged(decision, history, AT_ONCE)
 
     def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
         """Returns the decision to go back to a plan without routes if that is better than the given decision."""
@@ -225,7 +222,7 @@ class RouteAdvisor:
         if price is None or (decision.action == "migrate" and cost.cpu >= decision.proposed_cost.cpu):
             return decision
         tree = replace(decision, proposed=answer.plan, proposed_cost=cost, origin="optimizer", statistics=known)
-        judged = self._judged(replace(tree, action="keep"), history, price, criteria.budget)
+        judged = self._judged(replace(tree, action="keep"), history, price)
         return judged if judged.action == "migrate" else decision
 
     def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
@@ -233,14 +230,13 @@ class RouteAdvisor:
         base = with_default_orders(mjoin(graph.names), graph)
         return way(graph, base, plan, model, criteria.pricing, "auto", cost, criteria.budget)
 
-    def _judged(self, decision: Decision, history: History, price: Price, budget: Budget) -> Decision:
-        gate = self._gate(history)
-        verdict = judge(gate, decision.cost, decision.proposed_cost, price, self.criteria.objective, budget)
+    def _judged(self, decision: Decision, history: History, price: Price) -> Decision:
+        gate, criteria = self._gate(history), self.criteria
+        verdict = judge(gate, decision.cost, decision.proposed_cost, price, criteria.objective, criteria.budget)
         return replace(decision, action=verdict.action, price=price, reason=verdict.reason)
 
     def _gate(self, history: History) -> Gate:
-        batch = history.flow.batch if history.flow is not None else 0.0
-        return self.settings.gate.within(history.trigger, batch, self.slots)
+        return history.in_triggers(self.settings.gate, self.criteria.budget.slots)
 
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
@@ -260,8 +256,7 @@ class RouteAdvisor:
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
         price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
-        budget = replace(self.criteria.budget, slots=self.slots)
-        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
+        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
 
 
 def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:
