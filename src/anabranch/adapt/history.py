@@ -308,7 +308,8 @@ class History:
             rows = merge(each.step for each in recent).rows_in
             return replace(before, rates={**before.rates, **{name: rows[name] / seconds for name in rows}})
         steps = [each.step for each in recent]
-        numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning)
+        known = before.selectivities
+        numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning, before=known)
         return before.renewed(numbers, seconds / len(recent))
 
 

@@ -21,6 +21,7 @@ from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision, Rival
 from anabranch.adapt.rules import IN_LINE, LISTED, Criteria
 from anabranch.adapt.settings import Settings
+from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.choice import answer_to
 from anabranch.optimize.problem import Problem, resource_model
@@ -103,6 +104,10 @@ class PlanAdvisor:
         listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
         now = replace(history, experience=experience).remembering([found.plan, *listed, current])
         candidates = {str(each): each for each in (found.plan, *listed)} | dict(now.plans)
+        if takes_turns(model):
+            # Searches ignore the intra-batch order, which matters if windows are as short as batches.
+            reordered = [in_turns(each, model) for each in candidates.values()]
+            candidates |= {str(each): each for each in reordered}
         chosen, retry = payback.choose(decision, list(candidates.values()))
         if chosen.action == "migrate" and not isinstance(chosen.proposed, Mesh):
             chosen = replace(chosen, best_while=tuple(map(str, validity(problem, chosen.proposed))))
