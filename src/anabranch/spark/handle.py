@@ -520,18 +520,19 @@ class QueryHandle:
 
         >>> handle.policy("periodic", every="10 seconds")  # doctest: +SKIP
         """
-        self._reconfigure({"adapt": {"policy": policy, **settings}}, query)
+        self.reconfigure({"adapt": {"policy": policy, **settings}}, query=query)
 
     def objective(self, objective: str, *, query: str | None = None) -> None:
         """Changes what the plans of an adapting query optimize, from its next decision on; a restart keeps it."""
-        self._reconfigure({"objective": objective}, query)
+        self.reconfigure({"objective": objective}, query=query)
 
     def limits(self, *, cpu: float | None = None, memory: float | str | None = None, query: str | None = None) -> None:
         """Changes the limits of a slot for an adapting query, from its next decision on; a restart keeps them."""
         given = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
-        self._reconfigure({"limits": given}, query)
+        self.reconfigure({"limits": given}, query=query)
 
-    def _reconfigure(self, wanted: Mapping[str, Any], query: str | None) -> None:
+    def reconfigure(self, wanted: Mapping[str, Any], *, query: str | None = None) -> None:
+        """Changes policy, objective and limits at once, written as in a spec: `{"adapt": …, "objective": …}`."""
         with self._in_force() as runner:
             runner.reconfigure(wanted, query)
 

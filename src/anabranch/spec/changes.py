@@ -1,14 +1,15 @@
-"""Changes the queries of a running spec: by `anabranch add`, `remove` and `reload`, or by SIGHUP.
+"""Changes the queries of a running spec: by `anabranch add`, `remove`, `reload` and `set`, or by SIGHUP.
 
 Every change is a target spec: the running spec with other queries. Its queries are compiled against the streams as
 registered at the start, and the running set is changed to them (`api/changing`).
 
-Invariant: only the set of queries can change. Any other difference between the specs is refused with the name of its
-entry, and a refused change does not affect the run.
+Invariant: only the set of queries can change and, by `set`, policy, objective and limits of a query that adapts. Any
+other difference between the specs is refused with the name of its entry, and a refused change does not affect the run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import control
 from anabranch.run.changing import SetChange
 from anabranch.run.store import Store
-from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, change_lines, only
+from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, SET, change_lines, only
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec
@@ -54,6 +55,11 @@ class Changes:
                     time = self.finish(int(request.content["least"]))
                     control.answer(store, request, {"until": time})
                     said.append(f"answers until {instant_text(time)}; a branch takes over, and then this run ends")
+                    continue
+                if request.kind == SET:
+                    self.handle.reconfigure(request.content["settings"], query=request.content["query"])
+                    control.answer(store, request, {})
+                    said.append(f"set by command: {json.dumps(request.content['settings'])}")
                     continue
                 change = self.make(request.kind, request.content)
             except AnabranchError as error:
