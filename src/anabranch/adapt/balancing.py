@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from anabranch.adapt.course import STRATEGIES, MoveStrategy
-from anabranch.adapt.facts import RATIO, TEN_BATCHES, Interval
+from anabranch.adapt.facts import RATIO, TEN_BATCHES, WATCHED, Interval
 from anabranch.balance.rule import Rebalancing
 from anabranch.cost.units import TAKING_OVER
 from anabranch.plan.slots import FEWEST, SlotRange
@@ -34,7 +34,7 @@ class Balance:
     """State by which the largest slot exceeds the average, at least; below it, bytes of state do not count."""
     horizon: int = 100
     """Batches within which a move must have paid for itself."""
-    remember: int = 5
+    remember: int = WATCHED
     """Batches that are looked at together."""
     cool_down: Interval = TEN_BATCHES
     capacities: tuple[float, ...] | None = None

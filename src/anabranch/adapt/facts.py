@@ -29,14 +29,16 @@ RATIO = 1.2
 """The factor from which on a cost or a load is clearly higher than another."""
 NEAR = 0.9
 """The fraction of a limit from which on it is near."""
+WATCHED = 5
+"""The number of batches in which a trend shows."""
 
 
 @dataclass(frozen=True)
 class Trend:
     """The definition of a steady increase."""
 
-    batches: int = 5
-    growth: float = 1.3
+    batches: int = WATCHED
+    growth: float = RATIO
     """The minimum factor between the first and the last of the batches."""
 
     def holds(self, values: Sequence[float]) -> bool:

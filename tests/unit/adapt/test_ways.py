@@ -44,7 +44,8 @@ COST = MODEL.price(with_default_orders(OLD, SIX.graph))
 
 
 def chosen(memory: float, wished: str = "auto") -> Price | None:
-    return way(SIX.graph, OLD, NEW, MODEL, prices, wished, COST, Budget(memory=memory))
+    criteria = Criteria(pricing=prices, budget=Budget(memory=memory))
+    return way(criteria, SIX.graph, OLD, NEW, MODEL, COST, wished)
 
 
 def test_without_a_limit_the_cheapest_way_is_taken_at_once() -> None:

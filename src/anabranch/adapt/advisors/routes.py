@@ -226,9 +226,8 @@ class RouteAdvisor:
         return judged if judged.action == "migrate" else decision
 
     def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
-        graph, criteria = self.query.graph, self.criteria
-        base = with_default_orders(mjoin(graph.names), graph)
-        return way(graph, base, plan, model, criteria.pricing, "auto", cost, criteria.budget)
+        graph = self.query.graph
+        return way(self.criteria, graph, with_default_orders(mjoin(graph.names), graph), plan, model, cost)
 
     def _judged(self, decision: Decision, history: History, price: Price) -> Decision:
         gate, criteria = self._gate(history), self.criteria
