@@ -28,7 +28,6 @@ from anabranch.cost.units import unit_costs
 from anabranch.mesh.drift import RouteTrend
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered, StatisticsView
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,6 @@ class Controller:
     def adapts(self) -> bool:
         """True if any plan is allowed; otherwise only meshes are learnt."""
         return self.rules.adapt is not None
-
-    @property
-    def view(self) -> StatisticsView:
-        """The measured statistics, completed by those from before the run."""
-        return Layered((self.history.statistics.view, self.criteria.given))
 
     @property
     def gate(self) -> Gate:

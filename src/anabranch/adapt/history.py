@@ -30,7 +30,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.stats.measured import intermediate_rows, measured
+from anabranch.stats.measured import arrivals, intermediate_rows, measured
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
@@ -303,13 +303,13 @@ class History:
 
     def _measure(self, recent: tuple[Observation, ...], before: Knowledge) -> Knowledge:
         seconds, plan = _seconds(recent), recent[-1].plan
-        if isinstance(plan, Mesh):
-            # A mesh evaluates no join for all rows of a relation, so only rates are measured.
-            rows = merge(each.step for each in recent).rows_in
-            return replace(before, rates={**before.rates, **{name: rows[name] / seconds for name in rows}})
         steps = [each.step for each in recent]
-        known = before.selectivities
-        numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning, before=known)
+        if isinstance(plan, Mesh):
+            # A mesh evaluates no join for all rows of a relation, so no selectivity is measured.
+            numbers = arrivals(self.query.graph, steps, seconds, self.partitioning)
+        else:
+            known = before.selectivities
+            numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning, before=known)
         return before.renewed(numbers, seconds / len(recent))
 
 

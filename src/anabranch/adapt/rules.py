@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 from anabranch.adapt.history import Promise
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import Host, host_need
 from anabranch.cost.resources import ResourceModel, Resources
@@ -21,7 +22,7 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import within
 from anabranch.optimize.hints import Hints, Objective
-from anabranch.optimize.problem import Problem
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
@@ -29,7 +30,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.settings.entries import Entry, optional
-from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
+from anabranch.stats.view import NOTHING_KNOWN, Layered, StatisticsView
 
 IN_LINE = 6
 """Up to this number of relations, searches take a few milliseconds and compile no kernels."""
@@ -57,18 +58,27 @@ class Criteria:
     expected: Resources | None = None
     """The estimated resources of the first plan."""
 
-    def problem(self, query: Query, seen: StatisticsView, batch: float) -> Problem:
-        """Returns the search for a better plan with these statistics; limits are those that the host leaves."""
+    def view(self, known: Knowledge) -> StatisticsView:
+        """Returns measured statistics, completed by those from before the run."""
+        return Layered((known.view, self.given))
+
+    def model(self, query: Query, known: Knowledge) -> ResourceModel:
+        """Returns the cost model under measured statistics."""
+        return resource_model(query.graph, self.view(known), known.batch, query.merging, self.partitioning)
+
+    def problem(self, query: Query, known: Knowledge) -> Problem:
+        """Returns the search for a better plan under measured statistics; limits are those that the host leaves."""
+        seen = self.view(known)
         found = Problem(
             query.graph,
             seen,
             self.budget,
             self.objective,
             self.hints,
-            batch=batch,
+            batch=known.batch,
             grouping=query.merging,
             partitioning=self.partitioning,
-            beside=price_of_sides(query, seen, batch),
+            beside=price_of_sides(query, seen, known.batch),
         )
         if self.host is None:
             return found

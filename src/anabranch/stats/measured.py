@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
@@ -99,20 +100,29 @@ def measured(
         if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
     found |= {text: [(1.0, 1.0)] for text in implied} | banded
-    tables = {relation.name for relation in graph.relations if relation.is_table}
-    return FixedStatistics(
-        rates={
-            name: (count or 0.5) / seconds / copies([name])
-            for name, count in step.rows_in.items()
-            if name not in tables
-        },
-        rows={
-            state.state: state.rows / batches / copies([state.state]) for state in step.states if state.state in tables
-        },
-        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
+    return replace(
+        arrivals(graph, steps, seconds, partitioning),
         selectivities={name: _selectivity(parts, before.get(name, 1.0)) for name, parts in found.items()},
         groups=_groups(query, plan, step, batches, seconds),
         predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
+    )
+
+
+def arrivals(
+    graph: JoinGraph, steps: Sequence[StepStatistics], seconds: float, partitioning: Partitioning | None = None
+) -> FixedStatistics:
+    """Returns the rates of streams and the rows of tables, both after the filters; they depend on no plan."""
+    step = merge(steps)
+
+    def copies(name: str) -> float:
+        return partitioning.copies([name]) if partitioning is not None else 1.0
+
+    tables = {relation.name for relation in graph.relations if relation.is_table}
+    counts = {name: count or 0.5 for name, count in step.rows_in.items() if name not in tables}
+    return FixedStatistics(
+        rates={name: count / seconds / copies(name) for name, count in counts.items()},
+        rows={each.state: each.rows / len(steps) / copies(each.state) for each in step.states if each.state in tables},
+        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
         provenance="measured",
     )
 

@@ -148,7 +148,7 @@ def running(promised: float, before: float) -> History:
     """A mesh whose rows cost more than promised, or less, after its first batches."""
     seen = history(counted(50), MESH, batches=8)
     assert seen.flow is not None
-    cpu = running_cpu(MESH, seen.flow, QUERY, Criteria())
+    cpu = running_cpu(MESH, seen, QUERY, Criteria())
     assert cpu is not None
     each = cpu / sum(seen.flow.rates.values())
     return replace(seen, promise=Promise(MESH, promised * each, MJOIN, before * each))

@@ -18,17 +18,14 @@ from math import inf
 from anabranch.adapt.advisors.ways import way
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, Resource, Verdict, amount_of, judge, scarce
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.problem import resource_model
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered
 
 
 @dataclass(frozen=True)
@@ -131,8 +128,5 @@ class Payback:
     @cached_property
     def _model_before(self) -> ResourceModel | None:
         """The cost model under the statistics of the previous phase."""
-        before: Knowledge | None = self.phases.before
-        if before is None:
-            return None
-        view = Layered((before.view, self.criteria.given))
-        return resource_model(self.query.graph, view, before.batch, self.query.merging, self.criteria.partitioning)
+        before = self.phases.before
+        return None if before is None else self.criteria.model(self.query, before)

@@ -24,13 +24,12 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.choice import answer_to
-from anabranch.optimize.problem import Problem, resource_model
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.optimize.validity import validity
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,13 @@ class PlanAdvisor:
         return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
 
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
-        known = history.statistics
-        view = Layered((known.view, self.criteria.given))
-        problem = self.criteria.problem(self.query, view, known.batch)
+        problem = self.criteria.problem(self.query, history.statistics)
         return partial(best_plan, problem), len(self.query.graph.names) > IN_LINE
 
     def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
         assert not isinstance(plan, Mesh)
         graph, known = self.query.graph, history.statistics
-        view = Layered((known.view, self.criteria.given))
-        problem = self.criteria.problem(self.query, view, known.batch)
-        model = resource_model(graph, view, known.batch, self.query.merging, self.criteria.partitioning)
+        problem, model = self.criteria.problem(self.query, known), self.criteria.model(self.query, known)
         current = with_default_orders(plan, graph)
         steps = [each.step for each in history.recent]
         experience = history.experience.after(current, steps, history.measured_seconds, model, graph)

@@ -23,7 +23,6 @@ from anabranch.adapt.advisors.ways import way
 from anabranch.adapt.facts import RATIO
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.history import Flow, History, Promise
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import IN_LINE, Criteria, Staging
@@ -35,14 +34,12 @@ from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import answer_to
 from anabranch.optimize.jtree_finder import Space
-from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.stats.view import Layered
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
@@ -123,7 +120,7 @@ class RouteAdvisor:
         correction = history.correction if broken is None else max(1.0, broken.each / broken.promise.each)
         now = replace(history, retry=None, promise=None, correction=correction)
         if isinstance(found, Broken):
-            return Suggestion(self._left(batch, plan, reason, flow, found), now)
+            return Suggestion(self._left(history, batch, plan, reason, flow, found), now)
         decision = self._mesh(history, flow, batch, plan, reason, found)
         if self.is_free and isinstance(plan, Mesh):
             decision = self._tree(decision, found, flow, history)
@@ -141,18 +138,18 @@ class RouteAdvisor:
         promise, flow = history.promise, history.flow
         if not isinstance(plan, Mesh) or promise is None or flow is None or not history.tests_promise:
             return None
-        cpu = running_cpu(plan, flow, self.query, self.criteria)
+        cpu = running_cpu(plan, history, self.query, self.criteria)
         each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
         return Broken(promise, each) if each > RATIO * promise.each else None
 
-    def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
+    def _left(self, history: History, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
         """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
         rows, promise = sum(flow.rates.values()), found.promise
         left = promise.left
         assert left is not None
         assert not isinstance(left, Mesh)
         cost = Resources(found.each * rows, flow.state_bytes, flow.results)
-        price = self._way_back(left, cost, _model(self.query, flow, self.criteria))
+        price = self._way_back(left, cost, self.criteria.model(self.query, history.statistics))
         ratio, promised = found.each / promise.before, promise.each / promise.before
         return Decision(
             batch=batch,
@@ -166,7 +163,7 @@ class RouteAdvisor:
             origin="promise",
             price=price,
             reason=f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised",
-            statistics=_known(self.query, flow, {}),
+            statistics=history.statistics,
         )
 
     # --- judging ------------------------------------------------------------------------------------------------------
@@ -179,7 +176,7 @@ class RouteAdvisor:
         beside = _beside(flow, units)
         now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
         is_counted = learnt.profiled is not None and not flow.step.checks
-        counted = running_cpu(plan, flow, self.query, self.criteria) if is_counted else None
+        counted = running_cpu(plan, history, self.query, self.criteria) if is_counted else None
         if counted is not None:
             now, proposed = counted, beside + _routing(learnt, flow, units) * history.correction
         best = as_mjoin(learnt.mesh) if self.is_free and not learnt.is_mesh else learnt.mesh
@@ -195,7 +192,7 @@ class RouteAdvisor:
             origin="search",
             price=AT_ONCE,
             reason="the running routes are the best ones known",
-            statistics=Knowledge(rates=flow.rates, batch=flow.batch),
+            statistics=history.statistics,
         )
         if str(plan) == str(best):
             return replace(decision, price=None)
@@ -209,12 +206,12 @@ class RouteAdvisor:
         pairs = _selectivities(learnt.profiled.fan_outs, flow)
         # Profiled matches have passed the predicates of their pair, so these must not count twice.
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
-        known = _known(self.query, flow, pairs | passed)
-        view = Layered((known.view, criteria.given))
-        answer = answer_to(criteria.problem(self.query, view, flow.batch))
+        measured = history.statistics
+        known = replace(measured, selectivities={**measured.selectivities, **pairs, **passed})
+        answer = answer_to(criteria.problem(self.query, known))
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
             return decision
-        model = resource_model(graph, view, flow.batch, self.query.merging)
+        model = criteria.model(self.query, known)
         cost = history.experience.price(answer.plan, model, answer.plan)
         joins = max(0.0, cost.cpu - model.base.cpu)
         cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
@@ -245,7 +242,7 @@ class RouteAdvisor:
         Assumes that every row finds no match at its first lookup. The price of a search grows with each consecutive
         search that led to no change.
         """
-        running = running_cpu(plan, flow, self.query, self.criteria)
+        running = running_cpu(plan, history, self.query, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
         units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
@@ -258,11 +255,12 @@ class RouteAdvisor:
         return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
 
 
-def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:
+def running_cpu(plan: Plan, history: History, query: Query, criteria: Criteria) -> float | None:
     """Returns the cores that the running plan uses, by its counts; None if the counts do not determine them."""
-    if not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
+    flow = history.flow
+    if flow is None or not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
         return None
-    model = _model(query, flow, criteria)
+    model = criteria.model(query, history.statistics)
     ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, query.graph)
     return counted_cpu(ordered, flow.step, flow.batches, flow.seconds, model, query.graph)
 
@@ -321,16 +319,3 @@ def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float
         if (held := flow.held(target)) > 0:
             found.setdefault(" ".join(sorted((origin, target))), []).append(max(matches, 0.5 / held) / held)
     return {pair: min(1.0, sum(values) / len(values)) for pair, values in found.items()}
-
-
-def _known(query: Query, flow: Flow, selectivities: Mapping[str, float]) -> Knowledge:
-    """Returns the statistics of a flow: rates and rows of tables, both after the filters."""
-    relations = query.graph.relations
-    tables = {each.name: flow.held(each.name) for each in relations if each.is_table}
-    filters = {each.name: 1.0 for each in relations if each.filter is not None}
-    return Knowledge(flow.rates, selectivities, filters, flow.batch, rows=tables)
-
-
-def _model(query: Query, flow: Flow, criteria: Criteria) -> ResourceModel:
-    view = Layered((_known(query, flow, {}).view, criteria.given))
-    return resource_model(query.graph, view, flow.batch, query.merging, criteria.partitioning)

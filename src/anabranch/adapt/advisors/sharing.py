@@ -18,6 +18,7 @@ from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import Since
 from anabranch.adapt.gate import judge
 from anabranch.adapt.history import Flow
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
@@ -111,9 +112,8 @@ class SharingAdvisor:
     def _partaker(self, member: Member, adapting: Mapping[str, Controller]) -> Partaker:
         own, query = adapting.get(member.name), member.query
         criteria = self.rules[member.name].criteria if member.name in self.rules else Criteria()
-        view = criteria.given if own is None else own.view
-        batch = 1.0 if own is None else own.history.statistics.batch
-        model = resource_model(query.graph, view, batch, query.grouping)
+        known = Knowledge() if own is None else own.history.statistics
+        model = resource_model(query.graph, criteria.view(known), known.batch, query.grouping)
         return Partaker(member, model, {} if own is None else _passing(own.history.flow))
 
     def _contender(self, plan: Plan, partaker: Partaker, own: Controller | None) -> Contender:
@@ -124,7 +124,7 @@ class SharingAdvisor:
             return Contender(partaker, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
-            answer = answer_to(criteria.problem(query, own.view, own.history.statistics.batch))
+            answer = answer_to(criteria.problem(query, own.history.statistics))
             found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
