@@ -100,14 +100,10 @@ class Switch:
 
 @dataclass(frozen=True)
 class Staging:
-    """The schedule of mesh searches: after the first batches, then at growing intervals."""
+    """The schedule of mesh searches: after the first batches, then at doubling intervals."""
 
     first: int = 4
     """Batches before the first search."""
-    widening: int = 2
-    """The factor by which the intervals grow."""
-    search: float = 0.0
-    """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
     def is_due(self, batches: int) -> bool:
         """Returns True if a search is scheduled after this number of batches.
@@ -117,11 +113,11 @@ class Staging:
         """
         due = self.first
         while due < batches:
-            due *= self.widening
+            due *= 2
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4, search=0.02)
+BESIDE = Staging(first=16)
 """For a query that considers meshes among other plans: waits for windows to fill."""
 
 
