@@ -101,14 +101,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Promise:
-    """The expected cost of a row under a mesh at its decision, in seconds of one core."""
+    """The expected cost of a row under a mesh, in seconds of one core, as `cost_trend` counts them."""
 
     mesh: Mesh
     each: float
     left: Plan | None = None
     """The plan that it replaced; None for a mesh that the query began with."""
     before: float = 0.0
-    """The counted cost of a row under that plan."""
+    """The cost of a row under that plan."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class History:
     trend: CostTrend = field(default_factory=CostTrend)
     routes: RouteTrend = field(default_factory=RouteTrend)
     promise: Promise | None = None
-    """The expected cost of the running mesh; compared with its counted cost once."""
+    """The expected cost of the running mesh, until the next decision."""
     correction: float = 1.0
     """The counted cost of the last tested mesh divided by its expected cost, at least 1."""
     experience: Experience = field(default_factory=Experience)
@@ -271,13 +271,6 @@ class History:
             for each in self.recent[-self.since.batches :]
             if not isinstance(each.plan, Mesh)
         ]
-
-    @property
-    def tests_promise(self) -> bool:
-        """True if the running mesh has an expected cost and runs its first batches over full windows."""
-        if self.promise is None or not self.remember <= self.trend.batches < 2 * self.remember:
-            return False
-        return bool(self.recent) and str(self.recent[-1].plan) == str(self.promise.mesh)
 
     def in_triggers(self, gate: Gate, slots: int) -> Gate:
         """Returns the gate in which the CPU to save is a fraction of the recent triggers, if their length is known."""

@@ -127,21 +127,21 @@ class RouteAdvisor:
         if self.is_free and isinstance(plan, Mesh):
             decision = self._tree(decision, found, flow, history)
         if decision.action == "migrate" and isinstance(decision.proposed, Mesh):
-            rows = max(sum(flow.rates.values()), 1e-9)
-            left = None if isinstance(plan, Mesh) else plan
-            promise = Promise(decision.proposed, decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
-            now = replace(now, promise=promise)
+            left, before = None if isinstance(plan, Mesh) else plan, history.trend.mean
+            each = before * decision.proposed_cost.cpu / decision.cost.cpu
+            now = replace(now, promise=Promise(decision.proposed, each, left, before) if before else None)
         return Suggestion(replace(decision, mesh=found), now)
 
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def _broken(self, history: History, plan: Plan) -> Broken | None:
-        """Returns the counted cost of the running mesh if it exceeds the expected cost; else, or too early, None."""
-        promise, flow = history.promise, history.flow
-        if not isinstance(plan, Mesh) or promise is None or flow is None or not history.tests_promise:
+        """Returns the cost of a row in the first batch of the running mesh over full windows if it was promised less.
+
+        A later batch does not count: if its rows cost more, the streams have changed, and the mesh is not to blame.
+        """
+        promise, each = history.promise, history.trend.first
+        if promise is None or str(plan) != str(promise.mesh):
             return None
-        cpu = running_cpu(plan, history, self.query, self.criteria)
-        each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
         return Broken(promise, each) if each > RATIO * promise.each else None
 
     def _left(self, history: History, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
