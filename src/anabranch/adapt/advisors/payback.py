@@ -16,7 +16,6 @@ from functools import cached_property
 from math import inf
 
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.cost_trend import SEVERAL
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, Resource, Verdict, amount_of, judge, scarce
 from anabranch.adapt.records import Decision
@@ -104,7 +103,7 @@ class Payback:
             return 0.0
         back: tuple[Price, ...] = self.criteria.pricing(self.query.graph, plan, self.current, before)
         new, old = (self._amount(self.experience.price(each, before, self.current)) for each in (plan, self.current))
-        unnoticed = SEVERAL * before.batch
+        unnoticed = self.settings.remember * before.batch
         price = amount_of(back[0], self._scarce) if back else 0.0
         return (price + (new - old) * unnoticed) / 2
 
