@@ -258,14 +258,20 @@ def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
 
 
 def _tell(console: Console, record: Mapping[str, Any]) -> None:
-    """Prints a change of plan and its reason in one sentence."""
-    if record.get("kind") == "decision" and record["action"] == "migrate":
-        saved = 1 - record["proposedCost"]["cpu"] / record["cost"]["cpu"]
+    """Prints a change of plan and its reason in one sentence, and before it why the change waits."""
+    if record.get("kind") != "decision":
+        return
+    saved = 1 - record["proposedCost"]["cpu"] / record["cost"]["cpu"]
+    noticed = f"after batch {record['batch']}, {record['trigger']}"
+    if record["action"] == "migrate":
         text = (
-            f"after batch {record['batch']}, {record['trigger']}, so the query changes its plan from {record['plan']} "
-            f"to {record['proposed']}, which needs {saved:.0%} less CPU"
+            f"{noticed}, so the query changes its plan from {record['plan']} to {record['proposed']}, which needs "
+            f"{saved:.0%} less CPU"
         )
         console.print(text, style="yellow", highlight=False)
+    elif saved > 0 and record["proposed"] != record["plan"]:
+        text = f"{noticed}; plan {record['proposed']} needs {saved:.0%} less CPU, but waits: {record['reason']}"
+        console.print(text, style="dim", highlight=False)
 
 
 def _closing_screen(folder: Path, runs: Mapping[str, Ran], checks: Mapping[str, Check]) -> Panel:

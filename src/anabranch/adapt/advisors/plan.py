@@ -55,8 +55,7 @@ class PlanAdvisor:
         lasted = history.phases.lasted
         if history.retry is None or lasted < history.retry:
             return None
-        waited = f"the streams have stayed as they are for {lasted:.3g} s"
-        return Reason("lasting", f"{waited}, so a change that was postponed may pay")
+        return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s")
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
         return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
