@@ -104,6 +104,8 @@ class Staging:
 
     first: int = 4
     """Batches before the first search."""
+    search: float = 0.0
+    """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
     def is_due(self, batches: int) -> bool:
         """Returns True if a search is scheduled after this number of batches.
@@ -117,7 +119,7 @@ class Staging:
         return due == batches
 
 
-BESIDE = Staging(first=16)
+BESIDE = Staging(first=16, search=0.02)
 """For a query that considers meshes among other plans: waits for windows to fill."""
 
 

@@ -43,8 +43,6 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
-SEARCH = 0.02
-"""The assumed cost of a search in seconds of one core per relation, if other plans are considered beside meshes."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,7 @@ class RouteAdvisor:
         gate = self._gate(history)
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
-        price = replace(AT_ONCE, cpu=SEARCH * relations * (1 + history.fruitless.get(self.name, 0)))
+        price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
         return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
 
 
