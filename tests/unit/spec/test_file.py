@@ -263,7 +263,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("slots", True, "entry 'slots' is true", "at least 1"),
         ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
         ("plan", ["a", "b"], "entry 'plan' is a list", "mjoin"),
-        ("queries", {"alerts": {}}, "the spec has both 'query' and 'queries'", "below the query that it belongs to"),
+        ("queries", {"alerts": {}}, "the spec has both 'query' and 'queries'", "write 'query' below its query"),
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is 'sure'", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is 3", "10 seconds"),
         ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),
