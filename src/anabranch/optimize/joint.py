@@ -107,12 +107,9 @@ def choose_together(
     contenders: Sequence[Contender],
     core_model: CoreModel,
     budget: Budget = UNLIMITED,
-    *,
-    least_saving: float = LEAST_SAVING,
 ) -> JointChoice:
     """Returns the plans of a set of queries; they may exceed the budget if no plan keeps it (`fits`)."""
-    search = _Search(contenders, core_model, budget, least_saving)
-    return search.run()
+    return _Search(contenders, core_model, budget).run()
 
 
 def price_together(
@@ -137,12 +134,10 @@ class _Search:
         contenders: Sequence[Contender],
         core_model: CoreModel,
         budget: Budget,
-        least_saving: float,
     ) -> None:
         self.contenders = {each.partaker.name: each for each in contenders}
         self.core_model = core_model
         self.budget = budget
-        self.least_saving = least_saving
         self.considered = 0
         self.refused: dict[str, str] = {}
         self.given = self._given()
@@ -240,7 +235,7 @@ class _Search:
         if best is None:
             return None
         spent = sum(costs[name].cpu for name in best[0].users)
-        if best[0].saved_cpu <= self.least_saving * spent:
+        if best[0].saved_cpu <= LEAST_SAVING * spent:
             text = str(best[0].shared)
             self.refused[text] = (
                 f"among {', '.join(best[0].users)}, it would cost {-best[0].saved_cpu:.3g} cores more"

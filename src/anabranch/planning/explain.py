@@ -210,13 +210,11 @@ def shared_lines(joint: JointChoice) -> list[str]:
 def choice_svg(
     query: Query,
     choice: Choice,
-    notes: Mapping[str, str] = MappingProxyType({}),
     routes: Mapping[tuple[str, int], RouteNote] = MappingProxyType({}),
 ) -> str:
     """Draws the plan with its rates and state sizes, and below it all candidates by CPU and memory.
 
-    `notes` replace the model's estimates of parts by better figures; `routes` replace the sample's figures of a mesh's
-    routes, by relation and number.
+    `routes` replace the sample's figures of a mesh's routes, by relation and number.
     """
     plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
     dots = [_dot(candidate) for candidate in choice.answer.considered]
@@ -226,8 +224,8 @@ def choice_svg(
     below = plane(dots, cpu_limit=limits[0], memory_limit=limits[1], memory_text=size_text)
     if isinstance(plan, Mesh):
         learnt = choice.mesh.learnt if choice.mesh is not None else None
-        return mesh_svg(query, plan, routes=routes or _route_notes(learnt), notes=notes, below=[below])
-    return plan_svg(query, plan, notes={**plan_notes(choice), **notes}, below=[below])
+        return mesh_svg(query, plan, routes=routes or _route_notes(learnt), below=[below])
+    return plan_svg(query, plan, notes=plan_notes(choice), below=[below])
 
 
 def queries_svg(queries: Mapping[str, Query], plans: Mapping[str, Plan], joint: JointChoice | None = None) -> str:

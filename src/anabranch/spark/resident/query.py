@@ -19,7 +19,6 @@ from anabranch.errors import AnabranchError, HostError
 from anabranch.run.round import Taken
 
 REMEMBERED = 1000
-Ending = Callable[[], None]
 
 
 @dataclass(frozen=True)
