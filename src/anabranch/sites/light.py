@@ -15,7 +15,8 @@ from typing import Any
 
 from anabranch.adapt.settings import Settings
 from anabranch.errors import LinkError
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.commit import rows_by_stream, rows_out
 from anabranch.run.lease import Lease
 from anabranch.run.links.outlet import Outlet

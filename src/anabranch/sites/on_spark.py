@@ -14,7 +14,8 @@ from typing import Any
 from anabranch.adapt.settings import Settings
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.links.outlet import Outlet
 from anabranch.run.work import Work
 from anabranch.settings.secrets import from_environment, without_secrets

@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import first_table
 from anabranch.console.command import address
 from anabranch.console.live import View, advance, follow, late_notice, summary
@@ -34,24 +33,15 @@ from anabranch.console.server import Console as WebConsole
 from anabranch.cql import declared_results
 from anabranch.errors import SpecError
 from anabranch.optimize import Choice
-from anabranch.optimize.joint import JointChoice
 from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, alone, partitioning_of, set_of, together
+from anabranch.plan.query_set import ALONE, alone, partitioning_of, set_of
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.planning import explain
-from anabranch.planning.choosing import (
-    AUTO,
-    allocate,
-    as_run,
-    decide,
-    decide_together,
-    joint_plans,
-    on_spark,
-    proposal,
-    refuse_capacities,
-)
-from anabranch.planning.explain import choice_svg, queries_svg
+from anabranch.planning.choosing import decide, on_spark, proposal
+from anabranch.planning.explain import run_svg
+from anabranch.planning.options import AUTO
+from anabranch.planning.together import RunChoice, allocate, decide_together
 from anabranch.run.evolving import Evolve
 from anabranch.run.evolving import follow as follow_change
 from anabranch.run.interrupts import noted_signals
@@ -69,6 +59,7 @@ if TYPE_CHECKING:
     from anabranch.api import QueryHandle
     from anabranch.api.run import Run
     from anabranch.settings.commands import Commands
+    from anabranch.spec.changes import Changes
 
 _SAMPLING = "sampling the streams and choosing a plan …"
 
@@ -211,75 +202,106 @@ def run_spec(
     at = None if arguments.console is None else address(arguments.console)
     if arguments.report is not None:
         require_writable(arguments.report)
-    console = Console(stderr=True)
-    if is_json(arguments.log):
-        console = Console(quiet=True)
+    console = Console(quiet=True) if is_json(arguments.log) else Console(stderr=True)
     # SIGTERM from a service manager ends a query like Ctrl-C; before the query runs, both end the command.
     signal.signal(signal.SIGTERM, _interrupt)
     _silence_py4j()
     with _lineage(arguments.lineage), ExitStack() as signals, prepared(chosen, console) as ready:
         begin(ready, console)
         with console.status(_SAMPLING):
-            headlines = ready.headlines()
-        for line in headlines:
-            console.print(line, highlight=False, soft_wrap=True)
+            headlines = ready.chosen().headlines()
+        _print_lines(console, headlines)
         # Imported here because it needs pyspark, which explain and --help must not.
         from anabranch.spark.failure import unless_gone
-        from anabranch.spark.internals.driver import hush_updates
         from anabranch.spec.changes import Changes
 
-        handle: QueryHandle | None = None
-
-        def expect_end() -> None:
-            hush_updates(ready.spark)
-            if handle is not None:
-                handle.expect_end()
-
-        noting = noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True)
-        ending = signals.enter_context(noting)
-        handle = ready.start()
+        ending, handle = _start(ready, signals)
         if (change := ready.change) is not None:
-            for line in change_lines(change.joined, ()):
-                console.print(line, highlight=False, soft_wrap=True)
+            _print_lines(console, change_lines(change.joined, ()))
         page = None if at is None else _open_console(handle, *at, console)
-        seen = View()
         changes = Changes(chosen, handle, partial(_with_options, arguments))
-        hung_up = Event()
-        signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
-        changes.open()
-
-        def serve() -> bool:
-            said = changes.serve()
-            if hung_up.is_set():
-                hung_up.clear()
-                said += changes.reload(arguments.spec)
-            for line in said:
-                console.print(line, highlight=False, soft_wrap=True)
-            if handle.has_answered and not ending.is_set():
-                console.print("all results until then are delivered; the branch continues", soft_wrap=True)
-                ending.set()
-            return ending.is_set()
-
-        def note(view: View) -> None:
-            nonlocal seen
-            seen = view
-
+        following = _Following(handle, console, changes, arguments.spec, ending)
         # A signal to the whole process group also ends the JVM; the next start repeats the batch.
         quiet = partial(unless_gone, ready.spark, ending.is_set)
         try:
             with quiet():
-                _follow(handle, console, serve, note, ending)
+                following.follow()
         finally:
             if page is not None:
                 page.close()
             with quiet():
-                seen = advance(seen, handle.progressAfter(seen.batch))
+                following.seen = advance(following.seen, handle.progressAfter(following.seen.batch))
                 end(handle)
-            _summarize(seen, changes.spec, console)
+            _summarize(following.seen, changes.spec, console)
             if arguments.report is not None:
                 with quiet():
                     _write_report(arguments.report, ready, handle)
     return 0
+
+
+def _start(ready: Run, signals: ExitStack) -> tuple[Event, QueryHandle]:
+    """Starts the queries; returns an event that SIGINT and SIGTERM set from now on, and the handle."""
+    # Imported here because it needs pyspark, which explain and --help must not.
+    from anabranch.spark.internals.driver import hush_updates
+
+    handle: QueryHandle | None = None
+
+    def expect_end() -> None:
+        hush_updates(ready.spark)
+        if handle is not None:
+            handle.expect_end()
+
+    ending = signals.enter_context(noted_signals(signal.SIGINT, signal.SIGTERM, then=expect_end, default=True))
+    handle = ready.start()
+    return ending, handle
+
+
+class _Following:
+    """Follows running queries in the terminal, and applies the changes that other commands and SIGHUP request."""
+
+    def __init__(self, handle: QueryHandle, console: Console, changes: Changes, spec: Path, ending: Event) -> None:
+        self._handle = handle
+        self._console = console
+        self._changes = changes
+        self._spec = spec
+        self._ending = ending
+        self._hung_up = Event()
+        self.seen = View()
+        """The totals shown so far."""
+        signal.signal(signal.SIGHUP, lambda *_: self._hung_up.set())
+        changes.open()
+
+    def follow(self) -> None:
+        """Returns when the queries have ended or a signal has stopped them."""
+        # Imported here because it needs pyspark, which explain and --help must not.
+        from anabranch.spark.failure import named_end
+
+        try:
+            with named_end():
+                follow(self._handle, self._console, until=self._serve, note=self._note)
+        finally:
+            if self._ending.is_set():
+                self._console.print("stopping; the checkpoint stays good for a restart")
+                self._handle.stop()
+
+    def _serve(self) -> bool:
+        said = self._changes.serve()
+        if self._hung_up.is_set():
+            self._hung_up.clear()
+            said += self._changes.reload(self._spec)
+        _print_lines(self._console, said)
+        if self._handle.has_answered and not self._ending.is_set():
+            self._console.print("all results until then are delivered; the branch continues", soft_wrap=True)
+            self._ending.set()
+        return self._ending.is_set()
+
+    def _note(self, view: View) -> None:
+        self.seen = view
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _silence_py4j() -> None:
@@ -342,21 +364,6 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _follow(
-    handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None], ending: Event
-) -> None:
-    # Imported here because it needs pyspark, which explain and --help must not.
-    from anabranch.spark.failure import named_end
-
-    try:
-        with named_end():
-            follow(handle, console, until=serve, note=note)
-    finally:
-        if ending.is_set():
-            console.print("stopping; the checkpoint stays good for a restart")
-            handle.stop()
-
-
 @contextmanager
 def prepared(chosen: Spec, console: Console) -> Iterator[Run]:
     """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
@@ -384,18 +391,36 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     chosen = spec_of(arguments)
     if arguments.picture is not None:
         require_writable(arguments.picture)
-    sampled = _sampled(chosen) if arguments.sample else None
-    explained = _explanations(chosen) if sampled is None else sampled.explained
-    if sampled is None:
-        for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
-            print(note, file=sys.stderr)
-        if chosen.together.of_executors or any(each.plan_options.of_executors for each in chosen.queries.values()):
-            print("note: 'limits: auto' is read from the executors; without --sample no limits apply", file=sys.stderr)
-    every = explain.with_inputs(explained)
+    explained, plans = _sampled(chosen) if arguments.sample else _unsampled(chosen)
+    for name, each in explained.items():
+        for switch in chosen.queries[name].switches:
+            plan = parse_plan(switch.plan)
+            graph = with_classes(each.query.graph, classes_for(plan, each.query.graph))
+            check_plan(plan, graph, each.query.grouping)
+    print(explain.explain_queries(explained, arguments.stage, plans, _fill(chosen)))
+    if arguments.picture is not None:
+        _write(arguments.picture, run_svg({name: each.query for name, each in explained.items()}, plans()))
+    if arguments.stage == "choice":
+        for name in explained:
+            proposal(plans().choices[name])
+    return 0
 
+
+Explained = tuple[dict[str, explain.Explanation], Callable[[], RunChoice]]
+"""The queries of a spec, and a function that chooses their plans."""
+
+
+def _unsampled(chosen: Spec) -> Explained:
+    """Explains the queries by the statistics in the spec, without Spark."""
+    explained = _explanations(chosen)
+    for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
+        print(note, file=sys.stderr)
+    if chosen.together.of_executors or any(each.plan_options.of_executors for each in chosen.queries.values()):
+        print("note: 'limits: auto' is read from the executors; without --sample no limits apply", file=sys.stderr)
+    every = explain.with_inputs(explained)
     plan_options = {name: chosen.queries[name].plan_options if name in chosen.queries else AUTO for name in every}
+    whole, fill = set_of({name: each.query for name, each in explained.items()}), _fill(chosen)
     capacities = chosen.balance.capacities if chosen.balance is not None else None
-    fill = partial(first_table, capacities=capacities)
 
     def choose_at(slots: int) -> dict[str, Choice]:
         batch, host = chosen.seconds_between_batches, on_spark(chosen.trigger.seconds, len(every))
@@ -405,68 +430,34 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         }
 
     @cache
-    def allocation() -> Allocation | None:
-        if sampled is not None:
-            return sampled.allocation
-        if chosen.slots is None or not chosen.slots.is_sought:
-            return None
-        refuse_capacities(capacities)
-        whole = set_of({name: each.query for name, each in explained.items()})
-        return allocate(whole, chosen.slots, choose_at, plan_options, chosen.together, lambda grid, _: fill(grid))
-
-    @cache
-    def chosen_slots() -> int:
-        found = allocation()
-        if found is not None:
-            return found.slots
-        return chosen.slots.most if chosen.slots else os.cpu_count() or 1
-
-    @cache
-    def unsampled() -> Mapping[str, Choice]:
-        return choose_at(chosen_slots())
-
-    def choose(name: str) -> Choice:
-        return (unsampled() if sampled is None else sampled.choices)[name]
-
-    for name, each in explained.items():
-        for switch in chosen.queries[name].switches:
-            plan = parse_plan(switch.plan)
-            graph = with_classes(each.query.graph, classes_for(plan, each.query.graph))
-            check_plan(plan, graph, each.query.grouping)
-
-    @cache
-    def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:
-        choices = {name: choose(name) for name in every}
-        if ALONE in explained:
-            return choices, None
-        several = together({name: each.query for name, each in explained.items()})
-        adapting = [name for name, query in chosen.queries.items() if query.adapt is not None]
-        joint = decide_together(
-            several, choices, plan_options, chosen.together, adapting=adapting, slots=chosen_slots()
+    def plans() -> RunChoice:
+        found = allocate(
+            whole, chosen.slots, choose_at, plan_options, chosen.together, lambda grid, _: fill(grid), capacities
         )
-        return as_run(choices, joint), joint
+        given = chosen.slots.most if chosen.slots else os.cpu_count() or 1
+        slots = given if found is None else found.slots
+        choices = choose_at(slots)
+        adapting = [name for name, query in chosen.queries.items() if query.adapt is not None]
+        joint = decide_together(whole, choices, plan_options, chosen.together, adapting=adapting, slots=slots)
+        return RunChoice(choices, joint, found)
 
-    print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
-    if arguments.stage == "choice" and (found := allocation()) is not None:
-        print(f"\n{found}")
-    if arguments.stage == "choice" and (joint := jointly()[1]) is not None:
-        print(f"\n{explain.explain_joint(joint)}")
-    if arguments.picture is not None:
-        _write(arguments.picture, _picture(explained, *jointly()))
-    for name in explained:
-        if arguments.stage == "choice":
-            proposal(choose(name))
-    return 0
+    return explained, plans
 
 
-def _picture(
-    explained: Mapping[str, explain.Explanation], choices: Mapping[str, Choice], joint: JointChoice | None
-) -> str:
-    """Draws the plan of a single query with all plans by CPU and memory, or the plans of several queries."""
-    if ALONE in explained:
-        return choice_svg(explained[ALONE].query, choices[ALONE])
-    queries = {name: each.query for name, each in explained.items()}
-    return queries_svg(queries, joint_plans(choices, joint), joint)
+def _sampled(chosen: Spec) -> Explained:
+    """Explains the queries by samples: opens the streams, makes the sinks and chooses the plans as a run does."""
+    console = Console(stderr=True)
+    with prepared(chosen, console) as ready, console.status(_SAMPLING):
+        # Only Spark knows its formats.
+        ready.sinks({})
+        ready.late_rows()
+        explained = {name: ready.given[name].compiled.stages for name in chosen.queries}
+        plans = ready.chosen(always_sample=True)
+    return explained, lambda: plans
+
+
+def _fill(chosen: Spec) -> explain.FillSlots:
+    return partial(first_table, capacities=None if chosen.balance is None else chosen.balance.capacities)
 
 
 def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
@@ -481,26 +472,6 @@ def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
         if name != ALONE:
             catalog.register(declared_results(name, found[name].query))
     return {name: found[name] for name in chosen.queries}
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """The queries with the columns that Spark reports, and the choices made from samples."""
-
-    explained: Mapping[str, explain.Explanation]
-    choices: Mapping[str, Choice]
-    allocation: Allocation | None
-
-
-def _sampled(chosen: Spec) -> _Sampled:
-    """Runs the steps before a start on Spark: opens streams, makes sinks, samples, chooses plans."""
-    console = Console(stderr=True)
-    with prepared(chosen, console) as ready, console.status(_SAMPLING):
-        # Only Spark knows its formats.
-        ready.sinks({})
-        ready.late_rows()
-        explained = {name: ready.given[name].compiled.stages for name in chosen.queries}
-        return _Sampled(explained, ready.choices(always_sample=True), ready.allocation)
 
 
 def spec_of(arguments: argparse.Namespace) -> Spec:

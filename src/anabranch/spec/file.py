@@ -28,7 +28,7 @@ from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.planning.choosing import (
+from anabranch.planning.options import (
     AUTO,
     SHARE,
     TOGETHER,

@@ -17,7 +17,8 @@ from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.slots import FEWEST, SlotRange
-from anabranch.planning.choosing import PlanOptions, decide, first_plan
+from anabranch.planning.choosing import decide, first_plan
+from anabranch.planning.options import PlanOptions
 from anabranch.run.triggers import REAL_TIME, AvailableNow, Every
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
