@@ -30,10 +30,7 @@ from anabranch.plan.query import titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.planning.choosing import change_rules, learns, taken
 from anabranch.planning.explain import explain_queries
-from anabranch.planning.together import (
-    RunChoice,
-    joint_budget,
-)
+from anabranch.planning.together import RunChoice, joint_budget
 from anabranch.run.changing import SetChange
 from anabranch.run.evolving import Evolve, follow
 from anabranch.run.keys import scheduled

@@ -26,12 +26,7 @@ from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.plan.slots import SlotRange
 from anabranch.planning.choosing import decide, on_spark
 from anabranch.planning.options import DEFAULT_BATCH, PlanOptions
-from anabranch.planning.together import (
-    RunChoice,
-    allocate,
-    decide_together,
-    shared_traffic,
-)
+from anabranch.planning.together import RunChoice, allocate, decide_together, shared_traffic
 from anabranch.run.counting import cells_of_sample
 from anabranch.run.sample import Sample
 from anabranch.run.triggers import REAL_TIME

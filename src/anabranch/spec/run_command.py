@@ -1,9 +1,6 @@
-"""The commands that take a spec file: `anabranch run` and `anabranch explain`.
+"""The command `anabranch run`: runs the queries of a spec until they end or are interrupted.
 
-Both read the spec and apply the command-line options to it. `explain` starts Spark only for `--sample`, with one
-session for all queries.
-
-Invariant: both compile and choose plans by the same code, so `explain` shows the plan that `run` would use.
+Invariant: a signal before the start ends the command; after it, the query ends with its current batch.
 """
 
 from __future__ import annotations
@@ -13,47 +10,33 @@ import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from anabranch.balance.first import first_table
 from anabranch.console.command import address
 from anabranch.console.live import View, advance, follow, late_notice, summary
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import TOKEN
 from anabranch.console.server import Console as WebConsole
 from anabranch.cql import declared_results
-from anabranch.errors import SpecError
-from anabranch.optimize import Choice
-from anabranch.plan.classing import classes_for, with_classes
-from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, alone, partitioning_of, set_of
-from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.plan.query_set import ALONE, alone, partitioning_of
 from anabranch.planning import explain
-from anabranch.planning.choosing import decide, on_spark, proposal
-from anabranch.planning.explain import run_svg
-from anabranch.planning.options import AUTO
-from anabranch.planning.together import RunChoice, allocate, decide_together
 from anabranch.run.evolving import Evolve
 from anabranch.run.evolving import follow as follow_change
 from anabranch.run.interrupts import noted_signals
 from anabranch.run.store import Store
-from anabranch.settings.commands import add_command, replace_text, require_writable
-from anabranch.spark.quiet import VERBOSE, is_verbose
+from anabranch.settings.commands import add_command, require_writable
+from anabranch.spark.quiet import is_verbose
 from anabranch.spec.change_commands import change_lines
-from anabranch.spec.file import parse, read_text
-from anabranch.spec.model import QuerySpec, Spec
-from anabranch.spec.sinks import check_sinks
+from anabranch.spec.model import Spec
 from anabranch.telemetry.lineage import emit_lineage
-from anabranch.telemetry.logs import JSON, VARIABLE, is_json
+from anabranch.telemetry.logs import is_json
 
 if TYPE_CHECKING:
     from anabranch.api import QueryHandle
@@ -61,11 +44,13 @@ if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
     from anabranch.spec.changes import Changes
 
-_SAMPLING = "sampling the streams and choosing a plan …"
+from anabranch.spec.options import add_run_options, add_spec, spec_of, with_options, write_file
+
+SAMPLING = "sampling the streams and choosing a plan …"
 
 
 def add_arguments(commands: Commands) -> None:
-    """Adds both commands; the parsed arguments have `run`, a function that returns the exit status."""
+    """Adds the command; the parsed arguments have `run`, a function that returns the exit status."""
     command = add_command(
         commands,
         "run",
@@ -107,80 +92,6 @@ def add_arguments(commands: Commands) -> None:
     )
     command.set_defaults(run=run)
 
-    command = add_command(
-        commands,
-        "explain",
-        "show how the query of a spec file would run, without running it",
-        """
-        anabranch explain query.yaml                                choose by the statistics in the spec
-        anabranch explain query.yaml --sample                       choose by samples of the streams, as a run does
-        anabranch explain query.yaml --cpu 0.5 --memory "200 MB"    choose within these limits
-        anabranch explain query.yaml --plan tree --picture plan.svg
-        anabranch explain query.yaml --stage logical
-        """,
-    )
-    add_spec(command)
-    command.add_argument(
-        "--stage",
-        choices=explain.STAGES,
-        default="choice",
-        help="the stage to show (default: choice)",
-    )
-    command.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE",
-        help="draw the plan (with all plans by CPU and memory), or plans, as SVG",
-    )
-    command.add_argument("--sample", action="store_true", help="sample the first rows of the streams; needs Spark")
-    command.set_defaults(run=explain_spec)
-
-
-def add_spec(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
-    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, jtree, mesh or a plan text")
-    command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
-    command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
-    command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
-    command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
-    command.add_argument("--master", metavar="URL", help="the Spark master, such as local[4] or spark://host:7077")
-    command.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of Spark; may be repeated",
-    )
-    add_verbose(command)
-
-
-def add_run_options(command: argparse.ArgumentParser) -> None:
-    """Adds the options of commands that run queries: console, log and lineage."""
-    command.add_argument(
-        "--console",
-        nargs="?",
-        const="",
-        metavar="[HOST:]PORT",
-        help=f"serve a page with live figures, plan and decisions; {TOKEN} in the environment lets it change plans",
-    )
-    command.add_argument(
-        "--log",
-        choices=("text", JSON),
-        help=f"text for people (default), or one JSON object on each line, as {VARIABLE}={JSON} does",
-    )
-    command.add_argument(
-        "--lineage",
-        nargs="?",
-        const="anabranch",
-        metavar="NAMESPACE",
-        help="send events of OpenLineage to where OPENLINEAGE_URL or openlineage.yml says",
-    )
-
-
-def add_verbose(command: argparse.ArgumentParser) -> None:
-    """Adds the option that shows Spark's log."""
-    command.add_argument("--verbose", action="store_true", help=f"show Spark's log, as {VERBOSE}=1 does")
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the queries of a spec until they end or are interrupted."""
@@ -208,7 +119,7 @@ def run_spec(
     _silence_py4j()
     with _lineage(arguments.lineage), ExitStack() as signals, prepared(chosen, console) as ready:
         begin(ready, console)
-        with console.status(_SAMPLING):
+        with console.status(SAMPLING):
             headlines = ready.chosen().headlines()
         _print_lines(console, headlines)
         # Imported here because it needs pyspark, which explain and --help must not.
@@ -219,7 +130,7 @@ def run_spec(
         if (change := ready.change) is not None:
             _print_lines(console, change_lines(change.joined, ()))
         page = None if at is None else _open_console(handle, *at, console)
-        changes = Changes(chosen, handle, partial(_with_options, arguments))
+        changes = Changes(chosen, handle, partial(with_options, arguments))
         following = _Following(handle, console, changes, arguments.spec, ending)
         # A signal to the whole process group also ends the JVM; the next start repeats the batch.
         quiet = partial(unless_gone, ready.spark, ending.is_set)
@@ -324,7 +235,7 @@ def _write_report(path: Path, ready: Run, handle: QueryHandle) -> None:
     report = handle.report()
     if (measured := ready.measured(handle)) is not None:
         report["statistics"] = measured
-    _write(path, json.dumps(report, indent=2) + "\n")
+    write_file(path, json.dumps(report, indent=2) + "\n")
 
 
 def _refuse_foreign_checkpoint(chosen: Spec) -> None:
@@ -333,7 +244,7 @@ def _refuse_foreign_checkpoint(chosen: Spec) -> None:
     The run itself checks again.
     """
     if ALONE in chosen.queries and chosen.has_all_columns:
-        query = _explanations(chosen)[ALONE].query
+        query = explanations(chosen)[ALONE].query
         store, queries = Store(chosen.checkpoint), alone(query)
         if chosen.evolve is Evolve.ASK and not chosen.spark_checkpoint:
             follow_change(store, queries, chosen.catalog(), lambda: partitioning_of(queries, 1), Evolve.ASK)
@@ -384,83 +295,7 @@ def prepared(chosen: Spec, console: Console) -> Iterator[Run]:
             spark.stop()
 
 
-def explain_spec(arguments: argparse.Namespace) -> int:
-    """Prints one stage of each query of the spec and draws its plan; fails if no plan is within the limits."""
-    if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
-        raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG files: name it plan.svg")
-    chosen = spec_of(arguments)
-    if arguments.picture is not None:
-        require_writable(arguments.picture)
-    explained, plans = _sampled(chosen) if arguments.sample else _unsampled(chosen)
-    for name, each in explained.items():
-        for switch in chosen.queries[name].switches:
-            plan = parse_plan(switch.plan)
-            graph = with_classes(each.query.graph, classes_for(plan, each.query.graph))
-            check_plan(plan, graph, each.query.grouping)
-    print(explain.explain_queries(explained, arguments.stage, plans, _fill(chosen)))
-    if arguments.picture is not None:
-        _write(arguments.picture, run_svg({name: each.query for name, each in explained.items()}, plans()))
-    if arguments.stage == "choice":
-        for name in explained:
-            proposal(plans().choices[name])
-    return 0
-
-
-Explained = tuple[dict[str, explain.Explanation], Callable[[], RunChoice]]
-"""The queries of a spec, and a function that chooses their plans."""
-
-
-def _unsampled(chosen: Spec) -> Explained:
-    """Explains the queries by the statistics in the spec, without Spark."""
-    explained = _explanations(chosen)
-    for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
-        print(note, file=sys.stderr)
-    if chosen.together.of_executors or any(each.plan_options.of_executors for each in chosen.queries.values()):
-        print("note: 'limits: auto' is read from the executors; without --sample no limits apply", file=sys.stderr)
-    every = explain.with_inputs(explained)
-    plan_options = {name: chosen.queries[name].plan_options if name in chosen.queries else AUTO for name in every}
-    whole, fill = set_of({name: each.query for name, each in explained.items()}), _fill(chosen)
-    capacities = chosen.balance.capacities if chosen.balance is not None else None
-
-    def choose_at(slots: int) -> dict[str, Choice]:
-        batch, host = chosen.seconds_between_batches, on_spark(chosen.trigger.seconds, len(every))
-        return {
-            name: decide(each.query, plan_options[name], slots=slots, batch=batch, host=host)
-            for name, each in every.items()
-        }
-
-    @cache
-    def plans() -> RunChoice:
-        found = allocate(
-            whole, chosen.slots, choose_at, plan_options, chosen.together, lambda grid, _: fill(grid), capacities
-        )
-        given = chosen.slots.most if chosen.slots else os.cpu_count() or 1
-        slots = given if found is None else found.slots
-        choices = choose_at(slots)
-        adapting = [name for name, query in chosen.queries.items() if query.adapt is not None]
-        joint = decide_together(whole, choices, plan_options, chosen.together, adapting=adapting, slots=slots)
-        return RunChoice(choices, joint, found)
-
-    return explained, plans
-
-
-def _sampled(chosen: Spec) -> Explained:
-    """Explains the queries by samples: opens the streams, makes the sinks and chooses the plans as a run does."""
-    console = Console(stderr=True)
-    with prepared(chosen, console) as ready, console.status(_SAMPLING):
-        # Only Spark knows its formats.
-        ready.sinks({})
-        ready.late_rows()
-        explained = {name: ready.given[name].compiled.stages for name in chosen.queries}
-        plans = ready.chosen(always_sample=True)
-    return explained, lambda: plans
-
-
-def _fill(chosen: Spec) -> explain.FillSlots:
-    return partial(first_table, capacities=None if chosen.balance is None else chosen.balance.capacities)
-
-
-def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
+def explanations(chosen: Spec) -> dict[str, explain.Explanation]:
     """Returns the compiled queries; a query may read those before it."""
     catalog = chosen.catalog()
     found = {}
@@ -472,59 +307,3 @@ def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
         if name != ALONE:
             catalog.register(declared_results(name, found[name].query))
     return {name: found[name] for name in chosen.queries}
-
-
-def spec_of(arguments: argparse.Namespace) -> Spec:
-    """Returns the spec file with the command-line options applied."""
-    return _with_options(arguments, *read_text(arguments.spec))
-
-
-def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spec:
-    """Returns the spec in a text with the command-line options applied."""
-    chosen = parse(text, folder=folder)
-    if len(chosen.queries) > 1:
-        for option in ("plan", "objective", "cpu", "memory"):
-            if vars(arguments)[option] is not None:
-                raise SpecError(
-                    f"option '--{option}' is for one query, and the spec has several",
-                    hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
-                )
-    chosen = chosen.each(partial(_with_plan_options, arguments))
-    if arguments.slots is not None:
-        chosen = replace(chosen, slots=_slots(arguments.slots))
-    spark = chosen.spark
-    if arguments.master is not None:
-        spark = spark.with_master(arguments.master)
-    for setting in arguments.conf:
-        key, sign, value = setting.partition("=")
-        if not sign:
-            raise SpecError(f"option '--conf' is '{setting}'", hint="write key=value: --conf spark.driver.memory=4g")
-        spark = spark.with_setting(key.strip(), value.strip())
-    if evolve := vars(arguments).get("evolve"):
-        chosen = replace(chosen, evolve=Evolve(evolve))
-    return replace(chosen, spark=spark)
-
-
-def _slots(text: str) -> SlotRange:
-    """Reads `4`, `1-8`, or `fewest`."""
-    if text == "fewest":
-        return FEWEST
-    least, _, most = text.partition("-")
-    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least)):
-        hint = "give a whole number of at least 1, limits such as 1-8, or fewest"
-        raise SpecError(f"option '--slots' is {text}", hint=hint)
-    return SlotRange(int(least), int(most or least))
-
-
-def _with_plan_options(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
-    plan_options = query.plan_options.with_limits(arguments.cpu, arguments.memory)
-    if arguments.plan is not None:
-        plan_options = replace(plan_options, plan=arguments.plan)
-    if arguments.objective is not None:
-        plan_options = plan_options.with_objective(arguments.objective)
-    return replace(query, plan_options=plan_options)
-
-
-def _write(path: Path, text: str) -> None:
-    replace_text(path, text)
-    print(f"wrote {path}", file=sys.stderr)
