@@ -22,6 +22,7 @@ from anabranch.optimize import Budget, Choice, Hints, Infeasible, Proposal, choo
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.optimizers import NAMED
+from anabranch.optimize.problem import Problem
 from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, is_mesh_text
@@ -67,14 +68,9 @@ def decide(
     beside = price_of_sides(query, view, batch)
     around = None if host is None else partial(host_need, query, view, host=host, slots=slots)
     choice = choose(
-        query.graph,
-        view,
-        budget,
-        plan_options.objective,
-        hints,
-        batch=batch,
-        grouping=query.merging,
-        beside=beside,
+        Problem(
+            query.graph, view, budget, plan_options.objective, hints, batch=batch, grouping=query.merging, beside=beside
+        ),
         around=around,
     )
     return replace(choice, mesh=offer_mesh(query, plan_options, choice, learn, gate), written=written)

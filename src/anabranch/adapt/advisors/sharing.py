@@ -27,7 +27,7 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import choose
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.joint import Contender, choose_together, plans_around, price_together
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import UNLIMITED, Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
@@ -152,13 +152,15 @@ class SharingLoop:
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
             answer = choose(
-                query.graph,
-                own.view,
-                criteria.budget,
-                criteria.objective,
-                criteria.hints,
-                batch=own.history.statistics.batch,
-                grouping=query.grouping,
+                Problem(
+                    query.graph,
+                    own.view,
+                    criteria.budget,
+                    criteria.objective,
+                    criteria.hints,
+                    batch=own.history.statistics.batch,
+                    grouping=query.grouping,
+                )
             ).answer
             found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
