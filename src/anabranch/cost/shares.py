@@ -41,7 +41,7 @@ class Partaker:
     def narrow(self) -> ResourceModel:
         """The model of the query alone, with its own windows and filters."""
         estimates = self.wide.estimates
-        own = {terms.relation: terms for terms in self.member.terms}
+        own = {residual.relation: residual for residual in self.member.residuals}
         rates, windows = [], []
         for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
             rates.append(rate * self.passing.get(name, 1.0))
@@ -61,10 +61,10 @@ def from_own_model(member: Member, own: ResourceModel) -> Partaker:
     """Returns a partaker from the model of its query alone, before the set has run."""
     estimates, graph = own.estimates, member.query.graph
     known = {used.what: used.value for used in estimates.used}
-    terms = {each.relation: each for each in member.terms}
+    residuals = {each.relation: each for each in member.residuals}
     passing, rates, windows = {}, [], []
     for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
-        shared, mine = graph.relation(name), terms.get(name)
+        shared, mine = graph.relation(name), residuals.get(name)
         if mine is not None and mine.filter is not None:
             # The filter of the query alone also has the common conjuncts, whose selectivity is already in the rate.
             passing[name] = next((known[text] for text in known if text.endswith(str(mine.filter))), ASSUMED_COMPARISON)
@@ -118,7 +118,7 @@ def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Par
         keys=keys,
         thetas=thetas,
     )
-    filtered = {terms.relation for terms in common.member.terms if terms.filter is not None}
+    filtered = {residual.relation for residual in common.member.residuals if residual.filter is not None}
     passing = {name: max(user.passing.get(name, 1.0) for user in users) for name in filtered}
     return Partaker(common.member, replace(first.wide, estimates=picked, deferred=(), shares=()), passing)
 
@@ -147,18 +147,18 @@ def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Par
     everything = wide.estimates.everything
     rate = narrow.births(everything)
     cpu = joins.cpu + narrow.emitting
-    terms = len(query.member.terms)
+    residuals = len(query.member.residuals)
     parts = shared_parts(plan)
     inside = {name for part in parts for name in part.relations}
     for part in parts:
         # Each of the query's own windows and filters is tested on every combination of the join.
-        own = sum(1 for each in query.member.terms if each.relation in part.relations)
+        own = sum(1 for each in query.member.residuals if each.relation in part.relations)
         common = commons[part]
         tested = born(common)
         cpu += tested * wide.units.check * max(own, 0.25) + wide.call
-    if terms and plan.relations != tuple(inside):
+    if residuals and plan.relations != tuple(inside):
         finished = wide.births(everything) * query.fraction(everything)
-        cpu += finished * wide.units.check * sum(1 for each in query.member.terms if each.relation not in inside)
+        cpu += finished * wide.units.check * sum(1 for each in query.member.residuals if each.relation not in inside)
     return Resources(cpu, joins.memory, rate)
 
 
@@ -167,7 +167,7 @@ def join_cost(common: Partaker, join: CommonJoin) -> Resources:
     made = work(common, with_default_orders(join.shared.join, common.member.query.graph))
     model = common.wide
     everything = model.estimates.everything
-    checks = born_wide(common) * model.units.check * len(common.member.terms)
+    checks = born_wide(common) * model.units.check * len(common.member.residuals)
     if not join.outside:
         return Resources(made.cpu + checks, made.memory, 0.0)
     upkeep = (model.upkeep(everything) + model.births(everything) * model.units.link) * _kept_share(common)

@@ -36,7 +36,7 @@ def chosen(
 ) -> Choice:
     rates = dict.fromkeys(query.graph.names, 1000.0)
     seen = FixedStatistics(rates, {}, selectivities or {}, groups=groups or {})
-    return choose(Problem(query.graph, seen, hints=hints, batch=1.0, grouping=query.grouping))
+    return choose(Problem(query.graph, seen, hints=hints or Hints(), batch=1.0, grouping=query.grouping))
 
 
 def plan(choice: Choice) -> str:
