@@ -110,7 +110,7 @@ class NumberedRows:
         return self.next == self.base == len(self.rows)
 
     def changed_to(self, rows: pa.Table) -> NumberedRows | None:
-        """Returns the new rows of the table; rows at an unchanged position keep their number. None if nothing changed."""
+        """Returns new rows of the table; rows at an unchanged position keep their number. None if nothing changed."""
         if rows.schema.types != self.rows.schema.types:
             return NumberedRows.of(rows)
         differs = _differing(self.rows, rows)
