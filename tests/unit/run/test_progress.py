@@ -62,7 +62,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "plan": "(a b)",
         "plans": ["(a b)", "(a b)"],
         "migrating": [1],
-        "records": [{"kind": "settings", "batch": 3, "settings": {"adapt": False}, "query": None}],
+        "records": [{"kind": "settings", "batch": 3, "settings": {"adapt": False}}],
         "slots": 2,
         "rowsIn": {"s": 5},
         "rowsOut": 2,

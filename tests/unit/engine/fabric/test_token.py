@@ -31,7 +31,7 @@ def test_a_token_visits_every_operator_once_and_then_only_the_output_is_left(tok
 
 def test_the_example_of_the_paper() -> None:
     token = Token(((2,), (3, 1), (4,)))
-    assert str(token) == "⟨2, 3|1, 4⟩"
+    assert str(token) == "⟨2, 1|3, 4⟩"
     assert str(token.after(2).after(3)) == "⟨1, 4⟩"
     assert token.after(2).after(3) == Token(((1,), (4,)))
     with pytest.raises(PlanError, match="operator 4 is not next"):
