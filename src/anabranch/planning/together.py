@@ -14,7 +14,7 @@ from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
 from anabranch.balance.first import FirstTable
 from anabranch.cost.estimates import traffic
 from anabranch.cost.host import need_together
-from anabranch.cost.shares import Partaker, from_own_model, in_agreement, of_common_join
+from anabranch.cost.shares import MemberModel, from_own_model, in_agreement, of_common_join
 from anabranch.errors import NoFeasiblePlan, SpecError
 from anabranch.lang.sizes import size_text
 from anabranch.optimize import Budget, Choice, Infeasible
@@ -54,13 +54,13 @@ def decide_together(
     if len(sharing) < 2 and together == TOGETHER:
         return None
     own = [from_own_model(member, choices[member.name].model) for member in queries.members]
-    partakers = in_agreement(own)
+    member_models = in_agreement(own)
     contenders = [
-        _contender(each, choices[each.name], plan_options[each.name], each.name in sharing) for each in partakers
+        _contender(each, choices[each.name], plan_options[each.name], each.name in sharing) for each in member_models
     ]
-    by_name = {each.name: each for each in partakers}
+    by_name = {each.name: each for each in member_models}
     budget = joint_budget(choices, together, slots)
-    joint = choose_together(contenders, partial(of_common_join, partakers=by_name), budget)
+    joint = choose_together(contenders, partial(of_common_join, member_models=by_name), budget)
     if not joint.fits:
         raise over_joint_limits(joint)
     return joint
@@ -178,13 +178,13 @@ def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
     return shared
 
 
-def _contender(partaker: Partaker, choice: Choice, plan_options: PlanOptions, may_share: bool) -> Contender:
+def _contender(member_model: MemberModel, choice: Choice, plan_options: PlanOptions, may_share: bool) -> Contender:
     found = proposal(choice)
     offer = choice.mesh
     is_mesh = plan_options.plan == "mesh" or (offer is not None and offer.is_taken)
     if choice.written is not None and not isinstance(choice.written, Mesh):
-        return Contender(partaker, (choice.written,), may_share=False)
+        return Contender(member_model, (choice.written,), may_share=False)
     free = plan_options.plan == "auto" and not plan_options.has_hints
     others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
     plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
-    return Contender(partaker, plans, may_share=free and not is_mesh and may_share)
+    return Contender(member_model, plans, may_share=free and not is_mesh and may_share)
