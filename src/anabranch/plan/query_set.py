@@ -335,8 +335,8 @@ def describe(queries: QuerySet) -> str:
     for member in queries.members:
         for residual in member.residuals:
             window = [str(replace(residual.window, slide=None))] if residual.is_shorter else []
-            asked = [*window, *([str(residual.filter)] if residual.filter is not None else [])]
-            lines.append(f"{member.name or 'the query'} restricts {residual.relation} to {', '.join(asked)}")
+            conditions = [*window, *([str(residual.filter)] if residual.filter is not None else [])]
+            lines.append(f"{member.name or 'the query'} restricts {residual.relation} to {', '.join(conditions)}")
     return "\n".join(lines)
 
 

@@ -47,7 +47,7 @@ def learn_from_rows(
     Existence probes are proposed only if the sample is dense enough (see `THICK`).
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
-    return learn_mesh(query.graph, profiles, SEED, rival, may_ask=is_thick)
+    return learn_mesh(query.graph, profiles, SEED, rival, with_existence_probes=is_thick)
 
 
 def profiles_of_rows(
