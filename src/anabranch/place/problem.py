@@ -45,7 +45,7 @@ class Problem:
 
     @property
     def units(self) -> tuple[Mask, ...]:
-        return tuple(1 << index for index in range(len(self.query.query.graph.relations)))
+        return tuple(1 << index for index in range(len(self.query.planned.graph.relations)))
 
     @property
     def full(self) -> Mask:
@@ -92,7 +92,7 @@ class Problem:
 
     def allowed(self, mask: Mask) -> frozenset[str] | None:
         """Returns the sites where rows of a subset may be; None for all."""
-        relations = self.query.query.graph.relations
+        relations = self.query.planned.graph.relations
         streams = {relations[index].stream.lower() for index in range(len(relations)) if mask >> index & 1}
         bounds = [self.landscape.statistics.stream(name).stays_at for name in streams]
         known = [bound for bound in bounds if bound is not None]
@@ -159,7 +159,7 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
         raise TopologyError(f"an operator has the name '{query.name}'", hint="give the query another name")
     if query.sink not in landscape.topology.positions:
         raise TopologyError(f"query '{query.name}' has its sink at unknown site '{query.sink}'")
-    for relation in query.query.graph.relations:
+    for relation in query.planned.graph.relations:
         if f"@{relation.stream.lower()}" not in landscape.operators:
             raise TopologyError(
                 f"query '{query.name}' reads stream '{relation.stream}', which no site advertises",
@@ -172,16 +172,16 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
                 detail="operators at different sites agree on windows by event time alone",
                 hint="give it a [RANGE ...], or run the query at one site with 'anabranch run'",
             )
-        if relation.window.range is None and len(query.query.graph.relations) > 1:
+        if relation.window.range is None and len(query.planned.graph.relations) > 1:
             raise TopologyError(
                 f"query '{query.name}' joins relation '{relation.name}' under an unbounded window",
                 detail="such a join has no rate to plan with",
                 hint="give it a [RANGE ...]",
             )
-    needed = needs(query.query)
+    needed = needs(query.planned)
     volumes = (
         *(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed[:-1]),
-        delivered_bytes(query.query, landscape.statistics),
+        delivered_bytes(query.planned, landscape.statistics),
     )
     offered = []
     for mask in range(1, len(needed)):
@@ -204,6 +204,12 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
             f"query '{query.name}' has its sink at '{query.sink}', where rows of its streams may not be",
             detail=f"their rows are restricted to {', '.join(sorted(allowed)) or 'no common site'}",
             hint="move the sink into the region, or change 'stays_in' of the streams",
+        )
+    if query.is_whole and query.joins_at and query.sink not in query.joins_at:
+        raise TopologyError(
+            f"query '{query.name}' has outer joins or tables, so it runs at its sink '{query.sink}', which is not one "
+            "of its 'joins_at'",
+            hint=f"add '{query.sink}' to 'joins_at', or leave 'joins_at' out",
         )
     return problem
 

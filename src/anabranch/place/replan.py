@@ -73,7 +73,7 @@ def _is_in_trouble(landscape: Landscape, query: str) -> bool:
     sites, links = set(landscape.overloaded_sites), set(landscape.overloaded_links)
     for name in _used(landscape, query):
         operator = landscape.operators[name]
-        if operator.is_join and operator.site in sites:
+        if operator.has_load and operator.site in sites:
             return True
         for taken in operator.inputs:
             if links & set(landscape.topology.crossed(landscape.operators[taken.producer].site, operator.site)):

@@ -1,10 +1,10 @@
 """A site: one process that runs the operators ordered by the controller.
 
 It reads the controller's orders, starts and stops operators to match them, and reports. Gates, relays and deliveries
-run in this process (`light`) if their files can be read and written without Spark; joins, groups and all others run in
-one Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs all
-operators in this process, and a site with `runner: spark` runs none there. An operator that began on Spark stays there
-if the site has Spark.
+run in this process (`light`) if their files can be read and written without Spark; joins, groups, queries that run at
+one site and all others run in one Spark application (`on_spark`), which is opened for the first of them. A site with
+`runner: light` runs all operators in this process, and a site with `runner: spark` runs none there. An operator that
+began on Spark stays there if the site has Spark.
 
 Invariant: if a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets
 and the same link entries. Limit: one Spark application per site.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
+from anabranch.place.whole import is_whole
 from anabranch.run.links.directory import SCHEME, address
 from anabranch.run.links.directory import announce as announce_address
 from anabranch.run.links.flight import LinkServer
@@ -195,7 +196,7 @@ def runs_light(spec: OperatorSpec, orders: Orders, checkpoint: str) -> bool:
         return True
     if runner == SPARK or reason is not None or _has(checkpoint, "spark"):
         return False
-    return spec.kind not in (JOIN, GROUPS)
+    return spec.kind not in (JOIN, GROUPS) and not is_whole(spec.query)
 
 
 def _has(checkpoint: str, folder: str) -> bool:

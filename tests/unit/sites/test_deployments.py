@@ -377,8 +377,12 @@ def test_a_controller_replans_by_itself_when_that_pays(tmp_path: Path, monkeypat
             controller.step()
             return next(one.site for one in controller.orders.wanted.operators.values() if one.kind == JOIN)
 
+        learnt = Learnt({"a": 6.0})
         before = join_after(controller_module.REPLAN_EVERY)
-        assert controller.orders.wanted.version == 1, "measured as planned"
+        assert controller.orders.wanted.version == 1, "measured almost as planned"
+        assert controller.planned.learnt == learnt
+        flows = root.read("plan.json") or {}
+        assert sum(flow["bytes"] * flow["distance"] for flow in flows["flows"]) == controller.planned.landscape.cost
         # A stream that is far faster than it was planned: the join moves to its site.
         learnt = Learnt({"a": 0.1, "b": 500.0})
         assert join_after(controller_module.REPLAN_EVERY / 2) == before
