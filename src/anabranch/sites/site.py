@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
-from anabranch.place.whole import is_whole
 from anabranch.run.links.directory import SCHEME, address
 from anabranch.run.links.directory import announce as announce_address
 from anabranch.run.links.flight import LinkServer
@@ -27,7 +26,7 @@ from anabranch.run.locations import locate
 from anabranch.run.private import make_private
 from anabranch.sites.light import LightOperator
 from anabranch.sites.local_files import why_spark
-from anabranch.sites.operators import GROUPS, JOIN, OperatorSpec
+from anabranch.sites.operators import GROUPS, OperatorSpec
 from anabranch.sites.root import LIGHT, SPARK, Orders, Root, now
 from anabranch.sites.tally import Announce
 
@@ -196,7 +195,7 @@ def runs_light(spec: OperatorSpec, orders: Orders, checkpoint: str) -> bool:
         return True
     if runner == SPARK or reason is not None or _has(checkpoint, "spark"):
         return False
-    return spec.kind not in (JOIN, GROUPS) and not is_whole(spec.query)
+    return spec.kind != GROUPS and len(spec.query.whole.names) == 1
 
 
 def _has(checkpoint: str, folder: str) -> bool:

@@ -181,6 +181,65 @@ def test_an_operator_is_the_same_after_a_trip_through_a_file(tmp_path: Path) -> 
         decode({"Thing": {}})
 
 
+TABLE = """tables:
+  t: {columns: "k bigint, name string", source: {format: parquet, path: data/t.parquet}}
+"""
+OUTER = (
+    "SELECT a.x, t.name, b.y FROM a [RANGE 10 SECONDS] JOIN t ON a.k = t.k "
+    "LEFT JOIN b [RANGE 5 SECONDS] ON a.k = b.k AND b.y > 2 WHERE a.x < 5"
+)
+
+
+def test_a_query_with_outer_joins_or_tables_runs_at_its_sink(tmp_path: Path) -> None:
+
+    files = load_files(*written(tmp_path, ("q", "middle", OUTER), ("r", "east", PAIR), network=NETWORK + TABLE))
+    require_sources(files)
+    planned = Planned(files.network.landscape, planner="exhaustive")
+    for query in files.queries:
+        planned = planned.with_query(query)
+    program = compile_program(planned.landscape, files.network.catalog)
+    whole = next(spec for spec in program.operators.values() if spec.serves == "q" and spec.kind == DELIVERY)
+    assert [program.operators[taken.producer].kind for taken in whole.inputs] == [GATE, GATE]
+    assert str(whole.inputs[0].shape.filter) == ".s0_k IS NOT NULL AND (.s0_x < 5)"
+    assert (whole.site, whole.query.whole.tables) == ("middle", ("t",))
+    assert sum(flow.cost for flow in program.flows.values()) == pytest.approx(planned.landscape.cost)
+    assert decode(json.loads(json.dumps(encode(program.operators)))) == program.operators
+    again = Planned.from_json(json.loads(json.dumps(planned.to_json())), files.network)
+    assert again.landscape.cost == planned.landscape.cost
+    assert again.replanned(Learnt({"a": 50.0})).landscape.operators["q"].is_whole
+    left = planned.without_query("q").landscape
+    assert set(left.queries) == {"r"}
+    assert not any(operator.is_whole for operator in left.operators.values())
+
+
+@pytest.mark.parametrize(
+    ("network", "entry", "message"),
+    [
+        (NETWORK + TABLE, {"joins_at": ["east"]}, "runs at its sink 'middle', which is not one of its 'joins_at'"),
+        (NETWORK.replace("middle, east]", "{name: middle, memory: 10}, east]", 1) + TABLE, {}, "site 'middle'"),
+        (NETWORK.replace("cost: 1}]", "cost: 1, bandwidth: 1}]") + TABLE, {}, "link 'middle'-'east'"),
+        (NETWORK + TABLE.replace(" t:", " a:"), {}, "entry 'tables.a' has the name of a stream"),
+        (NETWORK + TABLE.partition(", source")[0] + "}\n", {}, "reads table 't', which has no source"),
+    ],
+)
+def test_a_query_that_cannot_run_at_its_sink_is_refused(
+    tmp_path: Path, network: str, entry: dict[str, object], message: str
+) -> None:
+    into = {"format": "parquet", "path": "out/q"}
+    (tmp_path / "network.yaml").write_text(network)
+    queries = [{"name": "q", "sink": "middle", "query": OUTER, "into": into, **entry}]
+    (tmp_path / "queries.yaml").write_text(json.dumps({"queries": queries}))
+
+    def placed() -> None:
+        files = load_files(tmp_path / "network.yaml", tmp_path / "queries.yaml")
+        require_sources(files)
+        Planned(files.network.landscape).with_query(files.queries[0])
+
+    with pytest.raises(AnabranchError) as refused:
+        placed()
+    assert message in str(refused.value)
+
+
 def test_orders_are_the_same_after_a_trip_through_the_root(tmp_path: Path) -> None:
     files = load_files(*written(tmp_path, ("q", "west", PAIR)))
     wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))

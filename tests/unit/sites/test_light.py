@@ -232,6 +232,52 @@ def test_sites_without_spark_deploy_change_and_finish_while_all_streams_are_sile
     assert show.results(tmp_path, "display")
 
 
+UNSEEN = (
+    "SELECT bg.flight, ar.hall, ci.status FROM baggage [RANGE 2 SECONDS] AS bg JOIN areas AS ar ON bg.area = ar.area "
+    "LEFT JOIN checkins [RANGE 2 SECONDS] AS ci ON bg.flight = ci.flight AND ci.status <> 'status-1'"
+)
+
+
+def test_an_outer_join_with_a_table_runs_at_its_sink(tmp_path: Path) -> None:
+    """Also one that joins later: it has the answer over the rows from its event time on."""
+    areas = {"columns": "area string, hall bigint", "source": {"format": "parquet", "path": "data/areas.parquet"}}
+    network = {**light_network(idle_timeout="1 second"), "tables": {"areas": areas}}
+    (tmp_path / "data").mkdir()
+    rows = pa.table({"area": [f"area-{number}" for number in range(3)], "hall": [7, 8, 8]})
+    parquet.write_table(rows, tmp_path / "data" / "areas.parquet")
+    deployed = Deployed(tmp_path, None, network, {"unseen": ("middle", UNSEEN)})
+    deployed.write("later.yaml", {"later": ("east", UNSEEN)})
+    deployed.feed(10)
+    deployed.begin(deployed.root.place_at_sites)
+
+    def wanted(since: int = 0) -> str:
+        checked = f"SELECT * FROM checkins WHERE micros >= {since} AND status <> 'status-1'"
+        return (
+            f"SELECT bg.flight, ar.hall, ci.status FROM (SELECT * FROM baggage WHERE micros >= {since}) AS bg "
+            f"JOIN '{tmp_path}/data/areas.parquet' AS ar ON bg.area = ar.area LEFT JOIN ({checked}) AS ci "
+            "ON bg.flight = ci.flight AND abs(bg.micros - ci.micros) <= 2000000"
+        )
+
+    for site in ("west", "middle", "east"):
+        deployed.start_site(site)
+    try:
+        deployed.await_answer("unseen", wanted())
+        assert {(one["kind"], one["runner"]) for one in deployed.status()["operators"].values()} == {
+            (GATE, "light"),
+            (DELIVERY, "light"),
+        }
+        assert deployed.ask("add", file=str(tmp_path / "later.yaml")) == "adding later"
+        deployed.await_("the change is through", deployed.is_settled)
+        deployed.second += 3600
+        deployed.feed(10)
+        since = deployed.status()["queries"]["later"]["complete_from"]
+        deployed.await_answer("later", wanted(since))
+        deployed.await_answer("unseen", wanted())
+        assert deployed.late() == 0
+    finally:
+        deployed.end()
+
+
 def test_ticks_do_not_end_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 100.0
     monkeypatch.setattr(tally_module, "now", lambda: clock)
