@@ -11,16 +11,13 @@ Invariant: a topology is connected and its numbers are valid; otherwise its cons
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
-import yaml
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
@@ -218,30 +215,6 @@ class Topology:
         narrow: Floats = room
         return narrow
 
-    def without_site(self, name: str) -> Topology:
-        """Removes a site and its links."""
-        self.position(name)
-        return Topology(
-            tuple(site for site in self.sites if site.name != name),
-            tuple(link for link in self.links if name not in link.ends),
-        )
-
-    def with_site(self, site: Site, links: Iterable[Link]) -> Topology:
-        """Adds a site and its links."""
-        return Topology((*self.sites, site), (*self.links, *links))
-
-
-def load(path: Path) -> Topology:
-    """Reads a network from YAML, or from GraphML by the file suffix."""
-    try:
-        if path.suffix == ".graphml":
-            return from_graph(nx.read_graphml(path))
-        return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise TopologyError(f"network file '{path}' cannot be read", detail=str(error)) from error
-    except (yaml.YAMLError, nx.NetworkXException, SyntaxError) as error:
-        raise TopologyError(f"network file '{path}' is not well-formed", detail=str(error)) from error
-
 
 def from_dict(entry: Any) -> Topology:
     """Builds a network from its YAML form: `sites` (names, or names with capacities) and `links` (pairs with numbers).
@@ -267,16 +240,6 @@ def from_dict(entry: Any) -> Topology:
             detail=f"{type(error).__name__}: {error}",
             hint="a site has a name, optionally cpu and memory; a link has ends: [a, b] and a latency or a cost",
         ) from error
-
-
-def from_graph(graph: nx.Graph) -> Topology:
-    """Builds a network from a networkx graph with the attribute names of the YAML form."""
-    return from_dict(
-        {
-            "sites": [{"name": name, **attributes} for name, attributes in graph.nodes(data=True)],
-            "links": [{"ends": [left, right], **attributes} for left, right, attributes in graph.edges(data=True)],
-        }
-    )
 
 
 def _link(left: str, right: str, entry: Mapping[str, Any]) -> Link:
