@@ -24,6 +24,8 @@ def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
         found.append(f"query '{query.name}' is delivered to another site than '{query.sink}'")
     if delivery.view != wanted:
         found.append(f"query '{query.name}' is delivered '{delivery.view}' instead of '{wanted}'")
+    if landscape.is_slow(query):
+        found.append(f"query '{query.name}' has a latency above its limit of {query.max_latency:g} ms")
     _follow(landscape, delivery, found, ())
     return tuple(found)
 

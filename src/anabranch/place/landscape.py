@@ -53,6 +53,8 @@ class SinkQuery:
     sink: str
     joins_at: frozenset[str] = frozenset()
     """The only sites where its new joins may be; empty for all."""
+    max_latency: float = math.inf
+    """The limit on the latency of the links from any of its sources to its sink, in milliseconds."""
 
     @property
     def is_whole(self) -> bool:
@@ -181,6 +183,26 @@ class Landscape:
             for position, (least_cpu, least_memory) in enumerate(allowed)
             if cpu[position] < least_cpu or memory[position] < least_memory
         )
+
+    def latency(self, name: str) -> float:
+        """Returns the latency of the links from the farthest source to an operator, in milliseconds."""
+        operator = self.operators[name]
+        return max(
+            (
+                self.latency(taken.producer) + self.topology.latency(self.operators[taken.producer].site, operator.site)
+                for taken in operator.inputs
+            ),
+            default=0.0,
+        )
+
+    @cached_property
+    def slow_queries(self) -> tuple[str, ...]:
+        """The queries above their limit of latency."""
+        return tuple(name for name, query in self.queries.items() if self.is_slow(query))
+
+    def is_slow(self, query: SinkQuery) -> bool:
+        """Returns True if a deployed query is above its limit of latency."""
+        return math.isfinite(query.max_latency) and self.latency(query.name) > query.max_latency * (1 + SLACK)
 
     @cached_property
     def traffic(self) -> Floats:

@@ -90,6 +90,8 @@ def _whole(problem: Problem, planner: str) -> Placement:
     sites, links = after.topology.sites, list(after.topology.pairs.values())
     obstacles = [f"site '{sites[site].name}'" for site in after.overloaded_sites]
     obstacles += [f"link '{links[link].left}'-'{links[link].right}'" for link in after.overloaded_links]
+    if after.is_slow(query):
+        obstacles.append(f"its limit of {query.max_latency:g} ms of latency")
     if obstacles:
         raise _infeasible(problem, tuple(obstacles))
     cost = after.cost_into([query.name])
@@ -164,6 +166,9 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
             link = list(after.topology.pairs.values())[after.overloaded_links[0]]
             obstacles[f"link '{link.left}'-'{link.right}'"] = None
             remedies = _relieving_link(tried, found.plan, after.overloaded_links[0])
+        elif after.is_slow(tried.query):
+            obstacles[f"its limit of {tried.query.max_latency:g} ms of latency"] = None
+            remedies = _hastening(tried, found.plan)
         else:
             return decision
         for bans in remedies:
@@ -203,6 +208,26 @@ def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
     return found
 
 
+def _hastening(problem: Problem, plan: Placed) -> list[Bans]:
+    """Returns bans that each remove a part of a path with too high a latency."""
+    landscape = problem.landscape
+    found: dict[Bans, None] = {}
+
+    def follow(part: Placed, end: int, above: float, joins: tuple[JoinAt, ...]) -> None:
+        site = part.producer.site if isinstance(part, Take) else part.site
+        latency = above + landscape.topology.latency(site, end)
+        if isinstance(part, JoinAt):
+            for below in (part.left, part.right):
+                follow(below, site, latency, (*joins, part))
+        elif latency + landscape.latency(part.producer.operator) > problem.query.max_latency:
+            found.update(dict.fromkeys(_without_join(problem, join) for join in joins))
+            if not landscape.operators[part.producer.operator].is_base:
+                found[_without_use(problem, part)] = None
+
+    follow(plan, problem.sink, 0.0, ())
+    return list(found)
+
+
 def _flows_of(plan: Placed, reader: JoinAt | None) -> list[tuple[Placed, JoinAt | None]]:
     """Returns every part of a plan with the join that reads it; the sink reads the whole."""
     match plan:
@@ -230,11 +255,11 @@ def _infeasible(problem: Problem, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
             f"of state and {last.cpu:.3g} seconds of work a second"
         )
     if obstacles:
-        detail += f"; plans that come near it overload {', '.join(obstacles[:4] + obstacles[4:][-1:])}"
+        detail += f"; plans that come near it exceed {', '.join(obstacles[:4] + obstacles[4:][-1:])}"
     return NoFeasiblePlan(
         f"query '{problem.query.name}' fits no placement within the limits of the sites and links",
         detail=detail,
-        hint="raise cpu, memory or bandwidth in the network file, shorten the windows, or remove a query",
+        hint="raise cpu, memory, bandwidth or max_latency, shorten the windows, or remove a query",
     )
 
 

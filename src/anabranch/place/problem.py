@@ -5,6 +5,7 @@ A site or a reuse is excluded if a single join or flow does not fit there, or if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from anabranch.errors import TopologyError
 from anabranch.lang.window import Window
 from anabranch.place.grouping import delivered_bytes
-from anabranch.place.landscape import Landscape, Operator, SinkQuery, view_bytes
+from anabranch.place.landscape import SLACK, Landscape, Operator, SinkQuery, view_bytes
 from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
 from anabranch.place.topology import Floats, Indices
@@ -63,6 +64,7 @@ class Problem:
     @cached_property
     def _is_limited(self) -> bool:
         is_bound = bool(self.query.joins_at) or self.allowed(self.full) is not None
+        is_bound |= math.isfinite(self.query.max_latency)
         return is_bound or bool(self.bans.joins) or self.landscape.topology.has_limited_sites
 
     @cached_property
@@ -87,6 +89,11 @@ class Problem:
         for bound in (self.query.joins_at or None, self.allowed(split[0] | split[1])):
             if bound is not None:
                 closed |= np.array([name not in bound for name in sites])
+        if math.isfinite(self.query.max_latency):
+            for index in self.needs[split[0] | split[1]].relations:
+                source = self.landscape.operators[f"@{self.query.planned.graph.relations[index].stream.lower()}"].site
+                least = self.landscape.topology.least_latencies
+                closed |= least(source) + least(self.sink) > self.query.max_latency * (1 + SLACK)
         closed[[site for banned, site in self.bans.joins if banned == split]] = True
         return closed
 
@@ -215,5 +222,10 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
 
 
 def _may_use(query: SinkQuery, landscape: Landscape, operator: Operator) -> bool:
-    """Returns False for a join at a site where the query's joins may not be."""
-    return not query.joins_at or landscape.topology.sites[operator.site].name in query.joins_at
+    """Returns False for a join at a site where the query's joins may not be, or with too high a latency."""
+    topology = landscape.topology
+    if math.isfinite(query.max_latency):
+        rest = topology.least_latencies(operator.site)[topology.position(query.sink)]
+        if landscape.latency(operator.name) + rest > query.max_latency * (1 + SLACK):
+            return False
+    return not query.joins_at or topology.sites[operator.site].name in query.joins_at

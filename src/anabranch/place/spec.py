@@ -36,7 +36,7 @@ _OF_A_SITE = "name cpu memory runner region"
 _OF_A_LINK = "ends latency cost bandwidth"
 _OF_A_STREAM = "site stays_in rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
 _OF_A_TABLE = "columns source"
-_OF_A_QUERY = "name sink joins_at query into"
+_OF_A_QUERY = "name sink joins_at max_latency query into"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
         joins_at = optional(entries, "joins_at", Entry.texts, ())
         for site in joins_at:
             network.landscape.topology.position(site)
-        found.append(SinkQuery(name, query, entries["sink"].label(), frozenset(joins_at)))
+        most = optional(entries, "max_latency", lambda entry: entry.number(0.0), math.inf)
+        found.append(SinkQuery(name, query, entries["sink"].label(), frozenset(joins_at), most))
     return tuple(found)
 
 

@@ -116,11 +116,13 @@ class Topology:
 
     @cached_property
     def _graph(self) -> Any:
+        return self._weighted(np.array([link.cost for link in self.pairs.values()]))
+
+    def _weighted(self, weights: Floats) -> Any:
         ends = np.array(list(self.pairs) or np.empty((0, 2)), dtype=np.intp).reshape(-1, 2)
-        # A sparse matrix would drop a zero, so a free link gets a tiny cost.
-        costs = np.array([max(link.cost, 1e-12) for link in self.pairs.values()])
         count = len(self.sites)
-        return csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(count, count))
+        # A sparse matrix would drop a zero, so a free link gets a tiny cost.
+        return csr_array((np.maximum(weights, 1e-12), (ends[:, 0], ends[:, 1])), shape=(count, count))
 
     def distances(self, origins: Sequence[int] | Indices) -> Floats:
         """Returns the costs of the shortest paths from each origin to every site, one row per origin."""
@@ -200,6 +202,22 @@ class Topology:
         """Returns the links on the shortest path, as positions in `pairs`."""
         _, links = self.ways_to(end)
         return tuple(int(links[site]) for site in self.path(origin, end)[:-1])
+
+    def latency(self, origin: int, end: int) -> float:
+        """Returns the latency of the shortest path, in milliseconds; that path has the least cost, not latency."""
+        return float(self._latencies[list(self.crossed(origin, end))].sum())
+
+    def least_latencies(self, origin: int) -> Floats:
+        """Returns the latency from a site to every other by the fastest paths: no placement is faster."""
+        known: dict[int, Floats] = self._rows.setdefault("latencies", {})
+        if origin not in known:
+            graph = self._weighted(self._latencies)
+            known[origin] = dijkstra(graph, directed=False, indices=origin)
+        return known[origin]
+
+    @cached_property
+    def _latencies(self) -> Floats:
+        return np.array([link.latency for link in self.pairs.values()])
 
     def narrowest(self, free: Floats, ends: Sequence[int] | Indices) -> Floats:
         """Returns the free bandwidth of the bottleneck link from every site to each end, one row per end."""
