@@ -24,7 +24,7 @@ from anabranch.sites.local import LinkSource, Offsets
 from anabranch.sites.local_files import FileSource, ParquetResults, why_spark
 from anabranch.sites.operators import DELIVERY, GATE, JOIN
 from anabranch.sites.root import Orders
-from anabranch.sites.site import runs_light
+from anabranch.sites.site import Site, runs_light
 from anabranch.sites.tally import Tally
 from anabranch.sites.waiting import GateProgress, ticks
 from anabranch.sites.wanted import Wanted
@@ -239,7 +239,7 @@ UNSEEN = (
 
 
 def test_an_outer_join_with_a_table_runs_at_its_sink(tmp_path: Path) -> None:
-    """Also one that joins later: it has the answer over the rows from its event time on."""
+    """Also one that joins later: it has the answer over the rows since. Sites keep their checkpoints."""
     areas = {"columns": "area string, hall bigint", "source": {"format": "parquet", "path": "data/areas.parquet"}}
     network = {**light_network(idle_timeout="1 second"), "tables": {"areas": areas}}
     (tmp_path / "data").mkdir()
@@ -259,9 +259,21 @@ def test_an_outer_join_with_a_table_runs_at_its_sink(tmp_path: Path) -> None:
         )
 
     for site in ("west", "middle", "east"):
-        deployed.start_site(site)
+        deployed.start_site(site, str(tmp_path / f"own-{site}"))
     try:
         deployed.await_answer("unseen", wanted())
+        assert not (tmp_path / "root" / "work").exists(), "sites keep their checkpoints"
+        # A site that was ended continues with its own folder only.
+        deployed.end_site("middle")
+        with pytest.raises(SiteError, match=r"keeps its checkpoints in '.*own-middle', not in the root"):
+            Site(deployed.root, "middle", deployed._session).run()
+        (tmp_path / "own-middle").rename(tmp_path / "elsewhere")
+        deployed.start_site("middle", str(tmp_path / "own-middle"))
+        deployed.await_("the loss is named", lambda: "is not in" in str(deployed.errors()))
+        deployed.end_site("middle")
+        (tmp_path / "elsewhere").rename(tmp_path / "own-middle")
+        deployed.start_site("middle", str(tmp_path / "own-middle"))
+        deployed.await_("all sites are back", lambda: not deployed.errors())
         assert {(one["kind"], one["runner"]) for one in deployed.status()["operators"].values()} == {
             (GATE, "light"),
             (DELIVERY, "light"),
