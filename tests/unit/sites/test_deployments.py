@@ -38,7 +38,7 @@ from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.view import plain_status
+from anabranch.sites.view import LINKS, OPERATORS, plain_status
 from anabranch.sites.waiting import waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.sites.wiring import Wiring
@@ -943,6 +943,8 @@ def test_the_page_shows_the_map_and_the_problems_of_a_deployment(
     shown = client.get("/").text
     assert delivery.name in shown
     assert "&lt;b&gt;no space left&lt;/b&gt;" in shown
+    assert all(f"<th>{title}</th>" in shown for title in (*OPERATORS, *LINKS))
+    assert '<td class="n">' in shown
     drawn = client.get("/network.svg").text
     assert all(site in drawn for site in ("west", "middle", "east"))
     assert client.get("/status.json").json()["version"] == 1
