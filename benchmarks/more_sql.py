@@ -6,6 +6,7 @@ results is an error. Limit: in process, so the fixed cost of a micro-batch on Sp
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from benchmarks.workloads import EPOCH, SECOND
 
 WINDOW = 10 * SECOND
 KEYS = (1_000, 100_000)
-MOST_KEYS_FOR_SESSIONS = 1_000
 Batches = Sequence[Mapping[str, pa.Table]]
 
 
@@ -57,7 +57,7 @@ def sessions(bench: Bench) -> list[Figure]:
     figures = []
     for keys in KEYS:
         batches = _streams(bench, ("t",), keys)
-        gap = max(1, round(4 * _between(bench, keys)))
+        gap = _gap(batches, keys)
         text = f"SELECT t.k, COUNT(*) AS n, MAX(t.v) AS best FROM t [SESSION {gap} MICROSECONDS] AS t GROUP BY t.k"
         figures.append(_over(bench, f"sessions over a plain grouped query, {keys:,} keys: CPU", text, plain, batches))
     return figures
@@ -65,7 +65,7 @@ def sessions(bench: Bench) -> list[Figure]:
 
 def interval_join(bench: Bench) -> list[Figure]:
     """A join bounded by a condition on event times, over the same join by windows."""
-    batches = _streams(bench, ("a", "b"), 100_000)
+    batches = _streams(bench, ("a", "b"), 100_000, share=1)
     join = "SELECT a.p AS p, b.p AS q FROM a{window} JOIN b{window} ON a.k = b.k"
     by_windows = join.format(window=" [RANGE 10 SECONDS]")
     condition = "b.ts BETWEEN a.ts - INTERVAL 10 SECONDS AND a.ts + INTERVAL 10 SECONDS"
@@ -116,9 +116,9 @@ def _spent(text: str, batches: Batches) -> Spent:
     return Spent(time.process_time() - started, state, results)
 
 
-def _streams(bench: Bench, names: tuple[str, ...], keys: int) -> Batches:
+def _streams(bench: Bench, names: tuple[str, ...], keys: int, share: int = 4) -> Batches:
     """Streams of equal rates with uniform keys; each batch spans a window."""
-    rows, batches = bench.sizes.rows // 4, bench.sizes.batches // 2
+    rows, batches = bench.sizes.rows // share, bench.sizes.batches // 2
     generator = np.random.default_rng(7)
     own = rows // batches // len(names)
 
@@ -137,6 +137,8 @@ def _streams(bench: Bench, names: tuple[str, ...], keys: int) -> Batches:
     return [{name: table(batch) for name in names} for batch in range(batches)]
 
 
-def _between(bench: Bench, keys: int) -> float:
-    """The mean microseconds between two rows of a key."""
-    return WINDOW * keys / (bench.sizes.rows // 4 / (bench.sizes.batches // 2))
+def _gap(batches: Batches, keys: int) -> int:
+    """Returns a gap, in microseconds, by which there are about as many sessions as groups of windows."""
+    rows = batches[0]["t"].num_rows
+    groups = keys * (1 - math.exp(-rows / keys))
+    return max(1, round(WINDOW * keys / rows * math.log(rows / groups)))

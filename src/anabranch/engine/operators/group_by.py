@@ -130,7 +130,11 @@ class GroupState:
         table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
         table = table.filter(pa.array(first <= last))
         if self.grouping.ranked is None:
-            parts = self._reduced(table, "first", "last")
+            # A grouping by one column less is faster.
+            by = ["first"] if (first == last).all() else ["first", "last"]
+            parts = self._reduced(table, *by)
+            if len(by) == 1:
+                parts = parts.add_column(1, "last", parts.column("first"))
         else:
             # Ranked rows are sorted once, when they are answered or pending blocks are merged.
             parts = table.select(["first", "last", *parts_schema(self.grouping).names[1:]])
