@@ -148,7 +148,8 @@ def _starred(
         for field in source.schema
         if (source.relation, field.name.lower()) not in hidden and field.name.lower() not in excluded
     ]
-    shown.sort(key=lambda each: owners.get(each[1].lower()) != each[0])
+    places = {(owner, name): place for place, (name, owner) in enumerate(owners.items())}
+    shown.sort(key=lambda each: places.get((each[0], each[1].lower()), len(places)))
     names = [name.lower() for _, name in shown]
     found = []
     for relation, name in shown:
