@@ -35,7 +35,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "A trigger, a restart, large state": ("fixed-cost", "sink-", "restart", "large-", "cost-split", "window-growth"),
     "Tables that change": ("changing-table",),
     "More than one core": ("slots", "two-slots", "balance", "move-pause"),
-    "In process": ("inprocess", "own-function", "count-windows"),
+    "In process": ("inprocess", "own-function", "count-windows", "more-sql"),
     "Several queries": ("sharing",),
     "Adapting": ("regret",),
     "Cost as it grows (slopes of the pictures below)": ("curve",),

@@ -193,6 +193,11 @@ class Session:
         """The frames of all registered streams, by name."""
         return {stream.declaration.name: stream.frame for stream in self._streams.values()}
 
+    def __dir__(self) -> list[str]:
+        return [
+            name for name in super().__dir__() if name not in {"frames", "registered", "without_queries", "catalog"}
+        ]
+
     def without_queries(self) -> Session:
         """Returns a session with the same streams, tables and functions, but without named queries."""
         other = copy(self)

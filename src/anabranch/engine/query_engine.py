@@ -27,7 +27,7 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
-from anabranch.engine.operators.candidates import candidates
+from anabranch.engine.operators.candidates import Candidates
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.open_groups import OpenCombinations
@@ -102,6 +102,7 @@ class QueryEngine:
         self._note_terms()
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
+        self.candidates = Candidates(grouping) if grouping is not None and grouping.ranked is not None else None
         counted = member.query.graph.counted
         self.open: OpenCombinations | OpenSessions | None = None
         if grouping is not None and grouping.gap:
@@ -312,8 +313,8 @@ class QueryEngine:
         """Adds finished combinations to the pending groups."""
         assert self.groups is not None
         started = perf_counter()
-        if len(found) and not found.carried:
-            wanted = candidates(self.groups.grouping, found.newest, found.deadline, self._reader(found))
+        if self.candidates is not None and len(found) and not found.carried:
+            wanted = self.candidates.among(found.newest, found.deadline, self._reader(found))
             found = found if wanted is None else keep(found, wanted)
         if len(found):
             self.groups.add(found.newest, found.deadline, self._reader(found), carried_by(self.groups.grouping, found))
