@@ -30,7 +30,7 @@ from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans
-from anabranch.plan.query import Query, render_query
+from anabranch.plan.query import Query, is_subquery, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
 from anabranch.planning.choosing import first_plan, shared_traffic
@@ -150,8 +150,14 @@ def explain_queries(
     spread = _spread(whole, [choose(name) for name in every], fill) if stage == "choice" else []
     if [*texts] == [ALONE]:
         return "\n\n".join([texts[ALONE], *spread])
-    titled = (f"== {name or 'the query'} ==\n{text}" for name, text in texts.items())
+    titled = (f"{_head(name, every[name])}\n{text}" for name, text in texts.items())
     return "\n\n".join([describe_set(whole), *spread, *titled])
+
+
+def _head(name: str, query: Explanation) -> str:
+    """Returns the headline of a query; a subquery, whose name the user did not write, has its text below."""
+    head = f"== {name or 'the query'} =="
+    return f"{head}\n{' '.join(query.query.text.split())}" if is_subquery(name) else head
 
 
 def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
