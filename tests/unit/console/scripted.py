@@ -73,12 +73,14 @@ def statistics(plan: Plan) -> StepStatistics:
     )
 
 
-def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def progress(
+    batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = (), migrating: tuple[int, ...] = ()
+) -> dict[str, Any]:
     """The progress of a trigger, as a handle returns it."""
     ours = BatchProgress(
         plan=str(plan),
         plans=(plan, plan),
-        migrating=(),
+        migrating=migrating,
         records=tuple(Recorded(record) for record in records),  # type: ignore[misc]
         rows_in={"a": 40, "b": 20, "c": 10},
         rows_out=12,
@@ -119,8 +121,10 @@ class ScriptedHandle:
         self.error: BaseException | None = None
         self.status = {"isDataAvailable": True}
 
-    def add(self, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.batches.append(progress(len(self.batches), plan, records))
+    def add(
+        self, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = (), migrating: tuple[int, ...] = ()
+    ) -> None:
+        self.batches.append(progress(len(self.batches), plan, records, migrating))
         self.history += [dict(record) for record in records]
 
     def now(self) -> float:
