@@ -45,6 +45,7 @@ MODULES: dict[System, str] = {
     "ours-delta": "ours",
     "ours-kafka": "ours",
     "ours-real-time": "ours",
+    "ours-s3": "ours",
     "native": "spark_native",
     "native-kafka": "spark_native",
     "native-json": "spark_native",

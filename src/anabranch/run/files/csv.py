@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from anabranch.lang.schema import TIMESTAMP, is_integer
-from anabranch.run.files.form import Columns
-from anabranch.run.files.text import TextForm, Unsure
+from anabranch.run.files.form import Columns, Unsure
+from anabranch.run.files.text import TextForm
 
 _MARKS = (b'"', b"\\", b"\xef\xbb\xbf", b"0x", b"0X")
 """Bytes after which the two may differ: quotes, escapes, marks of order, numbers by sixteens."""

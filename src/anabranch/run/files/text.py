@@ -13,17 +13,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anabranch.errors import CatalogError
-from anabranch.run.files.form import Columns, Footer, OneByOne
+from anabranch.run.files.form import Columns, Footer, OneByOne, Unsure, reading
 
 MOST_BYTES = 256 * 2**20
 """Of a larger file, Spark's tasks read a part each."""
-_PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
+PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
 _END = ord("\n")
-
-
-class Unsure(Exception):
-    """A file has something that Spark may read otherwise."""
 
 
 class TextForm(OneByOne):
@@ -43,7 +38,7 @@ class TextForm(OneByOne):
             data = Path(path).read_bytes()
         except OSError:
             return Footer(0, is_readable=False)
-        if not path.endswith(_PACKED) and len(data) <= MOST_BYTES:
+        if not path.endswith(PACKED) and len(data) <= MOST_BYTES:
             try:
                 return Footer(len(self.rows(data, wanted, use_threads=True)), True, (len(data),))
             except Unsure:
@@ -51,15 +46,14 @@ class TextForm(OneByOne):
         return Footer(_lines(data) - self.headers, is_readable=False)
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
-        try:
-            # Threads of Arrow's own would compete with the other slots.
-            return self.rows(Path(path).read_bytes(), wanted, use_threads=False)
-        except (OSError, Unsure) as error:
-            raise CatalogError(
-                f"file '{path}' of a stream cannot be read",
-                detail=str(error).partition("\n")[0] or "it has changed since it was found",
-                hint="the batch is not committed; put the file back as it was, and write new rows to new files",
-            ) from error
+        with reading(path):
+            return self.table(path, wanted)
+
+    def table(self, source: str | pa.NativeFile, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
+        """Returns columns of a file; raises `Unsure` if its lines are not plain."""
+        data = Path(source).read_bytes() if isinstance(source, str) else source.readall()
+        # Threads of Arrow's own would compete with the other slots.
+        return self.rows(data, wanted, use_threads=False)
 
 
 def _lines(data: bytes) -> int:
