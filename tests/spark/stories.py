@@ -86,8 +86,8 @@ class Story:
     sink: str = "parquet"
     brokers: str = ""
     """Where each stream is a topic of two partitions, if it is one; for stories that are fed beforehand."""
-    store: S3Server | None = None
-    """Where each stream is a folder of its own in a bucket, if it is one; for stories that are fed beforehand."""
+    store: str = ""
+    """The endpoint of an S3 server where each stream is a folder of a bucket; for stories that are fed beforehand."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -256,11 +256,12 @@ def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFra
         }
         topics = spark.readStream.format(KAFKA).schema(SPARK_COLUMNS).options(**options)
         return {name: topics.option("subscribe", name).load() for name in story.streams}
-    if story.store is not None:
+    if story.store:
         spark.dataSource.register(FilesOfFolder)
         reader = spark.readStream.format(STORED).schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
         reader = reader.option("fileFormat", story.form)
-        return {name: reader.load(story.store.uri(f"bucket/{folder.name}/{name}")) for name in story.streams}
+        place = f"bucket/{folder.name}"
+        return {name: reader.load(S3Server(story.store).uri(f"{place}/{name}")) for name in story.streams}
     if story.is_apart:
         for name in story.streams:
             (folder / name).mkdir(parents=True, exist_ok=True)
