@@ -82,7 +82,7 @@ def test_the_answer_is_the_batch_answer_while_the_store_answers_badly(
     assert len(expected) > 10
     assert not describe_difference(expected, written(tmp_path))
     report = handle.report()
-    assert (report["batches"], report["rows_in"], report["late_rows"]) == (3, rows_in(tables), 0)
+    assert (len(report["batches"]), report["rows_in"], report["late_rows"]) == (3, rows_in(tables), 0)
     assert read_in(tmp_path, 2) == {name: ["part 0002." + form] for name in tables}
 
 
