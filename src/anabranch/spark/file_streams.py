@@ -92,6 +92,32 @@ _OURS = frozenset((kafka_source.FORMAT, stored_files.FORMAT))
 
 
 @dataclass(frozen=True)
+class BatchFiles:
+    """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
+
+    execution: Any
+    """Spark's plan."""
+    relations: Sequence[Any | None]
+    """What its scans read."""
+    scans: Sequence[str]
+    pieces: Sequence[Piece] = ()
+    by_spark: tuple[DataFrame, SparkRows] | None = None
+
+    def count(self, rows_in: Mapping[str, int]) -> None:
+        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
+        rows = dict(rows_in)
+        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
+        by_scan = [rows.pop(name, 0) for name in self.scans]
+        found = [count for count, relation in zip(by_scan, self.relations, strict=True) if relation is not None]
+        counters = row_counters(self.execution)
+        counts = by_scan if len(counters) == len(by_scan) else found
+        if len(counters) == len(counts):
+            for counter, count in zip(counters, counts, strict=True):
+                if count and counter is not None:
+                    counter.add(count)
+
+
+@dataclass(frozen=True)
 class FileStreams:
     """The streams of a run, all of which are files that readers read; `scans` are those of Spark's plan, in order."""
 
@@ -109,20 +135,21 @@ class FileStreams:
         """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
         return reduce(DataFrame.unionAll, (frames[name].select(f.lit(0)) for name in self.scans))
 
-    def of_batch(self, frame: DataFrame) -> list[Piece] | tuple[DataFrame, SparkRows]:
-        """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
+    def of_batch(self, frame: DataFrame) -> BatchFiles:
+        """What a micro-batch reads."""
         execution, relations, of_stream = self._found(frame)
         files = {stream: _names(self.whole[stream].form, found) for stream, found in of_stream.items()}
         footers = self._footers(files)
-        self._count(execution, relations, footers)
-        if all(map(_is_plain, of_stream.values())) and _can_read(footers):
-            return [
-                piece
-                for stream, paths in files.items()
-                for path, footer in zip(paths, footers[stream], strict=True)
-                for piece in pieces_of(stream, path, footer)
-            ]
-        return self._read_by_spark(frame.sparkSession, of_stream)
+        if not all(map(_is_plain, of_stream.values())) or not _can_read(footers):
+            by_spark = self._read_by_spark(frame.sparkSession, of_stream)
+            return BatchFiles(execution, relations, self.scans, by_spark=by_spark)
+        pieces = [
+            piece
+            for stream, paths in files.items()
+            for path, footer in zip(paths, footers[stream], strict=True)
+            for piece in pieces_of(stream, path, footer)
+        ]
+        return BatchFiles(execution, relations, self.scans, pieces)
 
     def _footers(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[Footer]]:
         """Looks into the files of a batch, several at a time: those of text are parsed, outside of Python's lock."""
@@ -138,19 +165,6 @@ class FileStreams:
         # The first scan of a stream counts, as where Spark reads.
         of_stream = dict(zip(reversed(self.scans), reversed(relations), strict=True))
         return execution, relations, of_stream
-
-    def _count(self, execution: Any, relations: Sequence[Any | None], footers: Mapping[str, Sequence[Footer]]) -> None:
-        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
-        rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
-        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
-        by_scan = [rows.pop(name, 0) for name in self.scans]
-        found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
-        counters = row_counters(execution)
-        counts = by_scan if len(counters) == len(by_scan) else found
-        if len(counters) == len(counts):
-            for counter, count in zip(counters, counts, strict=True):
-                if count and counter is not None:
-                    counter.add(count)
 
     def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> tuple[DataFrame, SparkRows]:
         frames = {

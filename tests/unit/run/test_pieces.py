@@ -75,7 +75,7 @@ def test_files_of_other_types_are_left_to_spark(change: dict[str, pa.DataType], 
     wanted = {field.name: field.type for field in COLUMNS}
     path = str(tmp_path / "rows.parquet")
     footer = Parquet().look_into(path, wanted)
-    assert (footer.rows, footer.is_readable) == (2, is_read)
+    assert footer.is_readable == is_read
     if is_read:
         assert Parquet().read(path, wanted).equals(rows)
 

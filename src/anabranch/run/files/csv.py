@@ -45,10 +45,6 @@ class Csv(TextForm):
         is_plain = is_integer(kind) or kind in (pa.float64(), pa.string(), pa.bool_(), pa.date32())
         return is_plain or (kind == TIMESTAMP and self.is_utc)
 
-    @property
-    def headers(self) -> int:
-        return int(self.has_header)
-
     def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
         if not self._is_plain(data):
             raise Unsure("it has something to be interpreted")

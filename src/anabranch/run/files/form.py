@@ -29,9 +29,8 @@ Part: TypeAlias = tuple[str, Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file says of itself: its rows, whether a reader can read it, and the bytes of its parts."""
+    """What a file says of itself: whether a reader can read it, and the bytes of its parts."""
 
-    rows: int
     is_readable: bool
     sizes: tuple[int, ...] = field(default=(), compare=False)
     """Of parts that can be read by themselves; one for a file that cannot be divided."""

@@ -36,8 +36,8 @@ class Parquet(OneByOne):
             with parquet.ParquetFile(path) as file:
                 metadata, why = file.metadata, _difference(file, wanted)
         except (OSError, pa.ArrowException):
-            return Footer(0, is_readable=False)
-        return Footer(int(metadata.num_rows), why is None, _sizes(metadata))
+            return Footer(is_readable=False)
+        return Footer(why is None, _sizes(metadata))
 
     def sizes(self, source: pa.NativeFile) -> tuple[int, ...]:
         """Returns the bytes of the row groups of an open file."""

@@ -83,12 +83,12 @@ class StoredFiles(OneByOne):
         return self.form.can_hold(kind)
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
-        """Returns the parts of a large file; others are not looked into, so their rows are not known."""
+        """Returns the parts of a large file; others are not looked into."""
         size = _size(path)
         if size <= DIVIDED or not isinstance(self.form, Parquet):
-            return Footer(0, is_readable=True, sizes=(size,))
+            return Footer(is_readable=True, sizes=(size,))
         with self._opened(path) as file:
-            return Footer(0, is_readable=True, sizes=self.form.sizes(file))
+            return Footer(is_readable=True, sizes=self.form.sizes(file))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         with self._opened(path) as file:

@@ -6,11 +6,11 @@ wholly plain is left to Spark.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from anabranch.run.files.form import Columns, Footer, OneByOne, Unsure, reading
@@ -18,7 +18,6 @@ from anabranch.run.files.form import Columns, Footer, OneByOne, Unsure, reading
 MOST_BYTES = 256 * 2**20
 """Of a larger file, Spark's tasks read a part each."""
 PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
-_END = ord("\n")
 
 
 class TextForm(OneByOne):
@@ -28,22 +27,15 @@ class TextForm(OneByOne):
     def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
         """Returns the columns of the lines of a file; raises `Unsure` if they are not plain."""
 
-    @property
-    def headers(self) -> int:
-        """Returns the number of lines before the first row."""
-        return 0
-
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
+            if path.endswith(PACKED) or os.path.getsize(path) > MOST_BYTES:
+                return Footer(is_readable=False)
             data = Path(path).read_bytes()
-        except OSError:
-            return Footer(0, is_readable=False)
-        if not path.endswith(PACKED) and len(data) <= MOST_BYTES:
-            try:
-                return Footer(len(self.rows(data, wanted, use_threads=True)), True, (len(data),))
-            except Unsure:
-                pass
-        return Footer(_lines(data) - self.headers, is_readable=False)
+            self.rows(data, wanted, use_threads=True)
+        except (OSError, Unsure):
+            return Footer(is_readable=False)
+        return Footer(is_readable=True, sizes=(len(data),))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         with reading(path):
@@ -54,10 +46,3 @@ class TextForm(OneByOne):
         data = Path(source).read_bytes() if isinstance(source, str) else source.readall()
         # Threads of Arrow's own would compete with the other slots.
         return self.rows(data, wanted, use_threads=False)
-
-
-def _lines(data: bytes) -> int:
-    """The lines that are not empty."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
-    is_open = bool(data) and not data.endswith(b"\n")
-    return int((np.diff(ends, prepend=-1) > 1).sum()) + is_open

@@ -121,9 +121,9 @@ class KafkaForm:
         return True
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
-        """Returns the number of offsets of a range; the broker is not asked."""
+        """Returns a range as one part; the broker is not asked."""
         found = OffsetRange.of(path)
-        return Footer(found.stop - found.start, is_readable=True, sizes=(found.stop - found.start,))
+        return Footer(is_readable=True, sizes=(found.stop - found.start,))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         return self.table(fetched([OffsetRange.of(path)], self.settings, self.timeout), wanted)
