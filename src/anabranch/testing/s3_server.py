@@ -69,8 +69,14 @@ class S3Server:
 
     def keys(self, prefix: str, bucket: str = "bucket") -> list[str]:
         """Returns the keys that begin with a prefix."""
-        found = self._send("GET", f"/{bucket}?list-type=2&prefix={quote(prefix)}").decode()
-        return re.findall("<Key>(.*?)</Key>", found)
+        return re.findall("<Key>(.*?)</Key>", self._listing(prefix, bucket))
+
+    def sizes(self, prefix: str, bucket: str = "bucket") -> list[int]:
+        """Returns the bytes of the objects whose keys begin with a prefix."""
+        return list(map(int, re.findall("<Size>(.*?)</Size>", self._listing(prefix, bucket))))
+
+    def _listing(self, prefix: str, bucket: str) -> str:
+        return self._send("GET", f"/{bucket}?list-type=2&prefix={quote(prefix)}").decode()
 
     def delete(self, path: str) -> None:
         self._send("DELETE", f"/{quote(path)}")
