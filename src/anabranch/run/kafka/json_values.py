@@ -100,7 +100,7 @@ def _object(text: bytes | None) -> dict[str, Any]:
         raise _Wrong("it has no value")
     if text.startswith(_REGISTRY):
         raise _Wrong(
-            "its value begins with a zero byte, as Avro and Protobuf of a schema registry do, and only JSON is decoded; "
+            "its value begins with a zero byte, as Avro and Protobuf of a schema registry do. Only JSON is decoded; "
             "leave the schema of the stream out, and decode 'value' in 'select' with Spark's functions"
         )
     try:
