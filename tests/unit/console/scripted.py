@@ -86,6 +86,7 @@ def progress(
         rows_out=12,
         late_rows={"a": 1, "b": 0},
         ahead_rows={},
+        undated_rows={"a": 0, "c": 3},
         watermark=(1_700_000_000 + batch) * 1_000_000,
         newest={"a": (1_700_000_030 + batch) * 1_000_000},
         idle_streams=(),

@@ -282,7 +282,7 @@ def _opened(settings: Mapping[str, str]) -> Client:
         "enable.partition.eof": "true",
         "auto.offset.reset": "error",
         # A broker answers one request at a time: a long wait for one partition would hold up the next range.
-        "fetch.wait.max.ms": "10",
+        "fetch.wait.max.ms": "1",
         # Records beyond a range are fetched in vain, so few are fetched ahead, and more as soon as these are taken.
         "queued.min.messages": "10000",
         "fetch.queue.backoff.ms": "1",
