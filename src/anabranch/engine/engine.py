@@ -485,8 +485,9 @@ class Engine:
 
     def _ordered(self, batches: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
         """Sorts rows by event time; rows of count windows in counting order."""
+        counted = {name for name, each in self._counted.items() if isinstance(each.window, CountWindow)}
         return {
-            name: in_counting_order(batch) if name in self._counted else in_time_order(batch)
+            name: in_counting_order(batch) if name in counted else in_time_order(batch)
             for name, batch in batches.items()
         }
 

@@ -26,7 +26,7 @@ QUERY = chain("abc")
 def chosen(
     statistics: FixedStatistics, objective: str = "cpu", budget: Budget | None = None
 ) -> tuple[Problem, PhysicalPlan]:
-    choice = choose(QUERY.graph, statistics, budget, Objective.parse(objective))
+    choice = choose(Problem(QUERY.graph, statistics, budget or Budget(), Objective.parse(objective)))
     return choice.problem, choice.answer.plan if isinstance(choice.answer, Proposal) else choice.answer.best
 
 
@@ -86,7 +86,7 @@ def test_objectives_that_depend_on_time_have_no_bounds(objective: str) -> None:
 
 
 def test_a_plan_that_is_not_the_best_has_no_bounds() -> None:
-    worse = choose(QUERY.graph, truth(0.01, 0.0001), hints=Hints(plan=parse("((a b) c)")))
+    worse = choose(Problem(QUERY.graph, truth(0.01, 0.0001), hints=Hints(plan=parse("((a b) c)"))))
     assert isinstance(worse.answer, Proposal)
     free = replace(worse.problem, hints=Hints())
     assert validity(free, worse.answer.plan) == ()

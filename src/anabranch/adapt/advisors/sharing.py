@@ -22,7 +22,7 @@ from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
-from anabranch.cost.shares import Partaker, of_common_join
+from anabranch.cost.shares import MemberModel, of_common_join
 from anabranch.errors import BundleError
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import answer_to
@@ -72,12 +72,12 @@ class SharingAdvisor:
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
         now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        partakers = {member.name: self._partaker(member, adapting) for member in self.queries.members}
-        core_model = partial(of_common_join, partakers=partakers)
-        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in partakers.items()]
+        member_models = {member.name: self._member_model(member, adapting) for member in self.queries.members}
+        core_model = partial(of_common_join, member_models=member_models)
+        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in member_models.items()]
         joint = choose_together(several, core_model, self.sharing.budget)
         try:
-            cost, _ = price_together([*partakers.values()], now, core_model)
+            cost, _ = price_together([*member_models.values()], now, core_model)
         except BundleError:  # the running plans share joins that were formed for other queries
             return None
         running = {part for plan in now.values() for part in shared_parts(plan)}
@@ -92,7 +92,7 @@ class SharingAdvisor:
             for name in sorted(adapting)
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
-        price, objective = self._price(changed, now, partakers), Objective.parse("cpu")
+        price, objective = self._price(changed, now, member_models), Objective.parse("cpu")
         # A joint change must pass the gate of each query whose plan changes.
         verdicts = [
             judge(adapting[name].gate, cost, joint.cost, price, objective, self.sharing.budget)
@@ -109,19 +109,19 @@ class SharingAdvisor:
     def _graph(self, query: str) -> JoinGraph:
         return self.queries.member(query).query.graph
 
-    def _partaker(self, member: Member, adapting: Mapping[str, Controller]) -> Partaker:
+    def _member_model(self, member: Member, adapting: Mapping[str, Controller]) -> MemberModel:
         own, query = adapting.get(member.name), member.query
         criteria = self.rules[member.name].criteria if member.name in self.rules else Criteria()
         known = Knowledge() if own is None else own.history.statistics
         model = resource_model(query.graph, criteria.view(known), known.batch, query.grouping)
-        return Partaker(member, model, {} if own is None else _passing(own.history.flow))
+        return MemberModel(member, model, {} if own is None else _passing(own.history.flow))
 
-    def _contender(self, plan: Plan, partaker: Partaker, own: Controller | None) -> Contender:
-        query = partaker.member.query
+    def _contender(self, plan: Plan, member_model: MemberModel, own: Controller | None) -> Contender:
+        query = member_model.member.query
         if isinstance(plan, Mesh):
-            return Contender(partaker, (mjoin_of(query.graph),), may_share=False)
+            return Contender(member_model, (mjoin_of(query.graph),), may_share=False)
         if own is None:
-            return Contender(partaker, (plan,), may_share=False)
+            return Contender(member_model, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
             answer = answer_to(criteria.problem(query, own.history.statistics))
@@ -129,10 +129,13 @@ class SharingAdvisor:
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
         ordered = (with_default_orders(each, query.graph) for each in plans)
-        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
+        return Contender(member_model, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
 
     def _price(
-        self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
+        self,
+        changed: Mapping[str, PhysicalPlan],
+        now: Mapping[str, PhysicalPlan],
+        member_models: Mapping[str, MemberModel],
     ) -> Price:
         """Returns the price of computing all states of shared joins, and those of the queries whose plan changes."""
         after = {**now, **changed}
@@ -140,10 +143,10 @@ class SharingAdvisor:
         for name, plan in after.items():
             for part in shared_parts(plan):
                 users.setdefault(part, []).append(name)
-        states = [(partakers[name].wide, [*kept(plan)]) for name, plan in changed.items()]
+        states = [(member_models[name].wide, [*kept(plan)]) for name, plan in changed.items()]
         rows, size = 0.0, 0.0
         for part, names in users.items():
-            wide = of_common_join(common_join(part, [partakers[name].member for name in names]), partakers).wide
+            wide = of_common_join(common_join(part, [member_models[name].member for name in names]), member_models).wide
             states.append((wide, [*kept(part.join)]))
             if any(len(after[name].relations) > len(part.relations) for name in names):
                 rows += wide.held(wide.estimates.everything)
@@ -152,7 +155,7 @@ class SharingAdvisor:
             for mask in (model.estimates.mask(inner.relations) for inner in joins):
                 rows += model.held(mask)
                 size += model.joined_bytes(mask)
-        units = next(iter(partakers.values())).wide.units
+        units = next(iter(member_models.values())).wide.units
         seconds = rows * (units.insert + units.insert_joined + units.link + units.probe + units.match)
         return Price(SHARING, seconds, size, seconds)
 
