@@ -28,7 +28,7 @@ SEARCHED = (10.0, 100.0)
 """The factors by which a number is multiplied and divided to search for better plans."""
 NARROWED = 5
 """How often the interval that contains a bound is halved; a bound is then about 7 % exact."""
-MOST_RELATIONS = 6
+MOST_RELATIONS = 5
 
 
 @dataclass(frozen=True)
