@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from anabranch.errors import PlanError
 from anabranch.lang.window import FOREVER
@@ -24,6 +24,8 @@ from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
+Alive: TypeAlias = Callable[[str, frozenset[str], frozenset[str], bool], float | None]
+"""Estimates how many rows of a state a probing row can meet; see `_alive`."""
 TIMED_ROWS = 50_000
 """The minimum number of checked rows for the measured seconds of a predicate to be used."""
 
@@ -65,11 +67,38 @@ def measured(
     def copies(relations: Iterable[str]) -> float:
         return partitioning.copies(relations) if partitioning is not None else 1.0
 
-    alive = _alive(step, batches, seconds, query)
     # Reports of older runs have no checks. There, the lookup counts give the selectivity of a predicate that was
     # checked alone.
     checks = {check.predicate: check for check in step.checks if check.rows}
-    found: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    found = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    found = _looked_up_shares(query, plan, step, _alive(step, batches, seconds, query), copies, found)
+    tables = {relation.name for relation in graph.relations if relation.is_table}
+    return FixedStatistics(
+        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items() if name not in tables},
+        rows={
+            state.state: state.rows / batches / copies([state.state]) for state in step.states if state.state in tables
+        },
+        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
+        selectivities={
+            name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
+            for name, parts in found.items()
+        },
+        groups=_groups(query, plan, step, batches, seconds),
+        predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
+        provenance="measured",
+    )
+
+
+def _looked_up_shares(
+    query: Query,
+    plan: PhysicalPlan,
+    step: StepStatistics,
+    alive: Alive,
+    copies: Callable[[Iterable[str]], float],
+    checked: Mapping[str, list[tuple[float, float]]],
+) -> dict[str, list[tuple[float, float]]]:
+    """Adds the shares of pairs that agree in keys or bands, from the lookups; `checked` are those from the checks."""
+    graph, found = query.graph, dict(checked)
     banded: dict[str, list[tuple[float, float]]] = {}
     implied: set[str] = set()
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
@@ -90,24 +119,9 @@ def measured(
             banded.setdefault(str(graph.thetas[band]), []).append((probe.kept, chances))
             implied |= {str(graph.thetas[at]) for at in thetas if at != band}
             continue
-        if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
+        if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checked:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
-    found |= {text: [(1.0, 1.0)] for text in implied} | banded
-    tables = {relation.name for relation in graph.relations if relation.is_table}
-    return FixedStatistics(
-        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items() if name not in tables},
-        rows={
-            state.state: state.rows / batches / copies([state.state]) for state in step.states if state.state in tables
-        },
-        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
-        selectivities={
-            name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
-            for name, parts in found.items()
-        },
-        groups=_groups(query, plan, step, batches, seconds),
-        predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
-        provenance="measured",
-    )
+    return found | {text: [(1.0, 1.0)] for text in implied} | banded
 
 
 def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int, seconds: float) -> dict[str, float]:
@@ -180,9 +194,7 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
     return measured(query, plan, steps, seconds, partitioning=partitioning)
 
 
-def _alive(
-    step: StepStatistics, batches: int, seconds: float, query: Query
-) -> Callable[[str, frozenset[str], frozenset[str], bool], float | None]:
+def _alive(step: StepStatistics, batches: int, seconds: float, query: Query) -> Alive:
     """Returns a function that estimates how many rows of a state a probing row can meet.
 
     Its arguments are the state, its relations, those that probe, and whether the state receives a batch's rows before
