@@ -85,7 +85,7 @@ def test_a_slow_slot_counts_by_its_time() -> None:
     assert over_limits(Resources(1.0, 10.0, 1.0), table, 1.0, 5.0) is None
 
 
-def test_it_says_why_one_slot_less_is_not_enough() -> None:
+def test_an_allocation_states_why_one_slot_less_is_not_enough() -> None:
     assert str(Allocation(3, "memory is short")).endswith("the fewest that keep the limits: with 2, memory is short")
     assert "no smaller number" in str(Allocation(1))
 

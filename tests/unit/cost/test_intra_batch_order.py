@@ -86,7 +86,7 @@ def test_long_windows_and_rows_one_by_one_keep_the_price_of_the_model() -> None:
         assert all(price_in_turns(parse(text), model) == model.price(parse(text)) for text in ORDERS)
 
 
-def test_what_was_worked_out_of_one_thing_is_not_taken_for_another() -> None:
+def test_cached_prices_of_different_joins_are_kept_apart() -> None:
     """A lookup of `c` in `b`, which goes ahead of it, and the orders of a join of `c`, `b`, `a` once had one name."""
     work = load(BATCH / 4)
     one, other = model_of(work), model_of(work)
