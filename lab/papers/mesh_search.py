@@ -28,6 +28,7 @@ STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
 MOST_EXHAUSTIVE = 10
 """The maximum number of rows whose partitions are all examined; ten rows have 115,975."""
 RANDOM_PICKS = 10
+DESCENTS = 3
 FIRST_TEMPERATURE = 0.01
 LAST_TEMPERATURE = 0.01
 
@@ -158,7 +159,6 @@ def improve(
     rng: np.random.Generator,
     stop: Stop | None = None,
     *,
-    descents: int = 3,
     afresh: Start = "random",
 ) -> Solution:
     """Returns the best local minimum of iterative improvement from the start, and then from new starts.
@@ -167,7 +167,7 @@ def improve(
     """
     counter = _Counter(stop or Stop(), start)
     patience = 2 * space.size
-    for descent in range(descents):
+    for descent in range(DESCENTS):
         current = start if descent == 0 else start_solution(space, afresh, rng)
         counter.saw(current)
         failures = 0
