@@ -8,8 +8,8 @@ batch, the last input finds nearly all matches, and a probe order that is costly
 Invariant: the intra-batch order only shifts lookups between the inputs of a join. Rows, states and results are those of
 the model, so prices differ from the model's by the lookups alone.
 
-Limit: plan searches ignore the intra-batch order; it is applied to the plans that a search has returned, and to their
-probe orders. Plans that defer a predicate or merge rows keep the model's price. For three relations the estimate is up
+Limit: plan searches ignore the intra-batch order; it only corrects the prices of the plans that a search has returned.
+Plans that defer a predicate or merge rows keep the model's price. For three relations the estimate is up
 to a third too high, equally for all plans, because the orders of pairs are treated as independent.
 """
 
@@ -23,21 +23,21 @@ MANY = 4
 """The number of batches from which a window counts as long: the order then shifts at most an eighth of the lookups."""
 
 
-def takes_turns(model: ResourceModel) -> bool:
+def order_matters(model: ResourceModel) -> bool:
     """True if some window is short, so that the intra-batch order matters."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 
-def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
+def price_in_batch_order(plan: PhysicalPlan, model: ResourceModel) -> Resources:
     """Returns the price of a plan with intra-batch order; the model's own if windows are long."""
     cost = model.price(plan)
-    if not takes_turns(model) or not is_plain(plan):
+    if not order_matters(model) or not is_plain(plan):
         return cost
     shifted = sum(_shifted(model.blocks(node), explicit_orders(node), model) for node in nodes(plan))
     return Resources(cost.cpu + shifted, cost.memory, cost.rate)
 
 
-def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
+def _chain(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
     """Returns the CPU of the new rows of one input of a join, by input positions, without the calls."""
     bound, reached, total = blocks[start], 1.0, 0.0
     for place in order:
@@ -69,6 +69,6 @@ def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
         for start, order in enumerate(orders):
             calls = (len(order) + 1) * model.call
             usual = model.chain(blocks[start], [blocks[place] for place in order]) - calls
-            found += chain_in_turns(model, blocks, start, order) - usual
+            found += _chain(model, blocks, start, order) - usual
         model.batch_order_cache[key] = found
     return found

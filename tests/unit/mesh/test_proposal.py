@@ -174,13 +174,13 @@ def test_routes_are_not_worth_it_where_few_rows_come_together() -> None:
     graph = compile_query(f"SELECT s.sector AS x FROM {windows} WHERE {keys}", catalog).graph
     table, matrix = stocks(600, seed=1)
 
-    def routes(turn: int, call: float) -> int:
-        seen = OperatorProfile("s", table, matrix, turn, call)
+    def routes(batch_rows: int, call: float) -> int:
+        seen = OperatorProfile("s", table, matrix, batch_rows, call)
         return len(find_query_mesh(graph, [seen], np.random.default_rng(1), SETTING).mesh.of("s").routes)
 
-    assert routes(turn=20_000, call=60e-6) == 2
-    assert routes(turn=100, call=60e-6) == 1
-    assert routes(turn=100, call=1e-6) == 2
+    assert routes(batch_rows=20_000, call=60e-6) == 2
+    assert routes(batch_rows=100, call=60e-6) == 1
+    assert routes(batch_rows=100, call=1e-6) == 2
 
 
 def test_nothing_is_searched_where_no_attribute_tells_rows_apart() -> None:

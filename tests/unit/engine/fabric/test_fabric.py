@@ -219,7 +219,7 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
     seen = {
         name: profile(STAR.graph, name, engine.bases, rows=4, batch_starts=engine.only.batch_starts) for name in "abc"
     }
-    assert {name: each.turn for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
+    assert {name: each.batch_rows for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
     assert [seen[name].matrix.selectivity[0].tolist() for name in "abc"] == [[5.0, 1.0], [8.0, 1.0], [8.0, 9.0]]
     # Where the last turn was smaller than the sample, rows of earlier ones are taken too, and nothing is hidden.
     assert profile(STAR.graph, "a", engine.bases, rows=8, batch_starts=engine.only.batch_starts).matrix.selectivity[
