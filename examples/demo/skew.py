@@ -166,7 +166,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
 
 
 def _choice(spec: Spec, spark: SparkSession) -> Choice:
-    (choice,) = prepare(spec, spark).chosen().choices.values()
+    (choice,) = prepare(spec, spark).choices().values()
     return choice
 
 
