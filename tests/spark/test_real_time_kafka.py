@@ -169,7 +169,7 @@ def test_a_frame_that_only_spark_can_compute_is_refused(spark: SparkSession, clu
     assert "only Spark can compute" in str(caught.value)
 
 
-# --- what the driver looks at, without a query ------------------------------------------------------------------------
+# --- what the driver polls, without a query ---------------------------------------------------------------------------
 
 
 def watched(cluster: Cluster, **options: str) -> WatchedTopics:
@@ -186,12 +186,12 @@ def test_ranges_are_offered_until_they_are_taken(cluster: Cluster) -> None:
     topics.took(["s0/0/0-3"])
     assert topics.poll() == ["s0/0/3-5"]
     topics.took(["s0/0/3-5"])
-    assert topics.look(is_thorough=True) == []
+    assert topics.poll(is_thorough=True) == []
     again = watched(cluster)
     again.took(topics.read)
     again.took(["s0/0/0-3"])  # an earlier batch, whose manifest is still there
     cluster.send("s0", [b"{}"], partition=1)
-    assert again.look(is_thorough=True) == ["s0/1/0-1"]
+    assert again.poll(is_thorough=True) == ["s0/1/0-1"]
     assert again.shown == {
         "endOffset": {"s0": {"0": 5, "1": 0}},
         "latestOffset": {"s0": {"0": 5, "1": 1}},
