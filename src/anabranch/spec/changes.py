@@ -98,8 +98,9 @@ class Changes:
         running = self.spec.queries
         if ALONE in running:
             raise SpecError(
-                "queries cannot be added to a query that runs alone",
-                hint="write it below 'queries', even if it is the only one, and start it with a new checkpoint",
+                "a query that runs alone cannot change while it runs, and no other can join it",
+                hint="stop it, and start the changed query with --evolve allow; or write it below 'queries', even if "
+                "it is the only one, and start that with a new checkpoint",
             )
         if kind == REMOVE:
             rest = self._running.without([str(name) for name in content["names"]])
