@@ -75,7 +75,7 @@ class Changes:
 
     def finish(self, least: int) -> int:
         """Makes the queries answer until an event time, because a branch takes over; returns the time."""
-        return self._running.finish(self.handle, least)
+        return self.handle.finish(least)
 
     def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
         """Applies one change."""
