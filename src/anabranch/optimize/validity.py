@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import inf, prod, sqrt
+from typing import Any
 
 from anabranch.cost.estimates import Estimates
 from anabranch.optimize.choice import answer_to
@@ -109,7 +110,7 @@ class _Number:
 
     def at(self, value: float) -> Problem:
         """Returns the problem in which the number has another value."""
-        numbers = {self.name: value}
+        numbers: Any = {self.name: value}
         if self.section == "rates":
             # An unknown rate is the mean of the known ones, which must not vary with this one.
             numbers = {**_rates(self.problem), **numbers}
