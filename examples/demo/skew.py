@@ -33,6 +33,7 @@ from rich.table import Table
 from anabranch.api import QueryHandle
 from anabranch.console.live import follow
 from anabranch.console.picture import RouteNote
+from anabranch.console.runs import LiveRun
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize import Choice
 from anabranch.optimize.proposals import Candidate, kind
@@ -136,7 +137,7 @@ class Run:
         return 1e6 * self.engine / self.rows
 
 
-def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> bool:
+def perform(folder: Path, spark: SparkSession, console: Console, shown: list[LiveRun], seed: int) -> bool:
     """Runs the query by plan and by mesh in turn; true when all results equal the batch answer."""
     spec = prepared_folder(folder, seed)
     console.print("\n[bold]second act[/bold]: six skewed streams, by one plan for all rows and by a mesh\n")
@@ -156,7 +157,9 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
         plan = mesh if way == "mesh" else single
         console.print(f"run {number} by {'the mesh' if way == 'mesh' else plan}", style="bold", highlight=False)
         results[way].append(folder / "skewed" / f"{way}-{number}")
-        runs[way].append(_run(_start(spec, plan, results[way][-1], spark), console))
+        handle = _start(spec, plan, results[way][-1], spark)
+        shown.append(LiveRun(handle))
+        runs[way].append(_run(handle, console))
     (folder / "mesh.svg").write_text(_picture(spec, choice, runs["mesh"][0]), encoding="utf-8")
     checks = {
         way: compare(folder / "skewed" / "streams", NAMES, BATCH_ANSWER, *several) for way, several in results.items()

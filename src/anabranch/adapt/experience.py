@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from anabranch.adapt.facts import NEAR
 from anabranch.cost.counted import counted_joins
 from anabranch.cost.estimates import EVER, SHORTEST_WINDOW
-from anabranch.cost.intra_batch_order import price_in_batch_order
+from anabranch.cost.intra_batch_order import price_in_turns
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.lang.window import FOREVER
 from anabranch.plan.join_graph import JoinGraph
@@ -45,7 +46,7 @@ class Experience:
             return self
         step = merge(steps)
         model = as_filled(model, step, len(steps), seconds)
-        joins = price_in_batch_order(plan, model).cpu - model.base.cpu
+        joins = price_in_turns(plan, model).cpu - model.base.cpu
         if joins <= 0:
             return self
         factor = counted_joins(plan, step, len(steps), seconds, model, graph) / joins
@@ -55,22 +56,22 @@ class Experience:
     def price(self, plan: PhysicalPlan, model: ResourceModel, running: PhysicalPlan) -> Resources:
         """Returns the corrected price of a plan while `running` is the running plan."""
         usual = self.factors.get(str(running), 1.0)
-        cost, base = price_in_batch_order(plan, model), model.base.cpu
+        cost, base = price_in_turns(plan, model), model.base.cpu
         return replace(cost, cpu=base + max(0.0, cost.cpu - base) * self.factors.get(str(plan), usual))
 
 
 def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds: float) -> ResourceModel:
     """Returns the model for windows that are only as full as the measured states, as while a query starts.
 
-    A window counts as full with nine tenths of its rows, because rates vary that much from batch to batch. A row meets
-    half of the rows of its own batch on average.
+    A window that is nearly full counts as full, because rates vary that much from batch to batch. A row meets half of
+    the rows of its own batch on average.
     """
     held = {state.state: state.rows / batches for state in step.states}
     windows = []
     for name, window in zip(model.estimates.names, model.estimates.windows, strict=True):
         rate = step.rows_in.get(name, 0) / seconds
         age = held[name] / rate if rate and name in held else window
-        is_full = window >= EVER or age >= 0.9 * window
+        is_full = window >= EVER or age >= NEAR * window
         windows.append(window if is_full else max(age - seconds / batches / 2, age / 2, SHORTEST_WINDOW))
     return replace(model, estimates=replace(model.estimates, windows=tuple(windows)))
 

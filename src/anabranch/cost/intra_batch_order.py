@@ -8,36 +8,51 @@ batch, the last input finds nearly all matches, and a probe order that is costly
 Invariant: the intra-batch order only shifts lookups between the inputs of a join. Rows, states and results are those of
 the model, so prices differ from the model's by the lookups alone.
 
-Limit: plan searches ignore the intra-batch order; it only corrects the prices of the plans that a search has returned.
-Plans that defer a predicate or merge rows keep the model's price. For three relations the estimate is up
+Limit: plan searches ignore the intra-batch order; it is applied to the plans that a search has returned, and to their
+probe orders. Plans that defer a predicate or merge rows keep the model's price. For three relations the estimate is up
 to a third too high, equally for all plans, because the orders of pairs are treated as independent.
 """
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from anabranch.cost.resources import Blocks, Orders, ResourceModel, Resources, explicit_orders
-from anabranch.plan.physical import PhysicalPlan, is_plain, nodes
+from anabranch.plan.physical import JoinNode, PhysicalPlan, is_plain, nodes
 from anabranch.stats.measured import met_for
 
 MANY = 4
 """The number of batches from which a window counts as long: the order then shifts at most an eighth of the lookups."""
+MOST_INPUTS = 5
+"""The maximum inputs of a join for which all probe orders are tried."""
 
 
-def order_matters(model: ResourceModel) -> bool:
+def takes_turns(model: ResourceModel) -> bool:
     """True if some window is short, so that the intra-batch order matters."""
     return bool(model.batch) and min(model.estimates.windows) < MANY * model.batch
 
 
-def price_in_batch_order(plan: PhysicalPlan, model: ResourceModel) -> Resources:
+def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
     """Returns the price of a plan with intra-batch order; the model's own if windows are long."""
     cost = model.price(plan)
-    if not order_matters(model) or not is_plain(plan):
+    if not takes_turns(model) or not is_plain(plan):
         return cost
     shifted = sum(_shifted(model.blocks(node), explicit_orders(node), model) for node in nodes(plan))
     return Resources(cost.cpu + shifted, cost.memory, cost.rate)
 
 
-def _chain(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
+def in_turns(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
+    """Returns the plan with the best probe orders under intra-batch order."""
+    if not is_plain(plan):
+        return plan
+    inputs = tuple(in_turns(child, model) for child in plan.inputs)
+    if not isinstance(plan, JoinNode):
+        return plan
+    wide = 2 < len(inputs) <= MOST_INPUTS
+    return JoinNode(inputs, _best_orders(model.blocks(plan), model) if wide else plan.orders)
+
+
+def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
     """Returns the CPU of the new rows of one input of a join, by input positions, without the calls."""
     bound, reached, total = blocks[start], 1.0, 0.0
     for place in order:
@@ -45,6 +60,19 @@ def _chain(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, .
         total += reached * (probing + met * matching)
         reached, bound = reached * met, bound | blocks[place]
     return total * model.turnover(blocks[start])
+
+
+def _best_orders(blocks: Blocks, model: ResourceModel) -> Orders:
+    key = "orders", blocks
+    found: Orders | None = model.batch_order_cache.get(key)
+    if found is None:
+        found = model.batch_order_cache[key] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
+    return found
+
+
+def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, ...]:
+    others = [place for place in range(len(blocks)) if place != start]
+    return min(permutations(others), key=lambda order: chain_in_turns(model, blocks, start, order))
 
 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:
@@ -69,6 +97,6 @@ def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
         for start, order in enumerate(orders):
             calls = (len(order) + 1) * model.call
             usual = model.chain(blocks[start], [blocks[place] for place in order]) - calls
-            found += _chain(model, blocks, start, order) - usual
+            found += chain_in_turns(model, blocks, start, order) - usual
         model.batch_order_cache[key] = found
     return found

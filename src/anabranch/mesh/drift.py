@@ -18,8 +18,6 @@ from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics, merge_ro
 
 BASELINE = 3
 """The number of batches that form the baseline of a mesh."""
-MOST_PATIENCE = 96
-"""The number of batches after which drift is reported again, even after many searches without a new mesh."""
 MOST_MOVED = 0.1
 """The fraction of all rows that may change routes without being drift."""
 MOST_CHANGE = 0.3
@@ -63,8 +61,6 @@ class RouteTrend:
     batches: int = 0
     first: tuple[RouteStatistics, ...] = ()
     latest: tuple[RouteStatistics, ...] = ()
-    patience: int = 0
-    """Batches before drift is reported; doubles while drift leads to no other mesh."""
 
     def after(self, routes: Iterable[RouteStatistics]) -> RouteTrend:
         """Returns the trend after a batch."""
@@ -72,13 +68,9 @@ class RouteTrend:
         first = merge_routes([*self.first, *latest]) if self.batches < BASELINE else self.first
         return replace(self, batches=self.batches + 1, first=first, latest=latest)
 
-    def judged(self) -> RouteTrend:
-        """Returns a trend without a baseline, after a drift was reported; the next report has to wait longer."""
-        return RouteTrend(patience=min(MOST_PATIENCE, max(2 * self.patience, 2 * BASELINE)))
-
-    def drift(self, mesh: Mesh) -> str | None:
-        """Returns how the latest batch differs from the baseline, or None."""
-        if self.batches <= max(BASELINE, self.patience):
+    def drift(self, mesh: Mesh, patience: int = 1) -> str | None:
+        """Returns how the latest batch differs from the baseline; None until `patience` baselines have passed."""
+        if self.batches <= BASELINE * patience:
             return None
         reasons = (drifted(mesh_use(way, self.first), mesh_use(way, self.latest)) for way in mesh.ways)
         return next((reason for reason in reasons if reason is not None), None)

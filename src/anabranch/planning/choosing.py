@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.adapt.gate import Gate
+from anabranch.adapt.history import Promise
 from anabranch.adapt.records import PlanTaken, Rival
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
@@ -23,6 +24,7 @@ from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.optimizers import NAMED
 from anabranch.optimize.problem import Problem
+from anabranch.optimize.validity import validity
 from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, is_mesh_text
@@ -116,7 +118,8 @@ def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
     beaten = {"chosen": "the best plan that is not a mesh"}
     rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
     reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
-    return PlanTaken(0, plan, _expected(choice), reason, rivals, query)
+    bounds = () if isinstance(plan, Mesh) else tuple(map(str, validity(choice.problem, unshared(plan))))
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query)
 
 
 def change_rules(
@@ -143,6 +146,7 @@ def change_rules(
         criteria,
         switches,
         _staging(plan_options, choice, adapt),
+        promise=_promise(choice),
         resumes=is_learning or (adapt is not None and plan_options.plan in PLAN_WORDS),
     )
 
@@ -159,6 +163,14 @@ def _expected(choice: Choice) -> Resources:
     """Returns the expected resources of the first plan."""
     offer = choice.mesh
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
+
+
+def _promise(choice: Choice) -> Promise | None:
+    """Returns the expected cost of a row under the first plan, if that is a mesh."""
+    offer, rows = choice.mesh, sum(choice.estimates.rates)
+    if offer is None or offer.mesh is None or not offer.is_taken or not rows:
+        return None
+    return Promise(offer.mesh, _expected(choice).cpu / rows)
 
 
 def _staging(plan_options: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:

@@ -25,11 +25,12 @@ from anabranch.lang.sizes import size_text
 from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.optimize.joint import FAIR, JointChoice
+from anabranch.optimize.validity import validity
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans
+from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans, unshared
 from anabranch.plan.query import Query, is_subquery, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
@@ -102,7 +103,9 @@ class Explanation:
                 return describe_mesh(plan, graph) if isinstance(plan, Mesh) else describe(plan, graph)
             case "choice":
                 choice = choose()
-                return "\n\n".join([render_query(self.query), explanation(choice), *self._mesh(choice)])
+                return "\n\n".join(
+                    [render_query(self.query), explanation(choice), *_bounds(choice), *self._mesh(choice)]
+                )
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:
@@ -129,6 +132,13 @@ class Explanation:
 
     def _bound(self) -> logical.LogicalPlan:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
+
+
+def _bounds(choice: Choice) -> list[str]:
+    """Describes the bounds of rates and selectivities between which the plan stays the best, if it is the best."""
+    plan = first_plan(choice) if isinstance(choice.answer, Proposal) else None
+    bounds = () if plan is None or isinstance(plan, Mesh) else validity(choice.problem, unshared(plan))
+    return ["\n  ".join(["best while", *map(str, bounds)])] if bounds else []
 
 
 FillSlots: TypeAlias = Callable[[Partitioning], FirstTable]

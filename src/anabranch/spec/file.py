@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from anabranch.adapt.balancing import Balance, read_slots, read_strategy
+from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale, SplitRequest
 from anabranch.adapt.settings import Settings
@@ -262,7 +262,7 @@ def _moves(entry: Entry) -> tuple[Scheduled | SplitRequest, ...]:
         required = _REQUIRED_OF_SCALES if is_scale else _REQUIRED_OF_MOVES
         entries = each.mapping(known, required)
         at = entries["at_batch"].count()
-        strategy = optional(entries, "strategy", read_strategy, STRATEGIES[0])
+        strategy = optional(entries, "strategy", lambda each: each.choice(STRATEGIES), STRATEGIES[0])
         if is_scale:
             moves.append(ScheduledScale(at, entries["slots"].count(), strategy))
             continue

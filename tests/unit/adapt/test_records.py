@@ -59,6 +59,7 @@ DECIDED = {
     "reason": "saves 1 cores",
     "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "rows": {}, "batch": 1.0},
     "considered": [{"plan": "(a b c)", "cost": {"cpu": 2.0, "memory": 1.0, "rate": 1.0}, "reason": "needs more CPU"}],
+    "bestWhile": [],
     "slots": [0, 1],
 }
 BEGAN = MigrationBegan(5, "loop", (0, 1), OLD, NEW, "moving-state", 2, 7, 0.25)
@@ -78,6 +79,7 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
                 "cost": {"cpu": 2.0, "memory": None, "rate": 5.0},
                 "reason": "least CPU",
                 "considered": DECIDED["considered"],
+                "bestWhile": [],
             },
         ),
         (replace(DECISION, slots=(0, 1)), DECIDED),

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.calibrate.engine_costs import BATCH, Workload
 from anabranch.cost.counted import counted_joins
-from anabranch.cost.intra_batch_order import order_matters, price_in_batch_order
+from anabranch.cost.intra_batch_order import in_turns, price_in_turns, takes_turns
 from anabranch.cost.resources import ResourceModel
 from anabranch.engine.engine import Engine
 from anabranch.optimize.problem import resource_model
@@ -62,7 +62,7 @@ def counts() -> dict[str, float]:
 def test_short_windows_cost_about_what_is_counted_of_them(counts: dict[str, float]) -> None:
     """Where three meet, those who are near to both are fewer than the turns of each pair let expect."""
     model = model_of(load(BATCH / 4))
-    prices = {text: price_in_batch_order(parse(text), model).cpu - model.base.cpu for text in ORDERS}
+    prices = {text: price_in_turns(parse(text), model).cpu - model.base.cpu for text in ORDERS}
     assert all(counts[text] <= prices[text] <= 1.5 * counts[text] for text in ORDERS)
     assert min(prices, key=prices.__getitem__) == min(counts, key=counts.__getitem__)
 
@@ -72,24 +72,32 @@ def test_the_model_alone_is_wrong_about_orders_of_short_windows(counts: dict[str
     model = model_of(load(BATCH / 4))
     one, other = (parse(text) for text in ORDERS[:2])
     by_model = model.price(one).cpu - model.price(other).cpu
-    by_order = price_in_batch_order(one, model).cpu - price_in_batch_order(other, model).cpu
+    by_turns = price_in_turns(one, model).cpu - price_in_turns(other, model).cpu
     by_count = counts[ORDERS[0]] - counts[ORDERS[1]]
     assert by_model < 0.5 * by_count
-    assert 0.7 * by_count < by_order < 1.5 * by_count
+    assert 0.7 * by_count < by_turns < 1.5 * by_count
+
+
+def test_the_best_orders_are_no_dearer_than_any_other() -> None:
+    model = model_of(load(BATCH / 4))
+    best = in_turns(parse(ORDERS[0]), model)
+    assert all(price_in_turns(best, model).cpu <= price_in_turns(parse(text), model).cpu + 1e-12 for text in ORDERS[:2])
+    assert best.relations == ("a", "b", "c")
 
 
 def test_long_windows_and_rows_one_by_one_keep_the_price_of_the_model() -> None:
     long = model_of(load(100 * BATCH))
     alone = replace(model_of(load(BATCH / 4)), batch=0.0)
     for model in (long, alone):
-        assert not order_matters(model)
-        assert all(price_in_batch_order(parse(text), model) == model.price(parse(text)) for text in ORDERS)
+        assert not takes_turns(model)
+        assert all(price_in_turns(parse(text), model) == model.price(parse(text)) for text in ORDERS)
 
 
-def test_cached_prices_of_different_joins_are_kept_apart() -> None:
+def test_what_was_worked_out_of_one_thing_is_not_taken_for_another() -> None:
     """A lookup of `c` in `b`, which goes ahead of it, and the orders of a join of `c`, `b`, `a` once had one name."""
     work = load(BATCH / 4)
     one, other = model_of(work), model_of(work)
-    price_in_batch_order(parse("(b c a | b>c>a, c>b>a, a>b>c)"), one)
+    price_in_turns(parse("(b c a | b>c>a, c>b>a, a>b>c)"), one)
     plan = parse("(c b a | c>b>a, b>c>a, a>b>c)")
-    assert price_in_batch_order(plan, one) == price_in_batch_order(plan, other)
+    assert in_turns(plan, one) == in_turns(plan, other)
+    assert price_in_turns(plan, one) == price_in_turns(plan, other)

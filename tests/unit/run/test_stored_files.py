@@ -205,7 +205,8 @@ def test_answers_that_are_cut_off_or_refused_are_asked_for_again(store: S3Server
 
 
 def test_a_place_that_is_no_store_or_has_no_bucket_is_refused(store: S3Server) -> None:
-    with pytest.raises(CatalogError, match="cannot be opened"):
-        listed("nonsense://bucket/x")
+    with pytest.raises(CatalogError, match="folder 'nonsense://bucket/x' of a stream cannot be opened") as error:
+        listed("nonsense://user:word@bucket/x?key=word")
+    assert "word" not in str(error.value)
     with pytest.raises(HostError, match="cannot be listed"):
         listed(store.uri("no-bucket/x"))

@@ -320,6 +320,7 @@
       if (record.migrationCost) parts.push(el("p", {class: "note"}, "Migration as estimated: " + Object.entries(record.migrationCost).map(([key, value]) => `${key} ${typeof value === "number" ? number(value) : value}`).join(", ")));
       parts.push(el("details", {}, el("summary", {}, "Statistics it rested on"), el("pre", {}, JSON.stringify(record.statistics, null, 1))));
     }
+    if ((record.bestWhile || []).length) parts.push(el("p", {class: "note"}, "The plan stays the best while"), el("ul", {class: "note"}, ...record.bestWhile.map((each) => el("li", {}, each))));
     const nearby = record.kind === "start" || record.action === "keep" ? null : around(record.batch);
     if (nearby) parts.push(nearby);
     parts.push(el("details", {}, el("summary", {}, "The record"), el("pre", {}, JSON.stringify(record, null, 1))));

@@ -141,7 +141,8 @@ class ResidentRunner(RunningQueries):
         """Runs one round; after the loss of a slot, the same input is offered again."""
         began, started = now(), time.perf_counter()
         try:
-            taken = take_batch(self.round, host)
+            with self._at_work:
+                taken = take_batch(self.round, host)
         except SlotsLost:
             if self.query.is_stopping:
                 return
