@@ -33,6 +33,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "Real-time mode over micro-batches": ("real-time",),
     "Against Flink's interval joins": ("flink",),
     "A trigger, a restart, large state": ("fixed-cost", "sink-", "restart", "large-", "cost-split", "window-growth"),
+    "Tables that change": ("changing-table",),
     "More than one core": ("slots", "two-slots", "balance", "move-pause"),
     "In process": ("inprocess", "own-function", "count-windows", "more-sql"),
     "Several queries": ("sharing",),

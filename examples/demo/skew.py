@@ -37,7 +37,7 @@ from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize import Choice
 from anabranch.optimize.proposals import Candidate, kind
 from anabranch.plan.classify import assign_routes
-from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, checked_relation, is_existence_probe
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.planning.choosing import first_plan, headline, proposal
 from anabranch.planning.explain import Explanation, choice_svg
@@ -166,7 +166,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
 
 
 def _choice(spec: Spec, spark: SparkSession) -> Choice:
-    (choice,) = prepare(spec, spark).choices().values()
+    (choice,) = prepare(spec, spark).chosen().choices.values()
     return choice
 
 
@@ -266,7 +266,7 @@ def _run(handle: QueryHandle, console: Console) -> Run:
         seconds=report["duration_ms"] / 1000,
         engine=sum(steps.seconds.values()),
         # The probes of a mesh are among the probes of the step; its routes would count them a second time.
-        combinations=sum(probe.kept for probe in steps.probes if not is_question(probe.target)),
+        combinations=sum(probe.kept for probe in steps.probes if not is_existence_probe(probe.target)),
         routes=steps.routes,
     )
 
@@ -366,8 +366,8 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
 
 
 def _stream(operator: str) -> str:
-    """The stream that an operator looks into; with a question mark where it only asks."""
-    return f"{ALIASES[asked(operator)]}?" if is_question(operator) else ALIASES[operator]
+    """The stream that an operator probes; with a question mark for an existence probe."""
+    return f"{ALIASES[checked_relation(operator)]}?" if is_existence_probe(operator) else ALIASES[operator]
 
 
 def _count(rows: float) -> str:

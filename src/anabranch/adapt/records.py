@@ -199,15 +199,6 @@ class SettingsChanged(Record):
 
 
 @dataclass(frozen=True)
-class Warned(Record):
-    """Something went wrong that stops no query."""
-
-    kind: ClassVar[str] = "warning"
-    batch: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Needs:
     """The cores that a slot is expected to need for a query, what Spark takes of them, and what the limit allows."""
 

@@ -26,8 +26,7 @@ from anabranch.lang.sizes import size_text
 from anabranch.planning.calibration import calibration_file, save_units
 from anabranch.settings.commands import USER_ERROR, add_command, error_text, examples
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import change_commands
-from anabranch.spec import commands as spec_commands
+from anabranch.spec import change_commands, explain_command, run_command
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
@@ -156,7 +155,8 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and Spark's log")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    spec_commands.add_arguments(commands)
+    run_command.add_arguments(commands)
+    explain_command.add_arguments(commands)
     change_commands.add_arguments(commands)
 
     command = add_command(

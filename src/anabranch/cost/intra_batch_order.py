@@ -15,16 +15,12 @@ to a third too high, equally for all plans, because the orders of pairs are trea
 
 from __future__ import annotations
 
-from itertools import permutations
-
 from anabranch.cost.resources import Blocks, Orders, ResourceModel, Resources, explicit_orders
-from anabranch.plan.physical import JoinNode, PhysicalPlan, is_plain, nodes
+from anabranch.plan.physical import PhysicalPlan, is_plain, nodes
 from anabranch.stats.measured import met_for
 
 MANY = 4
 """The number of batches from which a window counts as long: the order then shifts at most an eighth of the lookups."""
-MOST_INPUTS = 5
-"""The maximum inputs of a join for which all probe orders are tried."""
 
 
 def takes_turns(model: ResourceModel) -> bool:
@@ -41,17 +37,6 @@ def price_in_turns(plan: PhysicalPlan, model: ResourceModel) -> Resources:
     return Resources(cost.cpu + shifted, cost.memory, cost.rate)
 
 
-def in_turns(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
-    """Returns the plan with the best probe orders under intra-batch order."""
-    if not is_plain(plan):
-        return plan
-    inputs = tuple(in_turns(child, model) for child in plan.inputs)
-    if not isinstance(plan, JoinNode):
-        return plan
-    wide = 2 < len(inputs) <= MOST_INPUTS
-    return JoinNode(inputs, _best_orders(model.blocks(plan), model) if wide else plan.orders)
-
-
 def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tuple[int, ...]) -> float:
     """Returns the CPU of the new rows of one input of a join, by input positions, without the calls."""
     bound, reached, total = blocks[start], 1.0, 0.0
@@ -60,19 +45,6 @@ def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tupl
         total += reached * (probing + met * matching)
         reached, bound = reached * met, bound | blocks[place]
     return total * model.turnover(blocks[start])
-
-
-def _best_orders(blocks: Blocks, model: ResourceModel) -> Orders:
-    key = "orders", blocks
-    found: Orders | None = model.batch_order_cache.get(key)
-    if found is None:
-        found = model.batch_order_cache[key] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
-    return found
-
-
-def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, ...]:
-    others = [place for place in range(len(blocks)) if place != start]
-    return min(permutations(others), key=lambda order: chain_in_turns(model, blocks, start, order))
 
 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:

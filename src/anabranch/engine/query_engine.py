@@ -87,13 +87,13 @@ class QueryEngine:
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
         self.context = PlanContext(
-            member.query, core, arena, owns=owns, terms=member.terms, shared=shared or {}, name=member.name
+            member.query, core, arena, owns=owns, residuals=member.residuals, shared=shared or {}, name=member.name
         )
         self.meter = self.context.meter
         self.batch_starts: dict[str, int] = {}
         """The first row number of each relation's latest insertion; empty before the first step."""
-        self._own_terms = {terms.relation: terms for terms in member.terms}
-        self._terms = self._own_terms
+        self._own_residuals = {residual.relation: residual for residual in member.residuals}
+        self._residuals = self._own_residuals
         """The residual predicates that finished combinations must pass."""
         self._feeds = member.feeds
         self._retain = retain
@@ -214,11 +214,11 @@ class QueryEngine:
         if self.sides is not None and relation not in self.context.bases:
             yield from self.sides.take(relation, news, self.owns)
             return
-        terms = self._terms.get(relation)
-        if terms is not None:
-            if terms.is_shorter:
-                news = replace(news, deadline=terms.window.deadline(news.newest))
-            news = self._tested(terms, news)
+        residual = self._residuals.get(relation)
+        if residual is not None:
+            if residual.is_shorter:
+                news = replace(news, deadline=residual.window.deadline(news.newest))
+            news = self._tested(residual, news)
             if not len(news):
                 return
         if relation in self._counted:
@@ -237,15 +237,15 @@ class QueryEngine:
         if rest.shift is not None:
             found = replace(found, deadline=found.deadline - rest.shift)
             mask = found.newest <= found.deadline
-        for terms in rest.terms:
-            if terms.filter is not None:
-                passed = evaluate_mask(terms.filter, block.read, len(found))
-                self.meter.tested(terms.relation, len(found), int(passed.sum()))
+        for residual in rest.residuals:
+            if residual.filter is not None:
+                passed = evaluate_mask(residual.filter, block.read, len(found))
+                self.meter.tested(residual.relation, len(found), int(passed.sum()))
                 mask = passed if mask is None else mask & passed
         if ends and self.owns is not None:
             mine = block.owned(self.owns)
             mask = mine if mask is None else mask & mine
-        has_windows = rest.shift is None and any(terms.is_shorter for terms in rest.terms)
+        has_windows = rest.shift is None and any(residual.is_shorter for residual in rest.residuals)
         if ends and not has_windows and not rest.equalities and not rest.thetas and self.sides is None:
             # The fast path, for most results of most users: row numbers are no longer needed.
             if wanted:
@@ -254,22 +254,22 @@ class QueryEngine:
             return
         found = found if mask is None else keep(found, mask)
         if has_windows:
-            for terms in rest.terms:
-                found = within(terms, found, self.bases)
+            for residual in rest.residuals:
+                found = within(residual, found, self.bases)
         if len(found):
             several = self.track.take_shared(shared, found, wanted=wanted)
             yield from self._finished(several, shared.relations, owned=ends)
 
     def demanded(self, found: Combinations) -> Combinations:
         """Applies this query's own windows and filters to combinations of linked rows."""
-        return demanded(self._terms.values(), found, self.bases)
+        return demanded(self._residuals.values(), found, self.bases)
 
     def _finished(
         self, several: Iterator[Combinations], passed: Sequence[str], *, owned: bool = False
     ) -> Iterator[Known]:
         """Selects finished combinations of this slot that pass the residual predicates; skips relations in `passed`."""
         owns = None if owned else self.owns
-        others = [terms for terms in self._terms.values() if terms.relation not in passed]
+        others = [residual for residual in self._residuals.values() if residual.relation not in passed]
         for found in several:
             if owns is not None:
                 found = keep(found, owns.holds(found, self.bases))
@@ -357,7 +357,7 @@ class QueryEngine:
 
         The strategy refuses unsupported changes. After a refusal or a failure, the old plan keeps running.
         """
-        if self._terms and not isinstance(plan, Mesh) and any(pre_groups(plan)):
+        if self._residuals and not isinstance(plan, Mesh) and any(pre_groups(plan)):
             raise MigrationError(
                 f"plan '{plan}' merges rows, and other queries keep more rows of the shared relations",
                 detail="the states would be computed from rows that this query does not need",
@@ -407,11 +407,13 @@ class QueryEngine:
         plan = self.plan
         parts = () if isinstance(plan, Mesh) else shared_parts(plan)
         rests = [self.context.shared[part].common.rests[self.context.name] for part in parts]
-        left = {terms.relation: terms for rest in rests for terms in rest.terms}
-        self._terms = self._own_terms
+        left = {residual.relation: residual for rest in rests for residual in rest.residuals}
+        self._residuals = self._own_residuals
         if parts and not isinstance(plan, Mesh) and not any(kept(plan)):
             inside = {name for part in parts for name in part.relations}
-            self._terms = {name: terms for name, terms in self._own_terms.items() if name not in inside} | left
+            self._residuals = {
+                name: residual for name, residual in self._own_residuals.items() if name not in inside
+            } | left
         # Otherwise the plan's own states may hold combinations of another plan, or of the join when it had other users.
 
     def _retain_indexes(self) -> None:
@@ -437,9 +439,9 @@ class QueryEngine:
     def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
         return found.read or partial(read_column, self.bases, found=found)
 
-    def _tested(self, terms: ResidualPredicates, found: Combinations) -> Combinations:
+    def _tested(self, residual: ResidualPredicates, found: Combinations) -> Combinations:
         """Returns new rows that pass the query's own filter; counts show how much of a shared join is used."""
-        kept = passing(terms, found, self.bases)
-        if terms.filter is not None:
-            self.meter.tested(terms.relation, len(found), len(kept))
+        kept = passing(residual, found, self.bases)
+        if residual.filter is not None:
+            self.meter.tested(residual.relation, len(found), len(kept))
         return kept

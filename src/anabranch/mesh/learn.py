@@ -58,7 +58,7 @@ class SearchSetting:
     """Orders whose costs differ by less than this fraction are left open."""
     early_out: bool = False
     """True to skip the search if even one route per condensed row would gain too little."""
-    asks: bool = False
+    existence_probes: bool = False
     """True if routes may begin with existence probes (`mesh.existence_probes`); the published search has none."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
 from anabranch.cost.host import HostNeed
-from anabranch.cost.resources import NOTHING, ResourceModel, Resources
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
 from anabranch.optimize.deferring import deferring_variants
@@ -24,10 +24,7 @@ from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Candidate, Infeasible, MeshOffer, Proposal, distinct
 from anabranch.optimize.settle import settle
 from anabranch.optimize.shapes import in_order
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import Leaf, PhysicalPlan
-from anabranch.plan.query import Grouping
 from anabranch.stats.view import NOTHING_KNOWN, Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
@@ -63,44 +60,29 @@ class Choice:
 
 
 def choose(
-    graph: JoinGraph,
-    statistics: StatisticsView,
-    budget: Budget | None = None,
-    objective: Objective | None = None,
-    hints: Hints | None = None,
+    problem: Problem,
     *,
-    batch: float = 1.0,
-    grouping: Grouping | None = None,
-    partitioning: Partitioning | None = None,
-    beside: Resources = NOTHING,
     around: Callable[[ResourceModel], HostNeed] | None = None,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
     """Returns the best plan by the objective among those that keep the budget and obey the hints.
 
-    `batch` is the batch interval in seconds. With the `grouping` of a grouped query, plans that merge rows before they
-    join are considered too. `partitioning` is how rows are spread over the slots of the budget; by default, the grid
-    that suits the rates. `beside` are the resources outside the plan (`price_of_sides`). `around` returns the host's
-    resources; the budget is for host and plan together.
+    With the `grouping` of a grouped query, plans that merge rows before they join are considered too. `around` returns
+    the host's resources; the budget is for host and plan together.
     """
-    problem = Problem(
-        graph,
-        statistics,
-        budget or Budget(),
-        objective or Objective(),
-        hints or Hints(),
-        batch=batch,
-        grouping=grouping,
-        partitioning=partitioning,
-        beside=beside,
-    )
-    _, units_from = unit_costs(statistics)
+    _, units_from = unit_costs(problem.statistics)
     host = None if around is None else around(problem.model)
     if host is not None:
         problem = replace(problem, budget=within(problem.budget, host))
     answer = _answer(problem, optimizers)
     return Choice(
-        answer, problem.model, problem.budget, problem.objective, units_from, host=host, statistics=statistics
+        answer,
+        problem.model,
+        problem.budget,
+        problem.objective,
+        units_from,
+        host=host,
+        statistics=problem.statistics,
     )
 
 

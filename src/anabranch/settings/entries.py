@@ -144,9 +144,13 @@ class Entry:
             raise self.refused(hint)
         return self.value.strip()
 
-    def label(self, hint: str = "write a name") -> str:
+    def label(self) -> str:
         """Returns a name, even if YAML has parsed it as a number."""
-        return str(self.value) if isinstance(self.value, int) and not isinstance(self.value, bool) else self.text(hint)
+        return (
+            str(self.value)
+            if isinstance(self.value, int) and not isinstance(self.value, bool)
+            else self.text("write a name")
+        )
 
     def texts(self) -> tuple[str, ...]:
         """Returns a list of texts; a single text needs no list."""

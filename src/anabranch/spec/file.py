@@ -28,7 +28,7 @@ from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.planning.choosing import (
+from anabranch.planning.options import (
     AUTO,
     SHARE,
     TOGETHER,
@@ -47,16 +47,7 @@ from anabranch.run.shedding import OVERLOADS, read_overload
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
 from anabranch.settings.entries import Entry, document, optional
-from anabranch.spec.model import (
-    FunctionSpec,
-    QuerySpec,
-    SinkSpec,
-    SparkSpec,
-    Spec,
-    StreamSpec,
-    SwitchSpec,
-    TableSpec,
-)
+from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, SparkSpec, Spec, StreamSpec, SwitchSpec, TableSpec
 
 _REQUIRED = {
     "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",

@@ -19,7 +19,6 @@ from anabranch.adapt.records import (
     QueryRecord,
     Refusal,
     Rival,
-    Warned,
 )
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
@@ -136,10 +135,6 @@ def test_a_record_has_the_keys_that_users_read(record: QueryRecord, form: dict[s
     # Of queries that run together, each record bears the name of its query.
     assert replace(record, query="alerts").to_json() == {**form, "query": "alerts"}
     assert (record.kind, record.batch) == (form["kind"], form["batch"])
-
-
-def test_a_warning_is_about_the_whole_run() -> None:
-    assert Warned(2, "the disk is full").to_json() == {"kind": "warning", "batch": 2, "reason": "the disk is full"}
 
 
 def test_moves_to_fewer_slots_do_not_claim_to_save_time() -> None:

@@ -27,7 +27,7 @@ from anabranch.planning.calibration import calibrated_host
 from anabranch.run.local import LocalHost
 from anabranch.settings.commands import USER_ERROR, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import commands as spec_commands
+from anabranch.spec import run_command
 from anabranch.spec.file import load
 from anabranch.telemetry.logs import LOG
 
@@ -351,7 +351,7 @@ def test_a_foreign_checkpoint_is_told_before_spark_starts(
         started.append("Spark")
         raise HostError("that far")
 
-    monkeypatch.setattr(spec_commands, "prepared", start)
+    monkeypatch.setattr(run_command, "prepared", start)
     spec_file.write_text(SPEC.replace("s2 [RANGE 5 SECONDS]", "s2 [RANGE 6 SECONDS]"))
     assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err

@@ -56,7 +56,8 @@ def at(browser: webdriver.Chrome, handle: ScriptedHandle) -> Iterator[webdriver.
 @contextmanager
 def opened(browser: webdriver.Chrome, handle: ScriptedHandle, token: str | None = None) -> Iterator[Console]:
     run = LiveRun(handle)
-    with Console(lambda: [run], token=token, now=handle.now) as console:
+    # A port of the system's choice: no other console on this machine takes it when this one closes.
+    with Console(lambda: [run], port=0, token=token, now=handle.now) as console:
         browser.set_window_size(1200, 900)
         browser.get(console.url)
         until(browser, lambda: "running, batch 0" in text(browser, "status"))

@@ -124,7 +124,7 @@ def test_explaining_says_what_is_shared(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["explain", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "relation a = s0 [RANGE 10 SECONDS] WHERE a.k IS NOT NULL  read by alerts, audits" in shown
-    assert "alerts asks of a: [RANGE 5 SECONDS], a.v > 100" in shown
+    assert "alerts restricts a to [RANGE 5 SECONDS], a.v > 100" in shown
     assert "== audits ==" in shown
 
 

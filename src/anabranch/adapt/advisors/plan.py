@@ -24,7 +24,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
@@ -112,15 +112,17 @@ class PlanAdvisor:
 def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:
     """Returns the plan that the optimizer chooses now; if no plan keeps the limits, the one closest to them."""
     answer = choose(
-        query.graph,
-        view,
-        criteria.budget,
-        criteria.objective,
-        criteria.hints,
-        batch=batch,
-        grouping=query.merging,
-        partitioning=criteria.partitioning,
-        beside=price_of_sides(query, view, batch),
+        Problem(
+            query.graph,
+            view,
+            criteria.budget,
+            criteria.objective,
+            criteria.hints,
+            batch=batch,
+            grouping=query.merging,
+            partitioning=criteria.partitioning,
+            beside=price_of_sides(query, view, batch),
+        ),
         around=criteria.around(query, view),
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best

@@ -35,7 +35,7 @@ from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import choose
 from anabranch.optimize.jtree_finder import Space
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
@@ -215,13 +215,15 @@ class RouteAdvisor:
         known = _known(self.query, flow, pairs | passed)
         view = Layered((known.view, criteria.given))
         answer = choose(
-            graph,
-            view,
-            criteria.budget,
-            criteria.objective,
-            criteria.hints,
-            batch=flow.batch,
-            grouping=self.query.merging,
+            Problem(
+                graph,
+                view,
+                criteria.budget,
+                criteria.objective,
+                criteria.hints,
+                batch=flow.batch,
+                grouping=self.query.merging,
+            ),
             around=criteria.around(self.query, view),
         ).answer
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):

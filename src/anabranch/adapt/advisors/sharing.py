@@ -21,13 +21,13 @@ from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
-from anabranch.cost.shares import Partaker, of_common_join
+from anabranch.cost.shares import MemberModel, of_common_join
 from anabranch.errors import BundleError
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import choose
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.joint import Contender, choose_together, plans_around, price_together
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import UNLIMITED, Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
@@ -94,12 +94,12 @@ class SharingLoop:
         self._passing |= {at: max(self._passed[at], 0.5) / rows for at, rows in self._tested.items() if rows}
         self.restart()
         now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        partakers = {member.name: self._partaker(member, adapting) for member in self._set.members}
-        core_model = partial(of_common_join, partakers=partakers)
-        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in partakers.items()]
+        member_models = {member.name: self._member_model(member, adapting) for member in self._set.members}
+        core_model = partial(of_common_join, member_models=member_models)
+        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in member_models.items()]
         joint = choose_together(several, core_model, self._sharing.budget)
         try:
-            cost, _ = price_together([*partakers.values()], now, core_model)
+            cost, _ = price_together([*member_models.values()], now, core_model)
         except BundleError:  # the running plans share joins that were formed for other queries
             return None
         running = {part for plan in now.values() for part in shared_parts(plan)}
@@ -114,7 +114,7 @@ class SharingLoop:
             for name in sorted(adapting)
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
-        price, objective = self._price(changed, now, partakers), Objective.parse("cpu")
+        price, objective = self._price(changed, now, member_models), Objective.parse("cpu")
         verdicts = [
             judge(gate, cost, joint.cost, price, objective, self._sharing.budget)
             for gate in self._gates(changed or self._adapting)
@@ -134,40 +134,45 @@ class SharingLoop:
     def _graph(self, query: str) -> JoinGraph:
         return self._set.member(query).query.graph
 
-    def _partaker(self, member: Member, adapting: Mapping[str, Controller]) -> Partaker:
+    def _member_model(self, member: Member, adapting: Mapping[str, Controller]) -> MemberModel:
         own, query = adapting.get(member.name), member.query
         criteria = self._rules[member.name].criteria if member.name in self._rules else Criteria()
         view = criteria.given if own is None else own.view
         batch = 1.0 if own is None else own.history.statistics.batch
         model = resource_model(query.graph, view, batch, query.grouping)
         passing = {relation: share for (name, relation), share in self._passing.items() if name == member.name}
-        return Partaker(member, model, passing)
+        return MemberModel(member, model, passing)
 
-    def _contender(self, plan: Plan, partaker: Partaker, own: Controller | None) -> Contender:
-        query = partaker.member.query
+    def _contender(self, plan: Plan, member_model: MemberModel, own: Controller | None) -> Contender:
+        query = member_model.member.query
         if isinstance(plan, Mesh):
-            return Contender(partaker, (mjoin_of(query.graph),), may_share=False)
+            return Contender(member_model, (mjoin_of(query.graph),), may_share=False)
         if own is None:
-            return Contender(partaker, (plan,), may_share=False)
+            return Contender(member_model, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
             answer = choose(
-                query.graph,
-                own.view,
-                criteria.budget,
-                criteria.objective,
-                criteria.hints,
-                batch=own.history.statistics.batch,
-                grouping=query.grouping,
+                Problem(
+                    query.graph,
+                    own.view,
+                    criteria.budget,
+                    criteria.objective,
+                    criteria.hints,
+                    batch=own.history.statistics.batch,
+                    grouping=query.grouping,
+                )
             ).answer
             found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
         ordered = (with_default_orders(each, query.graph) for each in plans)
-        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
+        return Contender(member_model, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
 
     def _price(
-        self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
+        self,
+        changed: Mapping[str, PhysicalPlan],
+        now: Mapping[str, PhysicalPlan],
+        member_models: Mapping[str, MemberModel],
     ) -> Price:
         """Returns the price of computing all states of shared joins, and those of the queries whose plan changes."""
         after = {**now, **changed}
@@ -175,10 +180,10 @@ class SharingLoop:
         for name, plan in after.items():
             for part in shared_parts(plan):
                 users.setdefault(part, []).append(name)
-        states = [(partakers[name].wide, [*kept(plan)]) for name, plan in changed.items()]
+        states = [(member_models[name].wide, [*kept(plan)]) for name, plan in changed.items()]
         rows, size = 0.0, 0.0
         for part, names in users.items():
-            wide = of_common_join(common_join(part, [partakers[name].member for name in names]), partakers).wide
+            wide = of_common_join(common_join(part, [member_models[name].member for name in names]), member_models).wide
             states.append((wide, [*kept(part.join)]))
             if any(len(after[name].relations) > len(part.relations) for name in names):
                 rows += wide.held(wide.estimates.everything)
@@ -187,7 +192,7 @@ class SharingLoop:
             for mask in (model.estimates.mask(inner.relations) for inner in joins):
                 rows += model.held(mask)
                 size += model.joined_bytes(mask)
-        units = next(iter(partakers.values())).wide.units
+        units = next(iter(member_models.values())).wide.units
         seconds = rows * (units.insert + units.insert_joined + units.link + units.probe + units.match)
         return Price(SHARING, seconds, size, seconds)
 

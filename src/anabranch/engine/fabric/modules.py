@@ -23,7 +23,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import look_up, meeting, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, Theta, selection_name
-from anabranch.plan.mesh import question
+from anabranch.plan.mesh import existence_probe
 
 MESH = "mesh"
 """The name under which the probes of all routes are counted, where a plan would name the join."""
@@ -47,7 +47,7 @@ class ExistenceModule:
     """Keeps the rows that have a match in the base state of one relation (a semi-join)."""
 
     def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
-        self.name = question(state.relation)
+        self.name = existence_probe(state.relation)
         self._state = state
         self._bases = bases
         self._meter = meter
@@ -90,12 +90,12 @@ class OperatorIndex:
         for name in graph.names:
             if name not in self._places:
                 self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
-            if question(name) not in self._places:
-                self._add(question(name), ExistenceModule(self._bases[name], self._bases, self._meter))
+            if existence_probe(name) not in self._places:
+                self._add(existence_probe(name), ExistenceModule(self._bases[name], self._bases, self._meter))
         for position, theta in enumerate(graph.thetas):
             if theta not in self._places:
                 self._add(theta, SelectionModule(selection_name(position), theta, self._bases))
-        lookups = {name: self._places[name] for each in graph.names for name in (each, question(each))}
+        lookups = {name: self._places[name] for each in graph.names for name in (each, existence_probe(each))}
         return lookups | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
 
     def forward(self, row_group: RowGroup) -> Iterator[RowGroup]:

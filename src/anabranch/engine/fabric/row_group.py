@@ -10,7 +10,7 @@ from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import Probe, compile_probe
 from anabranch.engine.fabric.token import Token
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import RelationRoutes, Route, asked, is_probe, is_question, selected
+from anabranch.plan.mesh import RelationRoutes, Route, checked_relation, is_existence_probe, is_probe, selected
 
 GATHERED = 1 << 13
 """The number of combinations to forward at once, if there are that many."""
@@ -41,7 +41,7 @@ class CompiledRoute:
         bound = frozenset([self.relation])
         for step in self.route.steps:
             probed = [name for name in step if is_probe(name)]
-            for target in (*probed, *(asked(name) for name in step if is_question(name))):
+            for target in (*probed, *(checked_relation(name) for name in step if is_existence_probe(name))):
                 # Relations with the same predicates to the target lead to the same index: one represents all.
                 alike = {self._meeting(name, target): name for name in probed if name != target}
                 for count in range(len(alike) + 1):

@@ -8,8 +8,6 @@ numbers is an open route step: the lottery draws one of its operators at a time 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import PlanError
@@ -42,7 +40,7 @@ class Token:
     def after(self, operator: int) -> Token:
         """The token once the operator has been visited; a group shrinks by it.
 
-        >>> str(parse_token("⟨3|1|4⟩").after(3))
+        >>> str(Token(((3, 1, 4),)).after(3))
         '⟨1|4⟩'
         """
         if operator not in self.next:
@@ -52,20 +50,3 @@ class Token:
 
     def __str__(self) -> str:
         return f"⟨{', '.join('|'.join(str(operator) for operator in group) for group in self.groups)}⟩"
-
-
-def certain(operators: Sequence[int]) -> Token:
-    """The token of a route without alternatives."""
-    return Token(tuple((operator,) for operator in operators))
-
-
-_TEXT = re.compile(r"\s*[⟨<]\s*((?:\d+\s*(?:\|\s*\d+\s*)*(?:,\s*\d+\s*(?:\|\s*\d+\s*)*)*)?)[⟩>]\s*", re.ASCII)
-
-
-def parse_token(text: str) -> Token:
-    """Parses a token such as '⟨2, 3|1, 4⟩' or '<2, 3|1, 4>'."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise PlanError(f"'{text}' is not a route token", hint="tokens look like ⟨2, 3|1, 4⟩")
-    groups = match.group(1).split(",") if match.group(1).strip() else []
-    return Token(tuple(tuple(int(operator) for operator in group.split("|")) for group in groups))
