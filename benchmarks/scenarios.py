@@ -18,6 +18,7 @@ from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import Outcome, Scratch, System, check, execute
+from benchmarks.spark_parts import parts
 from benchmarks.workloads import Workload, held, left_joins, steady, table_join, w3, w3x, w4, written
 
 SUSTAINED_LIMIT = 2.0
@@ -355,6 +356,7 @@ SCENARIOS = (
     Scenario("restart", "first new result after a restart with 1 M rows of state", restart),
     Scenario("restart-10m", "the same with 10 M rows", restart_large),
     Scenario("cost-split", "a micro-batch of W3 split into transfer, state, kernel, commit", cost_split),
+    Scenario("spark-parts", "what Spark does for a micro-batch: counts, and the time of each phase", parts),
     Scenario("slots", "rows/s for one and two slots", slots),
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import select
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -59,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.debug or vars(parsed).get("verbose"):
             os.environ[VERBOSE] = "1"
         status: int = parsed.run(parsed)
+        sys.stdout.flush()
         return status
     except AnabranchError as error:
         if "--debug" in words or isinstance(error, InvariantBroken):
@@ -71,6 +74,20 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _is_output_closed() -> bool:
+    """Returns True if nobody reads the output any more, as after `| head`; Python's last flush is then quiet."""
+    output, reader = sys.stdout.fileno(), select.poll()
+    reader.register(output, 0)
+    if not reader.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def prepare_machine(arguments: argparse.Namespace) -> int:

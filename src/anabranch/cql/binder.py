@@ -8,7 +8,7 @@ reads only columns of GROUPED. Nothing is optimised here; `rewrite` does that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -112,10 +112,12 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
     refuse_sides(statement, items, plan)
     if statement.distinct is not None:
         statement = _distinct(statement, items)
+    slide = common_slide(statement, items)
+    if _is_grouped(statement) and slide is None:
+        raise _no_slide(statement, [source for source in sources if not source.is_table])
     if not allow_unbounded:
         _refuse_unbounded(statement, rows, plan)
-    slide = common_slide(statement, items)
-    if _is_grouped(statement):
+    if slide is not None and _is_grouped(statement):
         if not allow_unbounded:
             refuse_small_slide(statement, items)
         return _grouped(statement, sources, plan, slide, lag_of(statement, items))
@@ -421,25 +423,28 @@ def _is_grouped(statement: Statement) -> bool:
     return statement.numbered is not None or bool(statement.group_by) or statement.having is not None or aggregated
 
 
-def _grouped(
-    statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int | None, lag: int
-) -> LogicalPlan:
+def _no_slide(statement: Statement, streams: Sequence[Source]) -> BindError:
+    """Returns the error of a grouped query whose windows do not say when it has results."""
+    first, timed = statement.sources[0], streams[0] if streams else None
+    what = "a grouped query needs a SLIDE, the interval between its results"
+    hint = "write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]"
+    if statement.numbered is not None:
+        what = "the first rows of each window need windows that end"
+    elif meant := _instead_of_truncated(statement):
+        hint += f", or GROUP BY {meant}"
+    elif timed is not None and timed.event_time and (len(streams) > 1 or first.window is None):
+        each = f"window({timed.relation}.{timed.event_time}, '1 minute')"
+        hint = f"add {each} to GROUP BY{', which groups after the join' if len(streams) > 1 else ''}; or {hint}"
+    return BindError(what, text=statement.text, span=first.window.span if first.window else first.span, hint=hint)
+
+
+def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int, lag: int) -> LogicalPlan:
     if statement.istream is not None:
         raise Unsupported(
             "ISTREAM around a grouped query is not supported",
             text=statement.text,
             span=statement.istream,
             hint="remove it: a grouped query emits each result once",
-        )
-    if slide is None:
-        first = statement.sources[0]
-        what = "a grouped query needs a SLIDE, the interval between its results"
-        raise BindError(
-            what if statement.numbered is None else "the first rows of each window need windows that end",
-            text=statement.text,
-            span=first.window.span if first.window else first.span,
-            hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]"
-            + (f", or GROUP BY {_instead_of_truncated(statement)}" if _instead_of_truncated(statement) else ""),
         )
     plan, sources = _in_sessions(statement, sources, plan)
     if statement.numbered is not None:

@@ -30,7 +30,7 @@ from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans
-from anabranch.plan.query import Query, render_query
+from anabranch.plan.query import Query, is_subquery, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
 from anabranch.planning.choosing import first_plan
@@ -152,7 +152,7 @@ def explain_queries(
     if [*texts] == [ALONE]:
         parts = [texts[ALONE], *spread]
     else:
-        titled = (f"== {name or 'the query'} ==\n{text}" for name, text in texts.items())
+        titled = (f"{_head(name, every[name])}\n{text}" for name, text in texts.items())
         parts = [describe_set(whole), *spread, *titled]
     if stage == "choice" and (allocation := chosen().allocation) is not None:
         parts.append(str(allocation))
@@ -163,6 +163,12 @@ def explain_queries(
 
 def _choice_of(chosen: Callable[[], RunChoice], name: str) -> Choice:
     return chosen().as_run[name]
+
+
+def _head(name: str, query: Explanation) -> str:
+    """Returns the headline of a query; a subquery, whose name the user did not write, has its text below."""
+    head = f"== {name or 'the query'} =="
+    return f"{head}\n{' '.join(query.query.text.split())}" if is_subquery(name) else head
 
 
 def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:

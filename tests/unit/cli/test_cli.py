@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -221,6 +223,15 @@ def test_explain_needs_no_extra_and_no_java() -> None:
     (done,) = run_without("pyspark", "pandas", *SITES, *OTHERS, commands=commands)
     assert done.code == 0, done.err
     assert "\nplan (" in done.out
+
+
+def test_a_reader_of_the_output_that_goes_away_ends_the_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "anabranch", "explain", str(EXAMPLES / "orders.yaml")]
+    done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_everything_but_sites_is_imported_without_their_extra() -> None:
