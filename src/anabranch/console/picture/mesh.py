@@ -20,7 +20,7 @@ from anabranch.console.picture.svg import Colours, Drawing, Face
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, Test, depth, leaves, walk
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import is_selection
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, asked, is_question, selected
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, checked_relation, is_existence_probe, selected
 from anabranch.plan.query import Query
 from anabranch.plan.sides import Side
 
@@ -345,8 +345,8 @@ def _stop_story(frame: _Frame, step: Sequence[str]) -> str:
 def _story(frame: _Frame, operator: str) -> str:
     if is_selection(operator):
         return f"checks {selected(operator, frame.query.graph)}"
-    if is_question(operator):
-        return f"drops rows without a partner in {_head(frame.query, asked(operator))}"
+    if is_existence_probe(operator):
+        return f"drops rows without a partner in {_head(frame.query, checked_relation(operator))}"
     return f"looks up {_head(frame.query, operator)}"
 
 
@@ -354,8 +354,8 @@ def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
     """Returns the colours of the probed relation, on white for an existence probe; white for other steps."""
     if len(step) > 1 or is_selection(step[0]):
         return _CHECK
-    if is_question(step[0]):
-        return replace(_stop_colours(frame, [asked(step[0])]), fill=_CHECK.fill)
+    if is_existence_probe(step[0]):
+        return replace(_stop_colours(frame, [checked_relation(step[0])]), fill=_CHECK.fill)
     return _STOPS[frame.query.graph.names.index(step[0]) % len(_STOPS)]
 
 
