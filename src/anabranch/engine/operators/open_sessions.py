@@ -118,10 +118,10 @@ class OpenSessions:
         codes, times, rows = (_together([block[i] for block in self._entered]) for i in range(3))
         self._entered = []
         known = len(self._sessions[0])
-        sessions = tuple(np.concatenate([column, np.empty_like(codes)]) for column in self._sessions)
+        code_of, last_of, row_of = (np.concatenate([column, np.empty_like(codes)]) for column in self._sessions)
         joined, previous = np.empty_like(rows), np.empty_like(rows)
-        count = _assign(codes, times, rows, self.window.gap, known, *sessions, joined, previous)
-        self._sessions = tuple(column[:count] for column in sessions)
+        count = _assign(codes, times, rows, self.window.gap, known, code_of, last_of, row_of, joined, previous)
+        self._sessions = code_of[:count], last_of[:count], row_of[:count]
         found = (joined, rows, previous)
         self._rows = tuple(map(_together, zip(self._rows, found, strict=True)))
 
