@@ -117,13 +117,14 @@ class OpenSessions:
             return
         codes, times, rows = (_together([block[i] for block in self._entered]) for i in range(3))
         self._entered = []
-        known = len(self._sessions[0])
-        code_of, last_of, row_of = (np.concatenate([column, np.empty_like(codes)]) for column in self._sessions)
-        joined, previous = np.empty_like(rows), np.empty_like(rows)
-        count = _assign(codes, times, rows, self.window.gap, known, code_of, last_of, row_of, joined, previous)
+        known, code_of, last_of, row_of = _longer(self._sessions, len(codes))
+        before, joined, numbers, previous = _longer(self._rows, len(codes))
+        numbers[before:] = rows
+        count = _assign(
+            codes, times, rows, self.window.gap, known, code_of, last_of, row_of, joined[before:], previous[before:]
+        )
         self._sessions = code_of[:count], last_of[:count], row_of[:count]
-        found = (joined, rows, previous)
-        self._rows = tuple(map(_together, zip(self._rows, found, strict=True)))
+        self._rows = joined, numbers, previous
 
     def layout(self) -> dict[str, Any]:
         """Writes the open sessions to the arena and returns their location."""
@@ -147,6 +148,14 @@ class OpenSessions:
             self._rows, self._sessions = (
                 tuple(np.array(column) for column in self.arena.open_batch(file).columns) for file in self._files
             )
+
+
+def _longer(columns: tuple[Int64Array, ...], by: int) -> tuple[int, Int64Array, Int64Array, Int64Array]:
+    """Returns the length of three columns, and copies with room for more values."""
+    length = len(columns[0])
+    found = np.empty((3, length + by), dtype=np.int64)
+    found[:, :length] = columns
+    return length, found[0], found[1], found[2]
 
 
 def _together(blocks: Sequence[Int64Array]) -> Int64Array:
