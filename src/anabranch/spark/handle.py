@@ -190,7 +190,9 @@ class Changing(Protocol):
 
 
 _RENAMED = {"abort_migration": "abortMigration"}
-_INTERNAL = frozenset({"changes", "changing", "expect_end", "fail", "follow", "leaving", "queries", "raise_original"})
+_INTERNAL = frozenset(
+    {"changes", "changing", "expect_end", "fail", "follow", "has_answered", "leaving", "queries", "raise_original"}
+)
 """Members for the packages above; hidden from tab completion."""
 
 
