@@ -27,17 +27,17 @@ class WatchedTopics:
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._source = KafkaTopics(dict(options)).streamReader(schema)
         self._at: Offsets = {}
-        self._looked = float("-inf")
+        self._polled = float("-inf")
 
     def poll(self, *, is_thorough: bool = False) -> list[str]:
         """Returns the ranges of new records, at most as many as a batch may have; a thorough poll always asks."""
-        if not is_thorough and time.monotonic() < self._looked + _REST:
+        if not is_thorough and time.monotonic() < self._polled + _REST:
             return []
         if not self._at:
             return places(self._source.initialOffset())
         end = self._source.latestOffset(self._at, self._source.getDefaultReadLimit())
         found = [str(each) for each in ranges_between(self._at, end)]
-        self._looked = float("-inf") if found else time.monotonic()
+        self._polled = float("-inf") if found else time.monotonic()
         return found
 
     def took(self, ranges: Iterable[str]) -> None:
