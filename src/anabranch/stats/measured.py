@@ -77,8 +77,8 @@ def measured(
     # Reports of older runs have no checks. There, the lookup counts give the selectivity of a predicate that was
     # checked alone.
     checks = {check.predicate: check for check in step.checks if check.rows}
-    found = {text: [(each.passed, each.rows)] for text, each in checks.items()}
-    found = _looked_up_shares(query, plan, step, _alive(step, batches, seconds, query), copies, found)
+    checked: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    found = _looked_up_shares(query, plan, step, _alive(step, batches, seconds, query), copies, checked)
     return replace(
         arrivals(graph, steps, seconds, partitioning),
         selectivities={name: _selectivity(parts, before.get(name, 1.0)) for name, parts in found.items()},

@@ -108,14 +108,16 @@ def _plan_options(cpu: float, rate: float) -> PlanOptions:
 
 def test_the_plans_of_a_query_are_priced_for_every_number() -> None:
     def fewest(cpu: float, rate: float) -> int:
-        return allocate(
+        found = allocate(
             as_set(_query()),
             FEWEST,
             lambda slots: chosen(cpu, slots, rate),
             {ALONE: _plan_options(cpu, rate)},
             TOGETHER,
             lambda grid, _: first_table(grid),
-        ).slots
+        )
+        assert found is not None
+        return found.slots
 
     one = decide(_query(), _plan_options(math.inf, 50_000.0), slots=1)
     cpu = one.answer.cost.cpu

@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from anabranch.run.kafka.ranges import OffsetRange
-from anabranch.spark.kafka_source import KafkaTopics, Offsets, ranges_between
+from anabranch.run.kafka.ranges import OffsetRange, Offsets, ranges_between
+from anabranch.spark.kafka_source import KafkaTopics
 
 _REST = 0.005
 """Seconds between two requests to the brokers while nothing comes, at least."""
