@@ -34,6 +34,7 @@ from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 from lab.papers.eddy import EddyTrack
+from lab.papers.mesh_search import improve
 
 Batch: TypeAlias = dict[str, RelationBatch]
 
@@ -42,7 +43,7 @@ PARTITIONS = 3
 GAP = 500_000
 """Mean microseconds between two rows of a stream."""
 UNIFORM_FAN_OUT = 0.95
-SETTING = SearchSetting(size=10, method="improve", tolerance=0.0)
+SETTING = SearchSetting(size=10, search=improve, tolerance=0.0)
 """Table 1: ten training rows after condensing, iterative improvement from the route-driven start."""
 SAMPLE = 1_000
 

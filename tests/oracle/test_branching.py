@@ -19,7 +19,7 @@ from anabranch.checkpoint.copying import copy
 from anabranch.errors import BundleError, ForeignCheckpoint
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of, together
-from anabranch.run.branching import beside, earliest, finish, has_answered, pairs, split, take_over
+from anabranch.run.branching import earliest, finish, has_answered, pairs, split, take_over
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
@@ -68,12 +68,13 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
     batches: list[Batch] = [*data.draw(batch_cuts(rows, least=4), "batches")]
     began, taken = sorted(data.draw(st.integers(1, len(batches) - 1), "batch") for _ in range(2))
     seen = data.draw(st.integers(began, taken), "batches that the branch has had")
+    runs_on = data.draw(st.booleans(), "the original runs on")
     with tempfile.TemporaryDirectory() as main, tempfile.TemporaryDirectory() as folder:
         found = stepped(make(data, originals, main), batches[:began])[name]
         copy(main, folder)
         ((pair),) = pairs({name: old.text}, {name: new.text})
         try:
-            both = together(beside({name: old}, {name: new}, (pair,)))
+            both = together({pair.after: new, pair.before: old})
             since = split(Store(folder), originals, both, (pair,), _table(data, both), main)
         except (BundleError, ForeignCheckpoint) as error:
             event(f"refused: {getattr(error, 'detail', '')[:40]}")
@@ -85,10 +86,14 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
             earlier = over(query, batches[:began], first=first, last=float("inf"))
             if since is not None:
                 assert not describe_difference(results - earlier, answer(shadow[label]))
-        found += stepped(make(data, originals, main), batches[began:taken])[name]
+        host = make(data, originals, main)
+        found += stepped(host, batches[began:taken])[name]
         time = finish(Store(main), originals, earliest(Store(folder).latest(), since=since))
         take_over(Store(folder), both, wanted, _table(data, wanted), time)
-        host = make(data, originals, main)
+        if runs_on:
+            host.round.manifest = Store(main).latest()
+        else:
+            host = make(data, originals, main)
         for batch in batches[taken:]:
             if has_answered(originals, host.manifest):
                 event("the original ended")

@@ -66,8 +66,8 @@ OPEN = "open groups"
 class QueryEngine:
     """The plan of one query over its base states.
 
-    `retain` notifies the engine that this query no longer uses some index of a base state. `since` and `until` are the
-    event times at which its answers begin and end; None for no limit.
+    `retain` notifies the engine that this query no longer uses some index of a base state. `since` is the event
+    time at which its answers begin; None for no limit.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class QueryEngine:
         owns: Ownership | None = None,
         retain: Callable[[], None] = lambda: None,
         since: int | None = None,
-        until: int | None = None,
         shared: Mapping[Shared, SharedJoin] | None = None,
     ) -> None:
         self.query = member.query
@@ -112,7 +111,9 @@ class QueryEngine:
             self.open = OpenCombinations(arena, grouping, self.bases, counted)
         self._counted = frozenset(counted)
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
-        self._since, self._until = since, until
+        self._since = since
+        self.until: int | None = None
+        """The event time at which its answers end; None for no limit."""
         if self.groups is not None and since is not None:
             # An answer has the time of its boundary, even if that is after the last instant that it counts.
             self.groups.pass_watermark(since - self.groups.grouping.lag)
@@ -303,8 +304,8 @@ class QueryEngine:
             # By the rows of a result; an unmatched one becomes known later.
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
-        if self._until is not None:
-            wanted = found.newest < self._until
+        if self.until is not None:
+            wanted = found.newest < self.until
             found, known = keep(found, wanted), known[wanted]
         if len(found):
             yield known, self._project(found)
@@ -323,8 +324,8 @@ class QueryEngine:
     def answer(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yields partial aggregates of the boundaries that the watermark has passed; nothing for ungrouped queries."""
         if self.groups is not None:
-            if self._until is not None:
-                watermark = min(watermark, self._until - self.groups.grouping.lag)
+            if self.until is not None:
+                watermark = min(watermark, self.until - self.groups.grouping.lag)
             parts = self.groups.pass_watermark(watermark)
             self.meter.rows_out += parts.num_rows
             yield from parts.combine_chunks().to_batches()

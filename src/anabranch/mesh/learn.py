@@ -6,9 +6,10 @@ prices on the sample are optimistic; `proposal` checks the gain on held-out rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,29 +17,21 @@ from anabranch.errors import PlanError
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.routes import Order, Router
-from anabranch.mesh.search import (
-    MOST_EXHAUSTIVE,
-    MeshCosts,
-    Solution,
-    Space,
-    Start,
-    Stop,
-    anneal,
-    exhaustive,
-    improve,
-    merge_down,
-    start_solution,
-)
+from anabranch.mesh.search import MeshCosts, Solution, Space, by_route, merge_down, one_subset
 from anabranch.mesh.training import Condensed
 from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
 
-SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal", "merge"]
-
+Search: TypeAlias = Callable[[Space, Solution, np.random.Generator], Solution]
+"""Searches a mesh from a start."""
 CURRENT = "current mesh"
 """The name of the running mesh among the mesh candidates."""
+
+
+def _merge(space: Space, start: Solution, rng: np.random.Generator) -> Solution:
+    return merge_down(space, start)
 
 
 @dataclass(frozen=True)
@@ -47,10 +40,8 @@ class SearchSetting:
 
     size: int = 30
     """The number of condensed rows."""
-    method: SearchMethod = "anneal"
-    """An exhaustive search of more than ten condensed rows is replaced by annealing."""
-    start: Start = "route"
-    stop: Stop = field(default_factory=Stop)
+    search: Search = _merge
+    """The search from the route-driven start and, if there is one, from the running mesh."""
     costs: MeshCosts = field(default_factory=MeshCosts)
     least_gain: float = 0.02
     """A mesh must be faster than the single best route by this fraction, on held-out rows."""
@@ -107,24 +98,14 @@ class Learner:
     ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
         """Returns the best mesh found, never worse than its start or a single route, and the mesh candidates."""
         setting, space = self.setting, self.space
-        single = start_solution(space, "one", rng)
-        if current is None:
-            first = start_solution(space, setting.start, rng)
-        else:
-            first = space.solution(self._cell_routes(current.classifier))
-        match setting.method:
-            case "exhaustive" if space.size <= MOST_EXHAUSTIVE:
-                found = exhaustive(space)
-            case "improve":
-                found = improve(space, first, rng, setting.stop)
-            case "merge":
-                # A mesh that suited earlier rows may be far from the best for current rows.
-                starts = [first] if current is None else [first, start_solution(space, setting.start, rng)]
-                found = min((merge_down(space, each) for each in starts), key=lambda solution: solution.cost)
-            case "anneal" | "exhaustive":
-                found = anneal(space, first, rng, setting.stop)
-        origin = setting.start if current is None else "partition of the current mesh"
-        named = {f"search ({setting.method})": found, f"start ({origin})": first, "single route": single}
+        starts = {}
+        if current is not None:
+            starts["start (partition of the current mesh)"] = space.solution(self._cell_routes(current.classifier))
+        # A mesh that suited earlier rows may be far from the best for current rows.
+        starts["start (route)"] = by_route(space)
+        searched = (setting.search(space, start, rng) for start in starts.values())
+        found = min(searched, key=lambda solution: solution.cost)
+        named = {"search": found, **starts, "single route": one_subset(space)}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
             MeshCandidate(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))

@@ -24,7 +24,7 @@ from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
-SEARCH = SearchSetting(size=10, method="merge", early_out=True, existence_probes=True)
+SEARCH = SearchSetting(size=10, early_out=True, existence_probes=True)
 
 
 def learn_mesh(
@@ -76,13 +76,13 @@ def _together(parts: list[OperatorProfile]) -> OperatorProfile:
     )
     columns = pa.concat_tables([part.columns for part in seen])
     # Every slot has its own calls, so they are summed like the rows.
-    turn, call = sum(part.turn for part in seen), sum(part.call for part in seen)
-    return OperatorProfile(first.relation, columns, matrix, turn, call)
+    batch_rows, call = sum(part.batch_rows for part in seen), sum(part.call for part in seen)
+    return OperatorProfile(first.relation, columns, matrix, batch_rows, call)
 
 
 def _overhead(seen: OperatorProfile) -> float:
     """Returns the fixed cost of one route, in seconds per row of the relation."""
-    return seen.call / seen.turn if seen.turn else MeshCosts().route
+    return seen.call / seen.batch_rows if seen.batch_rows else MeshCosts().route
 
 
 def _profiled(graph: JoinGraph, seen: Iterable[OperatorProfile]) -> Profiled:

@@ -101,7 +101,7 @@ def find_mesh(
         return _single(learner, "no partition of the sampled rows is cheaper", considered)
     priced = learner.classify(solution)
     if len(priced.orders) == 1:
-        return _single(learner, "with_attributes the rows apart costs more than it saves", considered)
+        return _single(learner, "separating the rows costs more than it saves", considered)
     held_out = held_out_gain(sample, matrix, needs, rng, setting, parts_held_out(_best_single(learner)[1], priced.cost))
     if held_out.gain < max(setting.least_gain, held_out.error):
         why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"

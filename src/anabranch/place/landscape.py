@@ -64,7 +64,7 @@ class SinkQuery:
     @property
     def planned(self) -> Query:
         """The inner join of its streams, which determines sizes and loads."""
-        return inner_join(self.query)
+        return inner_join(self.query) if self.is_whole else self.query
 
 
 @dataclass(frozen=True)

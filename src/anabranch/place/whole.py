@@ -28,9 +28,7 @@ def is_whole(query: Query) -> bool:
 
 @lru_cache(maxsize=4096)
 def inner_join(query: Query) -> Query:
-    """Returns the inner join of a query's streams, for estimates; without sides and tables that is the query itself."""
-    if not is_whole(query):
-        return query
+    """Returns the inner join of a query's streams, for estimates."""
     whole = query.whole
     streams = frozenset(relation.name for relation in whole.streamed)
     keys = [replace(key, members=tuple(member for member in key.members if member[0] in streams)) for key in whole.keys]

@@ -124,7 +124,8 @@ def finish(store: Store, queries: QuerySet, least: int) -> int:
     if manifest.until:
         return max(manifest.until.values())
     time = earliest(manifest, since=least)
-    store.commit(replace(manifest, attempt=new_attempt(), until=_answering(queries, time)))
+    # The states stay as they are, and so does the name of the attempt that made them.
+    store.commit(replace(manifest, until=_answering(queries, time)))
     return time
 
 

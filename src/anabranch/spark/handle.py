@@ -109,6 +109,9 @@ class Runner(Protocol):
     def has_answered(self) -> bool:
         """True if another run takes over from an event time on, and no older result can come."""
 
+    def finish(self, least: int) -> int:
+        """Makes the queries answer until an event time, at least the given one; returns it. Waits for the batch."""
+
     def history(self) -> list[dict[str, Any]]:
         """Returns the decisions and migrations since the checkpoint was created."""
 
@@ -190,7 +193,20 @@ class Changing(Protocol):
 
 
 _RENAMED = {"abort_migration": "abortMigration"}
-_INTERNAL = frozenset({"changes", "changing", "expect_end", "fail", "follow", "leaving", "queries", "raise_original"})
+_INTERNAL = frozenset(
+    {
+        "changes",
+        "changing",
+        "expect_end",
+        "fail",
+        "finish",
+        "follow",
+        "has_answered",
+        "leaving",
+        "queries",
+        "raise_original",
+    }
+)
 """Members for the packages above; hidden from tab completion."""
 
 
@@ -496,6 +512,11 @@ class QueryHandle:
                 yield self._query, self._runner
             finally:
                 self._is_changing = False
+
+    def finish(self, least: int) -> int:
+        """Makes the queries answer until an event time, at least the given one; returns it (`run/branching`)."""
+        with self._in_force() as runner:
+            return runner.finish(least)
 
     def fail(self, error: AnabranchError) -> None:
         """Records that the run ended because no new Spark query could start."""

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from anabranch.errors import CatalogError, HostError
+from anabranch.lang.ddl import parse_schema
 from anabranch.lang.window import parse_duration
 from anabranch.run.files.csv import Csv
 from anabranch.run.files.json import Json
@@ -29,7 +30,7 @@ from anabranch.run.files.stored import DROP, FAIL, READ, START, Found, Offset, S
 from anabranch.run.kafka.json_values import require_types
 from anabranch.run.stream_sample import first_files
 from anabranch.settings.entries import SCHEME
-from anabranch.spark.arrow_schema import from_spark
+from anabranch.spark.arrow_schema import from_spark, to_spark
 from anabranch.spark.sample import FrameSample
 from anabranch.spark.source_options import count_of, one_of
 
@@ -134,7 +135,7 @@ def sample_of_store(
 ) -> FrameSample | None:
     """Returns the first files of a folder; None if it is empty."""
     chosen = FolderOptions.of({**options, "fileFormat": format, "path": path})
-    form = form_of(chosen, StructType.fromDDL(columns))
+    form = form_of(chosen, to_spark(parse_schema(columns)))
     files = listed(path, chosen.pattern)
     if not files:
         return None

@@ -81,7 +81,7 @@ class Changes:
 
     def finish(self, least: int) -> int:
         """Makes the queries answer until an event time, because a branch takes over; returns the time."""
-        return self._running.finish(self.handle, least)
+        return self.handle.finish(least)
 
     def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
         """Applies one change."""
@@ -104,8 +104,9 @@ class Changes:
         running = self.spec.queries
         if ALONE in running:
             raise SpecError(
-                "queries cannot be added to a query that runs alone",
-                hint="write it below 'queries', even if it is the only one, and start it with a new checkpoint",
+                "a query that runs alone cannot change while it runs, and no other can join it",
+                hint="stop it, and start the changed query with --evolve allow; or write it below 'queries', even if "
+                "it is the only one, and start that with a new checkpoint",
             )
         if kind == REMOVE:
             rest = self._running.without([str(name) for name in content["names"]])

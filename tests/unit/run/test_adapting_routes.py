@@ -104,7 +104,7 @@ def test_uniform_rows_keep_their_plan(counted_costs: None) -> None:
     assert not any(plans_of(host, 20, range(0)))
 
 
-def test_a_frozen_query_says_what_it_would_take(counted_costs: None) -> None:
+def test_a_frozen_query_records_the_plan_it_would_take(counted_costs: None) -> None:
     host = adapting(settings=replace(SETTINGS, freeze=True))
     assert not any(plans_of(host, 20, range(20)))
     assert any("frozen; otherwise: saves" in each.get("reason", "") for each in host.history)

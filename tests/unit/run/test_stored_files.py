@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -102,7 +103,11 @@ def test_names_are_kept_for_the_age_and_a_later_file_is_an_error() -> None:
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".zst"])
 def test_lines_of_json_are_read_plain_or_packed(packed: str, store: S3Server) -> None:
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
+    pack: dict[str, Any] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    }
     store.put(f"bucket/json{packed}/a b.json{packed}", pack.get(packed, bytes)(LINES.encode()))
     files = stored(store, f"json{packed}", Json())
     assert files.read(only(files), files.whole).equals(ROWS)
@@ -205,7 +210,8 @@ def test_answers_that_are_cut_off_or_refused_are_asked_for_again(store: S3Server
 
 
 def test_a_place_that_is_no_store_or_has_no_bucket_is_refused(store: S3Server) -> None:
-    with pytest.raises(CatalogError, match="cannot be opened"):
-        listed("nonsense://bucket/x")
+    with pytest.raises(CatalogError, match="folder 'nonsense://bucket/x' of a stream cannot be opened") as error:
+        listed("nonsense://user:word@bucket/x?key=word")
+    assert "word" not in str(error.value)
     with pytest.raises(HostError, match="cannot be listed"):
         listed(store.uri("no-bucket/x"))

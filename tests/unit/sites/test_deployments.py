@@ -38,6 +38,7 @@ from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
+from anabranch.sites.site import Site
 from anabranch.sites.view import LINKS, OPERATORS, plain_status
 from anabranch.sites.waiting import waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
@@ -619,6 +620,19 @@ def test_a_lost_site_that_keeps_its_links_is_not_replaced(tmp_path: Path) -> Non
         assert f"site '{lost}' does not respond and keeps its links itself" in refused.value.detail
         assert controller.orders == before
         assert plain_status(root, before)["unreachable"], "no site serves its links yet"
+
+
+def test_checkpoints_at_a_site_need_links_at_sites(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "middle", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        controller.begin(Planned(files.network.landscape), files.queries, Orders(Wanted(), place=root.default_place))
+        site = Site(root, "east", lambda: pytest.fail("Spark is not needed"), checkpoints=str(tmp_path / "own"))
+        site.follow(controller.orders)
+        site.report()
+        errors = {one["error"] for one in (root.status("east") or {"operators": {}})["operators"].values()}
+        assert len(errors) == 1
+        assert "site 'east' has checkpoints of its own, but its links are elsewhere" in errors.pop()
 
 
 def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,12 @@ def _unpacked(name: str, file: pa.NativeFile) -> bytes:
         return unpacked
 
 
+def _without_secrets(location: str) -> str:
+    """Returns a URI without its user and its options."""
+    scheme, separator, rest = location.partition("?")[0].partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
 def _name(path: str) -> str:
     return path.rpartition(":")[0]
 
@@ -182,8 +188,8 @@ def file_system(location: str) -> tuple[fs.FileSystem, str]:
         files, root, _ = locate(location)
     except UNKNOWN as error:
         raise CatalogError(
-            f"folder '{location.partition('?')[0]}' of a stream cannot be opened",
-            detail=str(error).partition("\n")[0],
+            f"folder '{_without_secrets(location)}' of a stream cannot be opened",
+            detail=str(error).partition("\n")[0].replace(location, _without_secrets(location)),
             hint="give a URI such as s3://bucket/folder, and credentials in the environment of driver and executors",
         ) from error
     return files, root.rstrip("/")

@@ -3,13 +3,13 @@ from __future__ import annotations
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 
 
-def test_what_is_left_behind_a_step_counts_for_each_row_of_the_route() -> None:
+def test_rows_left_behind_a_step_are_counted_per_row_of_the_route() -> None:
     hops = HopStatistics("b", 100, 20), HopStatistics("c", 20, 60)
     seen = RouteStatistics("a", 0, rows=100, results=60, hops=hops)
     assert seen.left_behind([("b",), ("c",)]) == (0.2, 0.6)
 
 
-def test_what_leaves_an_open_step_is_what_enters_the_next() -> None:
+def test_the_rows_of_an_open_step_enter_the_next() -> None:
     """Half of the rows took b first and half c, so that no single operator saw what the step leaves."""
     hops = HopStatistics("b", 150, 40), HopStatistics("c", 60, 30), HopStatistics("d", 25, 50)
     seen = RouteStatistics("a", 0, rows=200, results=50, hops=hops)
