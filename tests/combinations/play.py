@@ -19,8 +19,8 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+from hypothesis import assume, reject
 from hypothesis import event as count_event
-from hypothesis import reject
 from hypothesis import strategies as st
 
 from anabranch.adapt.course import MoveStrategy
@@ -277,7 +277,9 @@ class _Play:
                 strategy: MoveStrategy = "parallel-track" if how == "parallel-track" else "moving-state"
                 host.move(self._groups(), draw(st.integers(0, host.partitioning.slots - 1), "to"), strategy)
             case "move in parts":
-                host.move(self._groups(), draw(st.integers(0, host.partitioning.slots - 1), "to"), "moving-state", 2)
+                groups = self._groups()
+                others = [slot for slot in range(host.partitioning.slots) if slot != host.partitioning.table[groups[0]]]
+                host.move(groups, draw(st.sampled_from(others), "to"), "moving-state", 2)
             case "another grid":
                 shares = tuple(replace(each, share=draw(st.integers(1, 4))) for each in host.partitioning.dimensions)
                 grid = Partitioning(shares, host.partitioning.slots, (0,) * math.prod(each.share for each in shares))
@@ -431,7 +433,9 @@ class _Play:
         return "merged inputs" in self.scene.features and is_q
 
     def _plan(self, name: str, query: Query) -> st.SearchStrategy[Plan]:
-        return scenes.trees(query, merged=self._merges(name))
+        merges = self._merges(name)
+        assume(not merges or len(query.graph.names) > 1)  # a single relation has no input to merge
+        return scenes.trees(query, merged=merges)
 
     def _other_plan(self, member: Any, how: str) -> st.SearchStrategy[Plan]:
         if how == "none":

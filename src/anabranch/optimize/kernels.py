@@ -18,7 +18,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on cost/estimates.py b729481b3e5c
+# Built on cost/estimates.py 7a34db93a484
 # Built on optimize/lookups.py 12a110f05cb6
 
 
