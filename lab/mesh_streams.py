@@ -33,7 +33,6 @@ from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
-from lab.papers.eddy import EddyTrack
 
 Batch: TypeAlias = dict[str, RelationBatch]
 
@@ -115,7 +114,7 @@ class Figures:
     wall: float
     processing: float
     classifying: float
-    """Seconds of deciding alone: classifying and cutting in a mesh, the router's work in an eddy."""
+    """Seconds of deciding alone: classifying and cutting."""
 
     @property
     def rate(self) -> float:
@@ -165,8 +164,7 @@ class Competitor:
     def figures(self) -> Figures:
         spent = self.statistics.seconds
         processing = sum(spent.get(kind, 0.0) for kind in PROCESSING)
-        deciding = sum(spent.get(kind, 0.0) for kind in ("classify", "route"))
-        return Figures(self._rows, self._results, self._seconds, self._wall, processing, deciding)
+        return Figures(self._rows, self._results, self._seconds, self._wall, processing, spent.get("classify", 0.0))
 
 
 def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
@@ -206,11 +204,3 @@ def plan_and_mesh(first: Engine, rng: np.random.Generator) -> dict[str, Competit
     """
     found = learn(first, rng)
     return heirs(first, {"plan": single_plan(found), "mesh": found.mesh})
-
-
-def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
-    """An eddy; it learns from its first row on."""
-    competitor = Competitor(query)
-    only = competitor.engine.only
-    only.track = EddyTrack(only.context, batching=batching, seed=seed)
-    return competitor

@@ -673,37 +673,30 @@ def _figures(rate: float, processing: float = 0.99, classifying: float = 0.01) -
 
 @case("mesh-throughput")
 def _throughput() -> Doctored:
-    def found(mesh: float, eddy: float, batched: float, ratio: float) -> mesh_throughput.Measured:
-        several = {
-            "mesh": _figures(mesh),
-            "plan": _figures(1.0),
-            "eddy": _figures(eddy),
-            "batched eddy": _figures(batched),
-        }
+    def found(mesh: float, ratio: float) -> mesh_throughput.Measured:
+        several = {"mesh": _figures(mesh), "plan": _figures(1.0)}
         return mesh_throughput.Measured({"skewed": several, "uniform": several}, several, np.full(9, ratio))
 
-    return Doctored(found(1.8, 1.2, 1.25, 1.01), (found(0.9, 0.8, 0.9, 1.1),))
+    return Doctored(found(1.8, 1.01), (found(0.9, 1.1),))
 
 
 @case("mesh-overhead")
 def _overhead() -> Doctored:
-    def found(mesh: float, eddy: float) -> dict[str, dict[str, mesh_streams.Figures]]:
-        several = {
-            "mesh": _figures(1.0, 1 - mesh),
-            "plan": _figures(1.0),
-            "eddy": _figures(1.0, 1 - eddy),
-            "batched eddy": _figures(1.0, 1 - eddy),
-        }
+    def found(mesh: float) -> dict[str, dict[str, mesh_streams.Figures]]:
+        several = {"mesh": _figures(1.0, 1 - mesh), "plan": _figures(1.0)}
         return {"skewed": several, "uniform": several}
 
-    return Doctored(found(0.01, 0.2), (found(0.1, 0.5),))
+    return Doctored(found(0.01), (found(0.1),))
 
 
 @case("mesh-total-output")
 def _output() -> Doctored:
     def found(mesh: float) -> dict[str, dict[str, mesh_over_time.Curve]]:
-        curves = {name: mesh_over_time.Curve([0.0, 1.0], [0, 100]) for name in ("plan", "eddy")}
-        return dict.fromkeys(("ten streams", "flights"), curves | {"mesh": mesh_over_time.Curve([0.0, mesh], [0, 100])})
+        curves = {
+            "plan": mesh_over_time.Curve([0.0, 1.0], [0, 100]),
+            "mesh": mesh_over_time.Curve([0.0, mesh], [0, 100]),
+        }
+        return dict.fromkeys(("ten streams", "flights"), curves)
 
     return Doctored(found(0.5), (found(2.0),))
 
