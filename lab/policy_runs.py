@@ -2,6 +2,7 @@
 
 Every policy is the product's own loop with other settings, and begins with the plan that a sample of the first batches
 proposes. Meshes are left out: which one is found depends on measured costs. So the same seed gives the same decisions.
+The policies that watch memory have `ROOM` times the bytes that the first plan holds once its windows are full.
 
 *In hindsight* means the course of least work among all that change between the static plans at the end of any batch,
 as often as pays, by moving state. The course is found by the work of every batch under every static plan, and by what a
@@ -15,7 +16,7 @@ within a few hundredths while the streams stay, and too low by up to a half righ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -46,6 +47,7 @@ POLICIES: Mapping[str, Settings] = {
 }
 """The settings of each policy. `at once` takes the best plan as soon as the gate lets it, with the gate's fixed
 horizon; all others weigh the whole front."""
+ROOM = 1.5
 CHAIN_PLANS = tuple(
     map(
         parse,
@@ -123,6 +125,12 @@ def adapting(settings: Settings) -> ChangeRules:
     return ChangeRules(settings, waits=True)
 
 
+def within(settings: Settings, memory: float) -> Settings:
+    """The settings of a policy; one that watches memory has so many bytes."""
+    policy = settings.policy
+    return replace(settings, policy=replace(policy, memory=memory)) if isinstance(policy, MemoryDriven) else settings
+
+
 @dataclass(frozen=True)
 class Compared:
     """All runs of one workload."""
@@ -154,9 +162,11 @@ def compared(workload: AnyWorkload, rows: Rows, plans: Sequence[PhysicalPlan] = 
     query, seconds = workload.query, workload.batch
     first = first_plan(query, workload, rows)
     fixed_plans = walked({str(plan): Walk(query, plan, seconds) for plan in plans}, rows)
-    walks = {STAY: Walk(query, first, seconds)}
-    walks |= {name: Walk(query, first, seconds, adapting(settings)) for name, settings in POLICIES.items()}
-    policies = walked(walks, rows)
+    stays = walked({STAY: Walk(query, first, seconds)}, rows)
+    memory = ROOM * stays[STAY].batches[min(WINDOW, len(rows)) - 1].state_bytes
+    several = {name: within(settings, memory) for name, settings in POLICIES.items()}
+    walks = {name: Walk(query, first, seconds, adapting(settings)) for name, settings in several.items()}
+    policies = stays | walked(walks, rows)
     schedule = in_hindsight(plans, fixed_plans)
     begins, *later = schedule
     switches = tuple(Switch(at, plan, "moving-state") for at, plan in later)
