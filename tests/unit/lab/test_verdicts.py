@@ -18,7 +18,6 @@ from lab import (
     balance_deciding,
     balance_elastic,
     balance_heavy_key,
-    balance_operator_level,
     balance_pipelined,
     balance_strategies,
     cost_model,
@@ -168,18 +167,6 @@ def _regret_spark() -> Doctored:
     good = (one("still", "steady", 1.0, 1.0), one("swap", "changing", 2.0, 1.05))
     bad = (one("still", "steady", 1.0, 1.2), one("swap", "changing", 1.3, 1.05, answer=2))
     return Doctored(good, (bad,))
-
-
-@case("balance-operator-level")
-def _operator_level() -> Doctored:
-    def cases(chosen: str, counted: float) -> Any:
-        by = {
-            "moving-state": balance_operator_level.Migration(28, 1.0, 10.0, 10.0),
-            "parallel-track": balance_operator_level.Migration(16, 30.0, counted, 20.0),
-        }
-        return {(30.0, 15.0, 30.0): balance_operator_level.Case(by, chosen)}  # type: ignore[arg-type]
-
-    return Doctored(cases("moving-state", 19.0), (cases("moving-state", 5.0),))
 
 
 @case("balance-elastic")
