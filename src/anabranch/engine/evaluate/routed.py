@@ -4,8 +4,8 @@ Each conjunct is evaluated and timed on a sample of the rows. The order of conju
 per rejected row among the remaining rows, so correlated conjuncts are counted once. If a column with few values divides
 the rows into classes with different best orders, each class gets its own order: a query mesh of one stream with
 predicates as operators (Nehme et al. 2012). Orders are learnt on one half of the sample and compared on the other.
-Classes are used if their gain exceeds two standard errors; while this is undecided, the sample is doubled. Rows of the
-sample are not evaluated again.
+Classes are used if their gain exceeds `GAIN` by two standard errors; while this is undecided, the sample is doubled.
+Rows of the sample are not evaluated again.
 
 Invariant: the rows that pass do not depend on the order; a conjunct that may guard another one keeps its place. Limit:
 orders are learnt anew for each batch of a reader, so small batches keep the assumed order. Built-in functions keep it
@@ -180,7 +180,7 @@ class _Sample:
             error = 2 * float(saved.std()) / len(saved) ** 0.5
             gain = float(saved.mean())
             is_clear &= abs(gain - GAIN) > error
-            if gain - error > 0 and gain > least and len({*orders.values()}) > 1:
+            if gain - error > least and len({*orders.values()}) > 1:
                 # A later column must be better by more than the additional cost of reading it.
                 texts = self._columns[name].take(pa.array(self._rows[seen]))
                 named = dict(zip(values[seen].tolist(), texts.to_pylist(), strict=True))
