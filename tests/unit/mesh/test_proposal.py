@@ -119,13 +119,6 @@ def test_routes_keep_precedence() -> None:
         assert route.operators.index("news") < route.operators.index("patterns")
 
 
-def test_orders_that_cost_nearly_the_same_are_left_open() -> None:
-    table, matrix = stocks(600, seed=7)
-    found = propose(table, matrix, tolerance=0.05)
-    assert found.is_mesh
-    assert any(len(step) > 1 for route in found.ways.routes for step in route.steps)
-
-
 def test_dear_tests_are_not_worth_a_mesh() -> None:
     table, matrix = stocks(600, seed=8)
     found = propose(table, matrix, costs=MeshCosts(test=1e-3))

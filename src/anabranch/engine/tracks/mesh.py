@@ -11,10 +11,8 @@ from time import thread_time
 from typing import Any, Self
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.fabric.lottery import Lottery
-from anabranch.engine.fabric.modules import OperatorIndex
 from anabranch.engine.fabric.row_group import RowGroup, compile_routes, gathered
-from anabranch.engine.fabric.sorting import Sorting, whole_row_group
+from anabranch.engine.fabric.sorting import Sorting
 from anabranch.engine.meter import Size
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
@@ -38,9 +36,7 @@ class MeshTrack:
         self.intermediates: Mapping[str, IntermediateState] = {}
         self.held: Sequence[IntermediateState] = ()
         graph, bases = context.query.graph, context.bases
-        self._index = OperatorIndex(bases, context.meter, Lottery())
-        numbers = self._index.numbers(graph)
-        self._routes = {way.relation: compile_routes(graph, way, numbers) for way in mesh.ways}
+        self._routes = {way.relation: compile_routes(graph, way, bases, context.meter) for way in mesh.ways}
         looked_into: dict[str, list[Index]] = {name: [] for name in bases}
         for several in self._routes.values():
             for route in several:
@@ -59,16 +55,14 @@ class MeshTrack:
     @classmethod
     def reopened(cls, context: PlanContext, layout: Mapping[str, Any]) -> MeshTrack:
         """Reopens the track of a layout."""
-        track = cls(context, parse_mesh(layout["plan"]))
-        track._index.lottery.reopen(layout["lottery"])
-        return track
+        return cls(context, parse_mesh(layout["plan"]))
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that some route probes."""
         return self._indexes[relation]
 
     def layout(self) -> dict[str, Any]:
-        return {"kind": self.KIND, "plan": str(self.plan), "lottery": self._index.lottery.layout()}
+        return {"kind": self.KIND, "plan": str(self.plan)}
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Sends new rows of a relation along their routes and yields the combinations that they finish, if wanted."""
@@ -105,16 +99,16 @@ class MeshTrack:
     def _finished(self, relation: str, found: Combinations) -> Iterator[Combinations]:
         for row_group in self._row_groups(relation, found):
             done = 0
-            for finished in self._index.forward(row_group):
-                done += len(finished.found)
-                yield finished.found
+            for finished in row_group.route.forward(row_group.found):
+                done += len(finished.newest)
+                yield finished
             self.context.meter.routed(relation, row_group.route.number, len(row_group.found), done)
 
     def _row_groups(self, relation: str, found: Combinations) -> list[RowGroup]:
         """Divides the rows by route."""
         routes, sorting = self._routes[relation], self._sorting.get(relation)
         if sorting is None:
-            return [whole_row_group(found, routes[0])]
+            return [RowGroup(found, routes[0])]
         # CPU time of this thread: interruptions on a busy machine are not routing.
         started = thread_time()
         row_groups = sorting.cut(found, routes)
