@@ -24,23 +24,12 @@ from matplotlib.figure import Figure
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
 from anabranch.mesh.routes import Router, row_costs
-from anabranch.mesh.search import (
-    STARTS,
-    MeshCosts,
-    Solution,
-    Space,
-    Start,
-    Stop,
-    anneal,
-    exhaustive,
-    improve,
-    merge_down,
-    start_solution,
-)
+from anabranch.mesh.search import MeshCosts, Solution, Space, merge_down
 from anabranch.mesh.training import condense, training_set
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
+from lab.papers.mesh_searches import STARTS, Start, Stop, anneal, exhaustive, improve, start_solution
 from lab.registry import Experiment, Outcome, Setting, Verdict
 
 Search: TypeAlias = Callable[[Space, Solution, np.random.Generator, Stop], Solution]

@@ -1,4 +1,4 @@
-"""Compiled kernels of the mesh search: the best order of operators, all partitions of a set, and growing of trees.
+"""Compiled kernels of the mesh search: the best order of operators, and growing of trees.
 
 Sets of operators are bit masks. Attributes are ranks of values, negative for NULL. Invariant: each kernel returns the
 same as its plain version in the tests, and the trees are as good as those of scikit-learn.
@@ -62,25 +62,6 @@ def best_order(left: Doubles, cost: Doubles, rows: Integers, allowed: Booleans) 
         order[step] = chosen[done]
         done |= 1 << chosen[done]
     return order, least[0]
-
-
-@njit("int64[:, ::1](int64, int64)", cache=True)
-def partitions(size: int, count: int) -> Integers:
-    """Returns all partitions of a set, one per row: the subset of each element, numbered by first elements."""
-    out = np.zeros((count, size), np.int64)
-    highest = np.zeros(size, np.int64)
-    for place in range(1, count):
-        for element in range(size):
-            out[place, element] = out[place - 1, element]
-        element = size - 1
-        while out[place, element] > highest[element - 1]:
-            element -= 1
-        out[place, element] += 1
-        highest[element] = max(highest[element - 1], out[place, element])
-        for later in range(element + 1, size):
-            out[place, later] = 0
-            highest[later] = highest[element]
-    return out
 
 
 @njit("float64(float64)", inline="always", cache=True)

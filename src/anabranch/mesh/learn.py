@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -16,26 +15,12 @@ from anabranch.errors import PlanError
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.routes import Order, Router
-from anabranch.mesh.search import (
-    MOST_EXHAUSTIVE,
-    MeshCosts,
-    Solution,
-    Space,
-    Start,
-    Stop,
-    anneal,
-    exhaustive,
-    improve,
-    merge_down,
-    start_solution,
-)
+from anabranch.mesh.search import MeshCosts, Solution, Space, alike, merge_down
 from anabranch.mesh.training import Condensed
 from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
-
-SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal", "merge"]
 
 CURRENT = "current mesh"
 """The name of the running mesh among the mesh candidates."""
@@ -47,10 +32,6 @@ class SearchSetting:
 
     size: int = 30
     """The number of condensed rows."""
-    method: SearchMethod = "anneal"
-    """An exhaustive search of more than ten condensed rows is replaced by annealing."""
-    start: Start = "route"
-    stop: Stop = field(default_factory=Stop)
     costs: MeshCosts = field(default_factory=MeshCosts)
     least_gain: float = 0.02
     """A mesh must be faster than the single best route by this fraction, on held-out rows."""
@@ -100,29 +81,16 @@ class Learner:
     def space(self) -> Space:
         return Space(self.condensed.rows, self.router, self.setting.costs)
 
-    def search(
-        self, rng: np.random.Generator, current: RelationRoutes | None = None
-    ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
+    def search(self, current: RelationRoutes | None = None) -> tuple[Solution, tuple[MeshCandidate, ...]]:
         """Returns the best mesh found, never worse than its start or a single route, and the mesh candidates."""
-        setting, space = self.setting, self.space
-        single = start_solution(space, "one", rng)
-        if current is None:
-            first = start_solution(space, setting.start, rng)
-        else:
-            first = space.solution(self._cell_routes(current.classifier))
-        match setting.method:
-            case "exhaustive" if space.size <= MOST_EXHAUSTIVE:
-                found = exhaustive(space)
-            case "improve":
-                found = improve(space, first, rng, setting.stop)
-            case "merge":
-                # A mesh that suited earlier rows may be far from the best for current rows.
-                starts = [first] if current is None else [first, start_solution(space, setting.start, rng)]
-                found = min((merge_down(space, each) for each in starts), key=lambda solution: solution.cost)
-            case "anneal" | "exhaustive":
-                found = anneal(space, first, rng, setting.stop)
-        origin = setting.start if current is None else "partition of the current mesh"
-        named = {f"search ({setting.method})": found, f"start ({origin})": first, "single route": single}
+        space = self.space
+        starts = {"start": alike(space)}
+        if current is not None:
+            # A mesh that suited earlier rows may be far from the best for current rows.
+            starts["partition of the current mesh"] = space.solution(self._cell_routes(current.classifier))
+        found = min((merge_down(space, each) for each in starts.values()), key=lambda solution: solution.cost)
+        single = space.solution(np.zeros(space.size, np.int64))
+        named = {"search": found, **starts, "single route": single}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
             MeshCandidate(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))

@@ -24,7 +24,7 @@ from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
-SEARCH = SearchSetting(size=10, method="merge", early_out=True, asks=True)
+SEARCH = SearchSetting(size=10, early_out=True, asks=True)
 
 
 def learn_mesh(

@@ -5,39 +5,25 @@ per row. Here |R| counts distinct routes, not leaves of the classifier: rows of 
 processed together. Subsets with the same best route are one class for the classifier, and rows that agree in all
 attributes are one element, so a tree can always separate the classes.
 
-`exhaustive` (Opt-QM) is exact up to ten rows: partitions are examined by rising lower bound (their routes, their
-overhead and the entropy of their shares, which no binary tree can beat) until the bound exceeds the best cost.
-`improve` (II-QM) accepts random downhill moves until none is found for a while, from several starts; `anneal` (SA-QM)
-accepts uphill moves with a decreasing probability. Moves split a subset, merge two, or move one row. All randomness
-comes from the given generator. (Nehme et al. 2012, sections 4.3 to 4.7.) `merge_down` is not published: it starts with
-every row on its own best route and merges two subsets as long as that saves. It prices about ten meshes where the
-others price hundreds, so a running query can afford it.
+The search is not published: `alike` groups rows that do nearly as well on one route, and `merge_down` merges two
+subsets as long as that saves. It prices about ten meshes where the searches of the paper price hundreds, so a running
+query can afford it. (Nehme et al. 2012, sections 4.3 to 4.7; their searches are in `lab/papers/mesh_searches`.)
+Invariant: the search is deterministic.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Literal, TypeAlias
 
 import numpy as np
 
-from anabranch.lang.arrays import Doubles, Integers
+from anabranch.lang.arrays import Integers
 from anabranch.mesh.induce import ordered_ranks
-from anabranch.mesh.kernels import decision_tree, partitions
+from anabranch.mesh.kernels import decision_tree
 from anabranch.mesh.routes import Order, Router
 from anabranch.mesh.training import TrainingSet
-
-Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
-"""Content-driven (CDA), route-driven (RDA), random-pick (RP), extreme-1 and extreme-N."""
-
-STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
-MOST_EXHAUSTIVE = 10
-"""The maximum number of rows whose partitions are all examined; ten rows have 115,975."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +38,6 @@ class MeshCosts:
     def for_batches(self, rows: int, call: float) -> MeshCosts:
         """Returns the costs for `rows` rows processed together, with a fixed cost of `call` seconds per route."""
         return replace(self, route=call / rows)
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The limits of a search; the first that is reached ends it."""
-
-    iterations: int = 2_000
-    """The maximum number of priced meshes."""
-    plateau: int = 500
-    """The maximum number of priced meshes since the best was found."""
-    seconds: float = math.inf
-    """Wall-clock seconds; the only limit that makes a search nondeterministic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,87 +109,11 @@ def canonical(subsets: Integers) -> Integers:
     return renumbered
 
 
-def bell(size: int) -> int:
-    """Returns the number of partitions of a set (Equation 1).
-
-    >>> [bell(n) for n in range(6)]
-    [1, 1, 2, 5, 15, 52]
-    """
-    row = [1]
-    for _ in range(size):
-        following = [row[-1]]
-        for value in row:
-            following.append(following[-1] + value)
-        row = following
-    return row[0]
-
-
-# --- Opt-QM ----------------------------------------------------------------------------------------------------------
-
-
-def exhaustive(space: Space) -> Solution:
-    """Returns the best of all meshes; at most ten rows."""
-    if space.size > MOST_EXHAUSTIVE:
-        raise ValueError(
-            f"{space.size} rows have {bell(space.size)} partitions; at most {MOST_EXHAUSTIVE} are searched"
-        )
-    every = partitions(space.size, bell(space.size))
-    bounds = _bounds(space, every)
-    best: Solution | None = None
-    for place in np.argsort(bounds, kind="stable"):
-        if best is not None and bounds[place] >= best.cost:
-            break
-        solution = space.solution(every[place])
-        if best is None or solution.cost < best.cost:
-            best = solution
-    assert best is not None
-    return best
-
-
-def _bounds(space: Space, every: Integers) -> Doubles:
-    """Returns a lower bound of the cost of each partition, if all its subsets have different routes.
-
-    A partition in which two subsets share a route may cost less, but then the partition that joins them costs no more.
-    """
-    masks = np.arange(1 << space.size)
-    members = (masks[:, None] >> np.arange(space.size) & 1).astype(np.bool_)
-    share = members @ space.training.shares
-    price = np.zeros(masks.size)
-    for mask in masks[1:]:
-        price[mask] = space.router.best(np.flatnonzero(members[mask])).cost
-    disorder = -np.where(share > 0, share * np.log2(np.maximum(share, 1e-300)), 0.0)
-    own = price + space.costs.test * disorder + np.where(masks > 0, space.costs.route, 0.0)
-    bounds = np.zeros(every.shape[0])
-    for subset in range(space.size):
-        bounds += own[((every == subset) << np.arange(space.size)).sum(axis=1)]
-    return bounds
-
-
-# --- start solutions -------------------------------------------------------------------------------------------------
-
-
-def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solution:
-    """Returns the partition at which a search begins."""
-    match start:
-        case "content":
-            return space.solution(_by_content(space.training, parts=2))
-        case "route":
-            return space.solution(_by_route(space))
-        case "random":
-            drawn = [space.solution(_random_partition(space.size, rng)) for _ in range(RANDOM_PICKS)]
-            return min(drawn, key=lambda solution: solution.cost)
-        case "one":
-            return space.solution(np.zeros(space.size, np.int64))
-        case "each":
-            return space.solution(np.arange(space.size))
-
-
-RANDOM_PICKS = 10
 ALIKE = 0.1
 """Routes are alike for a row if one costs it no more than this fraction above the other."""
 
 
-def _by_route(space: Space) -> Integers:
+def alike(space: Space) -> Solution:
     """Groups rows that do nearly as well on one route; the heaviest rows choose theirs first.
 
     If rows had to share the exact route, those that differ only in its tail, which hardly any row reaches, would be
@@ -231,30 +129,7 @@ def _by_route(space: Space) -> Integers:
         nearest = min(prices, key=prices.__getitem__, default=best.order)
         chosen = nearest if prices.get(nearest, np.inf) <= accepted else best.order
         subsets[row] = leaders.setdefault(chosen, len(leaders))
-    return subsets
-
-
-def _by_content(training: TrainingSet, parts: int) -> Integers:
-    """Groups rows whose numbers are in the same part of their range and whose categories are equal."""
-    columns = []
-    for attribute in training.attributes:
-        if attribute.categories is None and attribute.levels.size:
-            low, high = attribute.levels[0], attribute.levels[-1]
-            width = (high - low) / parts or 1.0
-            pieces = np.minimum((attribute.values - low) // width, parts - 1)
-        else:
-            pieces = attribute.values
-        columns.append(np.nan_to_num(pieces, nan=-1.0))
-    if not columns:
-        return np.zeros(training.rows, np.int64)
-    return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def _random_partition(size: int, rng: np.random.Generator) -> Integers:
-    return rng.integers(0, rng.integers(1, size, endpoint=True), size)
-
-
-# --- merging ---------------------------------------------------------------------------------------------------------
+    return space.solution(subsets)
 
 
 def merge_down(space: Space, start: Solution) -> Solution:
@@ -271,126 +146,3 @@ def merge_down(space: Space, start: Solution) -> Solution:
             break
         best = least
     return best
-
-
-# --- II-QM and SA-QM -------------------------------------------------------------------------------------------------
-
-
-def improve(
-    space: Space,
-    start: Solution,
-    rng: np.random.Generator,
-    stop: Stop | None = None,
-    *,
-    descents: int = 3,
-    afresh: Start = "random",
-) -> Solution:
-    """Returns the best local minimum of iterative improvement from the start, and then from new starts.
-
-    A mesh counts as a local minimum if twice as many random neighbours as it has rows cost no less.
-    """
-    counter = _Counter(stop or Stop(), start)
-    patience = 2 * space.size
-    for descent in range(descents):
-        current = start if descent == 0 else start_solution(space, afresh, rng)
-        counter.saw(current)
-        failures = 0
-        while failures < patience and not counter.is_over:
-            candidate = space.solution(neighbour(space, current.subsets, rng))
-            counter.saw(candidate)
-            if candidate.cost < current.cost:
-                current, failures = candidate, 0
-            else:
-                failures += 1
-        if counter.is_over:
-            break
-    return counter.best
-
-
-def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None) -> Solution:
-    """Returns the best mesh found by simulated annealing from the start.
-
-    The temperature starts at a hundredth of the start's cost, about the effect of a move, and falls to a hundredth of
-    that over the iterations.
-    """
-    counter = _Counter(stop or Stop(), start)
-    temperature = start.cost * FIRST_TEMPERATURE
-    cooling = LAST_TEMPERATURE ** (1 / max(1, counter.stop.iterations))
-    current = start
-    while not counter.is_over:
-        candidate = space.solution(neighbour(space, current.subsets, rng))
-        counter.saw(candidate)
-        worse = candidate.cost - current.cost
-        if worse <= 0 or (temperature > 0 and rng.random() < math.exp(-worse / temperature)):
-            current = candidate
-        temperature *= cooling
-    return counter.best
-
-
-FIRST_TEMPERATURE = 0.01
-LAST_TEMPERATURE = 0.01
-
-
-class _Counter:
-    """Counts meshes against a stop condition and keeps the best."""
-
-    def __init__(self, stop: Stop, start: Solution) -> None:
-        self.stop = stop
-        self.best = start
-        self._seen = 0
-        self._since = 0
-        self._began = time.perf_counter()
-
-    def saw(self, solution: Solution) -> None:
-        self._seen += 1
-        self._since += 1
-        if solution.cost < self.best.cost:
-            self.best, self._since = solution, 0
-
-    @property
-    def is_over(self) -> bool:
-        return (
-            self._seen >= self.stop.iterations
-            or self._since >= self.stop.plateau
-            or time.perf_counter() - self._began >= self.stop.seconds
-        )
-
-
-def neighbour(space: Space, subsets: Integers, rng: np.random.Generator) -> Integers:
-    """Returns a partition one move away: a subset split, two merged, or one row moved to another subset."""
-    count = int(subsets.max()) + 1
-    moves: list[Callable[[], Integers]] = []
-    if count < space.size:
-        moves.append(lambda: _split(space.training, subsets, rng))
-    if count > 1:
-        moves.append(lambda: _merged(subsets, rng))
-        moves.append(lambda: _moved(subsets, rng))
-    return moves[rng.integers(len(moves))]() if moves else subsets
-
-
-def _split(training: TrainingSet, subsets: Integers, rng: np.random.Generator) -> Integers:
-    """Splits one subset in two: at a value of an attribute, which a classifier can follow, or else at random."""
-    large = np.flatnonzero(np.bincount(subsets) > 1)
-    rows = np.flatnonzero(subsets == large[rng.integers(large.size)])
-    apart = rng.random(rows.size) < 0.5
-    if training.attributes and rng.random() < 0.5:
-        ranks = training.attributes[rng.integers(len(training.attributes))].ranks[rows]
-        apart = ranks > ranks[rng.integers(rows.size)]
-    if apart.all() or not apart.any():
-        apart = np.arange(rows.size) == rng.integers(rows.size)
-    changed = subsets.copy()
-    changed[rows[apart]] = subsets.max() + 1
-    return changed
-
-
-def _merged(subsets: Integers, rng: np.random.Generator) -> Integers:
-    kept, joined = rng.choice(int(subsets.max()) + 1, 2, replace=False)
-    return np.where(subsets == joined, kept, subsets)
-
-
-def _moved(subsets: Integers, rng: np.random.Generator) -> Integers:
-    row = int(rng.integers(subsets.size))
-    others = np.setdiff1d(np.unique(subsets), subsets[row])
-    changed = subsets.copy()
-    changed[row] = others[rng.integers(others.size)]
-    return changed

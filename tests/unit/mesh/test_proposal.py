@@ -10,11 +10,11 @@ from anabranch.cql import compile_query
 from anabranch.errors import PlanError, StatisticsError
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.proposal import MeshProposal, find_mesh
-from anabranch.mesh.search import MeshCosts, Stop
+from anabranch.mesh.search import MeshCosts
 from anabranch.mesh.training import training_set
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.classifier import attributes, leaves
-from anabranch.plan.mesh import RelationRoutes
+from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.testing.scripted import read_script
@@ -22,7 +22,7 @@ from anabranch.testing.scripted import read_script
 OPERATORS = ("news", "research", "patterns")
 SELECTIVITY = {"it": (0.05, 0.6, 0.9), "food": (0.9, 0.6, 0.05)}
 FREE: Needs = ((), (), ())
-SETTING = SearchSetting(size=12, stop=Stop(iterations=300, plateau=100))
+SETTING = SearchSetting(size=12)
 
 
 def stocks(rows: int, seed: int, skewed: bool = True) -> tuple[pa.Table, OperatorMatrix]:
@@ -42,7 +42,7 @@ def propose(table: pa.Table, matrix: OperatorMatrix, needs: Needs = FREE, **chan
 
 def test_sectors_that_behave_differently_take_different_routes() -> None:
     table, matrix = stocks(600, seed=1)
-    found = propose(table, matrix, tolerance=0.0)
+    found = propose(table, matrix)
     assert found.is_mesh
     assert attributes(found.ways.classifier) == ("sector",)
     assert str(found.ways) == "s: news>research>patterns, patterns>research>news by (sector in {'food'} ? 1 : 0)"
@@ -56,7 +56,7 @@ def test_sectors_that_behave_differently_take_different_routes() -> None:
     assert found.held_out is not None
     assert found.held_out.gain == pytest.approx(found.gain, abs=0.1)
     assert "2 routes by 1 test gain +" in found.reason
-    assert {considered.name for considered in found.considered} == {"search (anneal)", "start (route)", "single route"}
+    assert {considered.name for considered in found.considered} == {"search", "start", "single route"}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -70,7 +70,7 @@ def test_uniform_rows_keep_one_route(seed: int) -> None:
 
 def test_a_mesh_that_only_fits_its_own_sample_is_refused() -> None:
     # Without a price on tests and routes, the search splits noise: the rows held out find it out.
-    table, matrix = stocks(200, seed=3, skewed=False)
+    table, matrix = stocks(200, seed=8, skewed=False)
     found = propose(table, matrix, costs=MeshCosts(0.0, 0.0))
     assert not found.is_mesh
     assert "on rows held out" in found.reason
@@ -134,7 +134,7 @@ def test_a_search_may_start_from_the_current_mesh() -> None:
     running = next(considered for considered in again.considered if considered.name == "current mesh")
     assert again.cost < running.cost, "the mesh of before sends every row the wrong way"
     assert len(leaves(again.ways.classifier)) == 2
-    other = RelationRoutes("s", (type(first.ways.routes[0])((("news",),)),))
+    other = RelationRoutes("s", (Route(("news",)),))
     with pytest.raises(PlanError, match="does not visit the operators that were measured"):
         find_mesh(training_set("s", table), matrix, FREE, np.random.default_rng(2), SETTING, current=other)
 

@@ -12,26 +12,23 @@ from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 
 from anabranch.mesh.induce import induce
-from anabranch.mesh.kernels import partitions
 from anabranch.mesh.routes import Router
-from anabranch.mesh.search import (
-    STARTS,
-    MeshCosts,
-    Space,
-    Stop,
-    anneal,
-    bell,
-    canonical,
-    exhaustive,
-    improve,
-    merge_down,
-    neighbour,
-    start_solution,
-)
+from anabranch.mesh.search import MeshCosts, Space, canonical, merge_down
 from anabranch.mesh.training import training_set
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.stats.mesh.operators import OperatorMatrix
+from lab.papers.mesh_searches import (
+    STARTS,
+    Stop,
+    anneal,
+    bell,
+    exhaustive,
+    improve,
+    neighbour,
+    partitions,
+    start_solution,
+)
 
 
 def space_of(seed: int, rows: int, costs: MeshCosts | None = None, operators: int = 3) -> Space:
