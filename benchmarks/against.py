@@ -29,6 +29,7 @@ def against(
     least: float | None,
     system: System = "native",
     *,
+    ours: System = "ours",
     most_cpu: float = 0.25,
     only_rows: bool = False,
     rival: str = "Spark's own",
@@ -37,7 +38,7 @@ def against(
 
     With `only_rows` nothing is to be reached in CPU and memory.
     """
-    pairs = [_pair(bench, workload, system, number) for number in range(bench.repeats)]
+    pairs = [_pair(bench, workload, ours, system, number) for number in range(bench.repeats)]
     million = workload.rows / 1e6
     bounds: list[Bound | None] = [None, None, None]
     if least is not None:
@@ -47,21 +48,21 @@ def against(
     figures = [
         ratio(
             f"{label}: rows/s over {rival} joins ({system})",
-            [ours.rows_per_second / native.rows_per_second for ours, native in pairs],
+            [one.rows_per_second / other.rows_per_second for one, other in pairs],
             bounds[0],
         ),
         ratio(
             f"{label}: CPU seconds over {rival} ({system})",
-            [ours.stream_cpu / native.stream_cpu for ours, native in pairs],
+            [one.stream_cpu / other.stream_cpu for one, other in pairs],
             bounds[1],
         ),
         ratio(
             f"{label}: peak memory over {rival} ({system})",
-            [ours.cost.peak.total / native.cost.peak.total for ours, native in pairs],
+            [one.cost.peak.total / other.cost.peak.total for one, other in pairs],
             bounds[2],
         ),
     ]
-    sides: list[tuple[str, list[Run]]] = [("ours", [a for a, _ in pairs]), (system, [b for _, b in pairs])]
+    sides: list[tuple[str, list[Run]]] = [(ours, [a for a, _ in pairs]), (system, [b for _, b in pairs])]
     for name, runs in sides:
         figures += [
             Figure(f"{label}: {name}", "rows/s", tuple(one.rows_per_second for one in runs)),
@@ -71,8 +72,8 @@ def against(
     return figures
 
 
-def _pair(bench: Bench, workload: Workload, rival: System, number: int) -> tuple[Run, Run]:
+def _pair(bench: Bench, workload: Workload, ours: System, rival: System, number: int) -> tuple[Run, Run]:
     """Our run and the rival's of that number; which is first alternates."""
-    sides: tuple[System, System] = ("ours", rival)
+    sides: tuple[System, System] = (ours, rival)
     runs = {side: bench.spark(side, workload, number) for side in sides[:: -1 if number % 2 else 1]}
-    return runs["ours"], runs[rival]
+    return runs[ours], runs[rival]

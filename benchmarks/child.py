@@ -45,6 +45,7 @@ MODULES: dict[System, str] = {
     "ours-delta": "ours",
     "ours-kafka": "ours",
     "ours-real-time": "ours",
+    "ours-s3": "ours",
     "native": "spark_native",
     "native-kafka": "spark_native",
     "native-json": "spark_native",
@@ -83,7 +84,7 @@ def main(asked: Path, answered: Path) -> None:
     cores = job.slots + 1 if job.system == "ours-real-time" else CORES
     builder = SparkSession.builder.master(f"local[{cores}]").appName(job.system)
     module = importlib.import_module(f"benchmarks.{MODULES[job.system]}")
-    for name, value in (SETTINGS | module.settings(job)).items():
+    for name, value in (SETTINGS | module.settings(job) | _logged()).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -100,6 +101,12 @@ def main(asked: Path, answered: Path) -> None:
     }
     answered.write_text(json.dumps(outcome, default=str))
     spark.stop()
+
+
+def _logged() -> dict[str, str]:
+    """The settings of Spark's event log, if the run is one of `benchmarks.spark_parts`."""
+    folder = os.environ.get("BENCHMARK_EVENT_LOG")
+    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{folder}"} if folder else {}
 
 
 def _follow(query: Handle, job: Job) -> None:

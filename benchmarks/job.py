@@ -29,6 +29,7 @@ System = Literal[
     "ours-delta",
     "ours-kafka",
     "ours-real-time",
+    "ours-s3",
     "native",
     "native-rocksdb",
     "native-our-jvm",

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
 
 import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from anabranch.lang.ddl import parse_schema
+from anabranch.run.kafka.json_values import parse
+from anabranch.run.kafka.ranges import KafkaForm, OffsetRange
 from anabranch.testing.kafka_broker import Cluster, broker
 from benchmarks.against import Scenario
 from benchmarks.bench import Bench
 from benchmarks.figures import Bound, Figure, ratio
-from benchmarks.job import System
+from benchmarks.job import System, WrongAnswer
 from benchmarks.kafka_streams import BROKERS, texts_of
 from benchmarks.user_workloads import auctions
 from benchmarks.workloads import Workload, tables, written
 
 PARTITIONS = 64
+WARM_UP = 2
 OURS: System = "ours-kafka"
 RIVALS: tuple[tuple[System, str, float], ...] = (
     ("native-kafka", "Spark's own joins on the same topics", 3.0),
@@ -90,7 +99,79 @@ def _write(path: Path, texts: list[bytes], number: int) -> None:
     os.utime(path, (1_767_225_600 + 10 * number,) * 2)
 
 
-SCENARIOS = tuple(
-    Scenario(f"kafka-{n}", f"texts from topics of Kafka, {n} relations", partial(from_topics, relations=n))
-    for n in (2, 3)
+def decoding(bench: Bench) -> list[Figure]:
+    """Bids as columns, on one core: by a reader of Kafka, and by `from_json` of Spark over the same texts in memory."""
+    workload = auctions(2, bench.sizes.user_rows // 4, 1)
+    stream = workload.streams[-1]
+    (batch,) = tables(workload)
+    texts = as_texts(batch[stream.name])
+    columns = parse_schema(stream.spark_schema).to_arrow()
+    cores = os.sched_getaffinity(0)
+    # Threads and processes that start from now on share one core: those of the client, and the JVM.
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        theirs, answer = _from_json(stream.spark_schema, texts, bench.repeats)
+        ours = _seconds(lambda: parse(texts, columns), bench.repeats)
+        if not parse(texts, columns).rows.equals(answer.cast(columns)):
+            raise WrongAnswer("the decoded columns are not those of from_json")
+        fetched = _from_broker(stream.name, columns, texts, bench.repeats)
+    finally:
+        os.sched_setaffinity(0, cores)
+    rates = {"parse": ours, "from_json": theirs, "fetch and parse": fetched}
+    return [
+        ratio(
+            "decoding on one core: rows/s over from_json",
+            [native / mine for mine, native in zip(ours, theirs, strict=True)],
+            Bound("at least", 2.0),
+        ),
+        ratio(
+            "decoding on one core, with the records fetched from the broker: rows/s over from_json without",
+            [native / mine for mine, native in zip(fetched, theirs, strict=True)],
+        ),
+        *(
+            Figure(f"decoding: {name}", "rows/s", tuple(len(texts) / each for each in seconds))
+            for name, seconds in rates.items()
+        ),
+    ]
+
+
+def _from_json(schema: str, texts: list[bytes], repeats: int) -> tuple[list[float], pa.Table]:
+    spark = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    try:
+        with TemporaryDirectory() as folder:
+            parquet.write_table(pa.table({"value": pa.array(texts, pa.binary()).cast(pa.string())}), f"{folder}/texts")
+            values = spark.read.parquet(f"{folder}/texts").cache()
+            values.count()
+            rows = values.select(F.from_json("value", schema).alias("row")).select("row.*")
+            written = rows.write.format("noop").mode("overwrite")
+            seconds = _seconds(written.save, repeats)
+            return seconds, rows.toArrow()
+    finally:
+        spark.stop()
+
+
+def _from_broker(topic: str, columns: pa.Schema, texts: list[bytes], repeats: int) -> list[float]:
+    with broker({topic: PARTITIONS}) as cluster:
+        _send(cluster, topic, texts)
+        form = KafkaForm({"bootstrap.servers": cluster.bootstrap}, columns)
+        ranges = [(str(OffsetRange(topic, each, 0, len(texts[each::PARTITIONS]))), None) for each in range(PARTITIONS)]
+        return _seconds(lambda: list(form.read_several(ranges, form.whole)), repeats)
+
+
+def _seconds(work: Callable[[], object], repeats: int) -> list[float]:
+    """Returns the seconds of each repetition, after two that compile code."""
+    spent = []
+    for _ in range(WARM_UP + repeats):
+        started = perf_counter()
+        work()
+        spent.append(perf_counter() - started)
+    return spent[WARM_UP:]
+
+
+SCENARIOS = (
+    *(
+        Scenario(f"kafka-{n}", f"texts from topics of Kafka, {n} relations", partial(from_topics, relations=n))
+        for n in (2, 3)
+    ),
+    Scenario("kafka-decoding", "texts of topics as columns, on one core, against from_json", decoding),
 )

@@ -138,7 +138,7 @@ class _Run:
         spec = self.folder / "spec.yaml"
         spec.write_text(SPEC.format(brokers=self.cluster.bootstrap, folder=self.folder, window=WINDOW, trigger=trigger))
         self._since = len(self._batches()) and self._batches()[-1] + 1
-        command = [sys.executable, "-m", "anabranch.cli.main", "run", str(spec)]
+        command = [sys.executable, "-m", "anabranch", "run", str(spec)]
         if self.has_executors:
             command += ["--master", "local-cluster[2,1,1024]"]
         with (self.folder / "log.txt").open("ab") as log:

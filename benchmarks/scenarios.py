@@ -18,6 +18,7 @@ from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import Outcome, Scratch, System, check, execute
+from benchmarks.spark_parts import parts
 from benchmarks.workloads import Workload, held, left_joins, steady, table_join, w3, w3x, w4, written
 
 SUSTAINED_LIMIT = 2.0
@@ -327,6 +328,11 @@ def curve(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: import_module("benchmarks.curves").measure(bench, name)
 
 
+def more_sql(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.more_sql`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.more_sql"), name)(bench)
+
+
 def regret(name: str) -> Callable[[Bench], list[Figure]]:
     """A scenario of `benchmarks.regret`, loaded when it runs."""
     return lambda bench: getattr(import_module("benchmarks.regret"), name)(bench)
@@ -350,11 +356,15 @@ SCENARIOS = (
     Scenario("restart", "first new result after a restart with 1 M rows of state", restart),
     Scenario("restart-10m", "the same with 10 M rows", restart_large),
     Scenario("cost-split", "a micro-batch of W3 split into transfer, state, kernel, commit", cost_split),
+    Scenario("spark-parts", "what Spark does for a micro-batch: counts, and the time of each phase", parts),
     Scenario("slots", "rows/s for one and two slots", slots),
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
     Scenario("own-function", "a function of one's own against the same expression", in_process("own_function")),
     Scenario("count-windows", "[ROWS n] against a [RANGE] of as many rows: CPU", in_process("count_windows")),
+    Scenario("more-sql-top-n", "the first rows of groups against plain groups: CPU", more_sql("top_n")),
+    Scenario("more-sql-sessions", "session windows against tumbling windows: CPU", more_sql("sessions")),
+    Scenario("more-sql-interval", "a join by an interval against it by windows: CPU, rows", more_sql("interval_join")),
     Scenario("sharing", "eight queries that share a three-way join, in-process: CPU", sharing("common_join")),
     Scenario("sharing-windows", "one join with two windows: the choice to share", sharing("two_windows")),
     Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),

@@ -20,7 +20,9 @@ from anabranch.optimize import Choice
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, together
-from anabranch.planning.choosing import PlanOptions, SetPlanOptions, decide, decide_together, first_plan, joint_plans
+from anabranch.planning.choosing import decide, first_plan
+from anabranch.planning.options import PlanOptions, SetPlanOptions
+from anabranch.planning.together import RunChoice, decide_together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from benchmarks.bench import Bench, say
@@ -137,7 +139,7 @@ def _hosts(side: str, queries: Mapping[str, Query], size: Size) -> list[LocalHos
     else:
         share = SetPlanOptions("auto" if side == "shared" else "off")
         joint = decide_together(several, choices, dict.fromkeys(queries, plan_options), share)
-        plans = joint_plans(choices, joint)
+        plans = RunChoice(choices, joint).plans
     return [LocalHost(several, Plans(plans))]
 
 

@@ -19,6 +19,7 @@ from anabranch.spark.jvm import driver_options
 from benchmarks.arrow_source import FORMAT, ArrowFiles
 from benchmarks.job import Job
 from benchmarks.kafka_streams import disorder, texts, topic
+from benchmarks.stored_streams import objects
 from benchmarks.workloads import LeftJoins, Stream, TableJoin, Workload
 
 ROCKSDB = {
@@ -71,6 +72,8 @@ def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
         return topic(spark, job, stream)
     if job.system.endswith("-json"):
         return texts(spark, job, stream)
+    if job.system.endswith("-s3"):
+        return objects(spark, stream)
     reader, path = spark.readStream.schema(stream.spark_schema), str(job.source / stream.name)
     if job.workload.form == "arrow":
         spark.dataSource.register(ArrowFiles)

@@ -8,6 +8,7 @@ from functools import partial
 from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
+from benchmarks.stored_streams import stored
 from benchmarks.user_workloads import auctions, band, many, wide
 from benchmarks.workloads import Form
 
@@ -20,6 +21,9 @@ ROADS: dict[Form, str] = {
 """By form of the source, the road that rows take."""
 LEAST: dict[Form, tuple[float, float]] = {"parquet": (4.0, 5.5), "json": (4.0, 4.5), "arrow": (3.5, 3.5)}
 """Rows a second over Spark's own joins that are to be reached, with two relations and with three."""
+
+LEAST_S3 = (3.5, 4.5)
+"""The same over the road of S3."""
 
 
 def auctions_small(bench: Bench, relations: int) -> list[Figure]:
@@ -39,6 +43,14 @@ def road(bench: Bench, relations: int, form: Form) -> list[Figure]:
     workload = replace(auctions(relations, bench.sizes.user_rows, bench.sizes.user_batches), form=form)
     label = f"auctions, {relations} relations, {form}"
     return against(bench, workload, label, LEAST[form][relations - 2], "native-our-jvm")
+
+
+def road_s3(bench: Bench, relations: int) -> list[Figure]:
+    """Our side reads Parquet files from an S3 server on loopback, and Spark's joins the same files from the disk."""
+    workload = auctions(relations, bench.sizes.user_rows, bench.sizes.user_batches)
+    with stored(workload):
+        least = LEAST_S3[relations - 2]
+        return against(bench, workload, f"auctions, {relations} relations, s3", least, "native-our-jvm", ours="ours-s3")
 
 
 def text_keys(bench: Bench) -> list[Figure]:
@@ -80,6 +92,10 @@ SCENARIOS = (
     *(
         Scenario(f"road-{form}-{n}", f"{n} relations of them from {what}", partial(road, relations=n, form=form))
         for form, what in ROADS.items()
+        for n in (2, 3)
+    ),
+    *(
+        Scenario(f"road-s3-{n}", f"{n} relations of them from an S3 server on loopback", partial(road_s3, relations=n))
         for n in (2, 3)
     ),
     Scenario("text-keys", "persons, auctions and bids by keys that are texts", text_keys),

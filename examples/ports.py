@@ -70,15 +70,14 @@ COUNTS = f"""
 
 
 def spark_static(sales: DataFrame, products: DataFrame) -> DataFrame:
-    return sales.alias("s").join(products.alias("p"), expr("s.type = p.type"), "left_outer").select("s.id", "p.title")
+    return sales.join(products, "type", "left_outer")
 
 
 def frames_static(session: Session, sales: DataFrame, products: DataFrame) -> Frame:
-    joined = session.frame(sales).alias("s").join(session.frame(products).alias("p"), "s.type = p.type", "left_outer")
-    return joined.select("s.id", "p.title")
+    return session.frame(sales).alias("s").join(session.frame(products).alias("p"), "type", "left_outer")
 
 
-STATIC = "SELECT s.id, p.title FROM s LEFT JOIN p ON s.type = p.type"
+STATIC = "SELECT * FROM s LEFT JOIN p USING (type)"
 
 
 # --- counts in sliding windows ---------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from anabranch.cost.units import UnitCosts
 from anabranch.engine.engine import Engine
 from anabranch.optimize import Infeasible, Proposal
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.planning.choosing import PlanOptions, decide
+from anabranch.planning.choosing import decide
+from anabranch.planning.options import PlanOptions
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 
 ROOM = 1.25

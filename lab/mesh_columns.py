@@ -23,7 +23,8 @@ from anabranch.optimize.problem import resource_model
 from anabranch.plan.classing import carrying
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query_set import ALONE, alone
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.sample import sampled_classes, with_attributes
 from lab.registry import Cell, Experiment, Outcome, Setting, Verdict

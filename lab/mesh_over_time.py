@@ -195,7 +195,7 @@ def measure_drift(setting: Setting) -> Turned:
     streams = Streams(batch=20_000, window=40_000)
     filling, turn_at, count = 3, 8, 14 if setting.quick else 22
     rng, query = np.random.default_rng(setting.seed), streams.query
-    first, watch = Competitor(query), RouteTrend()
+    first, watch, patience = Competitor(query), RouteTrend(), 1
     searches, changing = list[int](), list[float]()
     competitors: dict[str, Competitor] = {}
     speed: dict[str, list[float]] = {"kept": [], "adapted": [], "plan": []}
@@ -217,10 +217,10 @@ def measure_drift(setting: Setting) -> Turned:
         current = adapted.engine.only.plan
         assert isinstance(current, Mesh)
         watch = watch.after(adapted.statistics.routes)
-        if watch.drift(current) is not None:
+        if watch.drift(current, patience) is not None:
             searches.append(number)
             mesh = learn(adapted.engine, rng, current).mesh
-            watch = watch.judged() if mesh == current else RouteTrend()
+            watch, patience = RouteTrend(), patience + 1 if mesh == current else 1
             started = thread_time()
             adapted.engine.migrate(mesh, strategy_named("none"))
             changing.append(thread_time() - started)

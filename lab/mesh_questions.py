@@ -90,7 +90,7 @@ def measured(workload: Workload, seed: int, size: Size) -> Found:
     held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
     profiles, _ = profiles_of_rows(query, samples[1].rows, held)
     learnt = {
-        "classifier": learn_mesh(query.graph, profiles, seed, rival, may_ask=False),
+        "classifier": learn_mesh(query.graph, profiles, seed, rival, with_existence_probes=False),
         "questions": learn_mesh(query.graph, profiles, seed, rival, is_worth=lambda _: False),
     }
     plans |= {name: each.mesh for name, each in learnt.items() if each.is_mesh}

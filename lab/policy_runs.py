@@ -26,6 +26,7 @@ from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMe
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.choice import choose
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.difference import match_states
 from anabranch.plan.physical import PhysicalPlan
@@ -116,7 +117,7 @@ def walked(walks: Mapping[str, Walk], rows: Rows) -> dict[str, Course]:
 def first_plan(query: Query, workload: AnyWorkload, rows: Rows) -> PhysicalPlan:
     """The plan that a sample of the first batches proposes."""
     sample = sample_of(query, rows[:SAMPLED], workload.batch)
-    answer = choose(query.graph, sample.statistics, batch=workload.batch).answer
+    answer = choose(Problem(query.graph, sample.statistics, batch=workload.batch)).answer
     return answer.plan if isinstance(answer, Proposal) else answer.best
 
 

@@ -37,7 +37,8 @@ from anabranch.plan.classing import carrying, widened
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.local import LocalHost
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.rows import relation_batch

@@ -17,6 +17,7 @@ from anabranch.errors import AnabranchError
 from anabranch.settings.commands import USER_ERROR, error_text, writing
 from anabranch.spark.session import local_session
 from examples.demo import drift, skew
+from examples.demo.screen import served
 
 
 def main(words: list[str]) -> int:
@@ -46,8 +47,9 @@ def run_demo(folder: Path, *, seed: int = 1, console: Console | None = None) -> 
     console.print("\nstarting Spark …", style="dim")
     spark = local_session(2, **{"spark.driver.memory": "1g"})
     try:
-        has_passed = drift.perform(folder, first, spark, console)
-        return skew.perform(folder, spark, console, seed) and has_passed
+        with served(console) as shown:
+            has_passed = drift.perform(folder, first, spark, console, shown)
+            return skew.perform(folder, spark, console, shown, seed) and has_passed
     finally:
         spark.stop()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -27,8 +26,6 @@ from rich.text import Text
 
 from anabranch.console.picture import OUTPUT, ShownPlan, plans_svg
 from anabranch.console.runs import LiveRun
-from anabranch.console.server import Console as WebConsole
-from anabranch.errors import HostError
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.physical import shape, subplans
 from anabranch.plan.text import parse
@@ -150,22 +147,15 @@ def generate(batches: int, seed: int) -> dict[str, list[pa.Table]]:
     return streams
 
 
-def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console) -> bool:
+def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, shown: list[LiveRun]) -> bool:
     """Runs both queries and shows how they went; true when the plan changed, and paid, and the answers are right."""
-    (choice,) = prepare(spec, spark).choices().values()
+    (choice,) = prepare(spec, spark).chosen().choices.values()
     console.print(headline(choice), style="bold", highlight=False)
     runs: dict[str, Ran] = {}
-    shown: list[LiveRun] = []
-    with ExitStack() as stack:
-        try:
-            page = stack.enter_context(WebConsole(lambda: shown))
-            console.print(f"the console shows both runs: [bold]{page.url}[/bold]", highlight=False)
-        except HostError as error:
-            console.print(f"without the page in the browser: {error.message}", style="dim")
-        for way in WAYS:
-            handle = _start(spec, way, spark, lambda record: _tell(console, record))
-            shown.append(LiveRun(handle))
-            runs[way] = _followed(handle, way, runs, console)
+    for way in WAYS:
+        handle = _start(spec, way, spark, lambda record: _tell(console, record))
+        shown.append(LiveRun(handle))
+        runs[way] = _followed(handle, way, runs, console)
     (folder / "plan.svg").write_text(_picture(spec, stretches(runs["adapting"].progress)), encoding="utf-8")
     checks = compare(folder / "streams", NAMES, BATCH_ANSWER, *(folder / "results" / way for way in WAYS))
     console.print(_closing_screen(folder, runs, dict(zip(WAYS, checks, strict=True))))
@@ -268,14 +258,20 @@ def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
 
 
 def _tell(console: Console, record: Mapping[str, Any]) -> None:
-    """Prints a change of plan and its reason in one sentence."""
-    if record.get("kind") == "decision" and record["action"] == "migrate":
-        saved = 1 - record["proposedCost"]["cpu"] / record["cost"]["cpu"]
+    """Prints a change of plan and its reason in one sentence, and before it why the change waits."""
+    if record.get("kind") != "decision":
+        return
+    saved = 1 - record["proposedCost"]["cpu"] / record["cost"]["cpu"]
+    noticed = f"after batch {record['batch']}, {record['trigger']}"
+    if record["action"] == "migrate":
         text = (
-            f"after batch {record['batch']}, {record['trigger']}, so the query changes its plan from {record['plan']} "
-            f"to {record['proposed']}, which needs {saved:.0%} less CPU"
+            f"{noticed}, so the query changes its plan from {record['plan']} to {record['proposed']}, which needs "
+            f"{saved:.0%} less CPU"
         )
         console.print(text, style="yellow", highlight=False)
+    elif saved > 0 and record["proposed"] != record["plan"]:
+        text = f"{noticed}; plan {record['proposed']} needs {saved:.0%} less CPU, but waits: {record['reason']}"
+        console.print(text, style="dim", highlight=False)
 
 
 def _closing_screen(folder: Path, runs: Mapping[str, Ran], checks: Mapping[str, Check]) -> Panel:

@@ -33,11 +33,12 @@ from rich.table import Table
 from anabranch.api import QueryHandle
 from anabranch.console.live import follow
 from anabranch.console.picture import RouteNote
+from anabranch.console.runs import LiveRun
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.optimize import Choice
 from anabranch.optimize.proposals import Candidate, kind
 from anabranch.plan.classify import assign_routes
-from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, checked_relation, is_existence_probe
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.planning.choosing import first_plan, headline, proposal
 from anabranch.planning.explain import Explanation, choice_svg
@@ -136,7 +137,7 @@ class Run:
         return 1e6 * self.engine / self.rows
 
 
-def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> bool:
+def perform(folder: Path, spark: SparkSession, console: Console, shown: list[LiveRun], seed: int) -> bool:
     """Runs the query by plan and by mesh in turn; true when all results equal the batch answer."""
     spec = prepared_folder(folder, seed)
     console.print("\n[bold]second act[/bold]: six skewed streams, by one plan for all rows and by a mesh\n")
@@ -156,7 +157,9 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
         plan = mesh if way == "mesh" else single
         console.print(f"run {number} by {'the mesh' if way == 'mesh' else plan}", style="bold", highlight=False)
         results[way].append(folder / "skewed" / f"{way}-{number}")
-        runs[way].append(_run(_start(spec, plan, results[way][-1], spark), console))
+        handle = _start(spec, plan, results[way][-1], spark)
+        shown.append(LiveRun(handle))
+        runs[way].append(_run(handle, console))
     (folder / "mesh.svg").write_text(_picture(spec, choice, runs["mesh"][0]), encoding="utf-8")
     checks = {
         way: compare(folder / "skewed" / "streams", NAMES, BATCH_ANSWER, *several) for way, several in results.items()
@@ -166,7 +169,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
 
 
 def _choice(spec: Spec, spark: SparkSession) -> Choice:
-    (choice,) = prepare(spec, spark).choices().values()
+    (choice,) = prepare(spec, spark).chosen().choices.values()
     return choice
 
 
@@ -266,7 +269,7 @@ def _run(handle: QueryHandle, console: Console) -> Run:
         seconds=report["duration_ms"] / 1000,
         engine=sum(steps.seconds.values()),
         # The probes of a mesh are among the probes of the step; its routes would count them a second time.
-        combinations=sum(probe.kept for probe in steps.probes if not is_question(probe.target)),
+        combinations=sum(probe.kept for probe in steps.probes if not is_existence_probe(probe.target)),
         routes=steps.routes,
     )
 
@@ -366,8 +369,8 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
 
 
 def _stream(operator: str) -> str:
-    """The stream that an operator looks into; with a question mark where it only asks."""
-    return f"{ALIASES[asked(operator)]}?" if is_question(operator) else ALIASES[operator]
+    """The stream that an operator probes; with a question mark for an existence probe."""
+    return f"{ALIASES[checked_relation(operator)]}?" if is_existence_probe(operator) else ALIASES[operator]
 
 
 def _count(rows: float) -> str:

@@ -131,6 +131,7 @@ class _Texts:
         self.slide = self.one_of([1, 2]) if is_sliding else None
         self.size = self.one_of([1, 2, 3, 5])
         self.counted = self.one_of(["a", "b"]) if self.has("inner join") else "a"
+        self.counts = self.one_of(["COUNT(*)", "COUNT_IF({p} % 3 <> 0)", "SUM({p}) FILTER (WHERE {p} % 3 <> 0)"])
 
     def has(self, name: str) -> bool:
         return name in self.features
@@ -194,9 +195,12 @@ class _Texts:
             condition = self.one_of(["a.x = b.x", "a.x = b.x", "a.x = b.x AND a.s <> b.s"])
             if self.has("own function"):
                 condition = self.one_of(["half(a.x) = half(b.x)", "a.x = b.x AND near(a.y, b.y)"])
+            on = f"ON {condition}"
             if self.has("interval join"):
-                condition += " AND b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts + INTERVAL 1 SECONDS"
-            source += f" JOIN s1 {self.window('b')} AS b ON {condition}"
+                on += " AND b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts + INTERVAL 1 SECONDS"
+            elif condition == "a.x = b.x":
+                on = self.one_of([on, "USING (x)"])
+            source += f" JOIN s1 {self.window('b')} AS b {on}"
             shown |= {"b"}
             if reads:
                 source += f" JOIN low {self.window('l')} AS l ON l.x = b.x"
@@ -259,7 +263,8 @@ class _Texts:
             number = f"ROW_NUMBER() OVER (PARTITION BY {first}.x ORDER BY {first}.s DESC, {last}.p)"
             return f"SELECT {outputs} FROM {source}{tests}{having} QUALIFY {number} <= {self.one_of([1, 2])}"
         own = f", SUM(half({first}.p)) AS h" if self.has("own function") else ""
-        shows = f"{first}.x AS x, COUNT(*) AS y, MIN({first}.s) AS s, MAX({last}.p) AS p{own}"
+        counts = self.counts.format(p=f"{first}.p")
+        shows = f"{first}.x AS x, {counts} AS y, MIN({first}.s) AS s, MAX({last}.p) AS p{own}"
         if self.has("groups"):
             return f"SELECT WINDOW_END() AS at, {shows} FROM {source}{tests} GROUP BY {first}.x{having}"
         if self.has("session window"):

@@ -189,7 +189,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         BundleError,
-        "results that may be any time older than its watermark",
+        "results that may be arbitrarily older than its watermark",
         "A row stays in its count window until others come, and its event time becomes that of the result.",
         with_each("count window", "groups by window()"),
         "a join whose count window has no RANGE",
@@ -420,7 +420,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         MigrationError,
-        "strategy 'spread' does not serve plan",
+        "strategy 'spread' does not support plan",
         "The states of inputs that merge rows hold parts of groups, not rows that could be computed bit by bit.",
         with_each("merged inputs", "switch by spread"),
     ),
@@ -464,7 +464,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         BundleError,
-        "can neither join nor leave",
+        "can be neither added nor removed",
         "Rows wait for the watermark while a query counts them, and a query that joins lacks the rows before it.",
         (
             *with_each("count window", "query joins", "query leaves", "query comes back"),

@@ -148,10 +148,10 @@ def test_large_queries_are_answered(optimizer: Optimizer, size: int) -> None:
 
 def test_a_toy_takes_part_in_the_choice() -> None:
     for graph, statistics in problems(4, 3, seed=8):
-        alone = choose(graph, statistics, optimizers={"left-deep": left_deep}).answer
+        alone = choose(Problem(graph, statistics), optimizers={"left-deep": left_deep}).answer
         assert isinstance(alone, Proposal)
         assert kind(alone.plan) == "tree"
-        with_others = choose(graph, statistics, objective=Objective("cpu"), optimizers=EVERY).answer
+        with_others = choose(Problem(graph, statistics, objective=Objective("cpu")), optimizers=EVERY).answer
         assert isinstance(with_others, Proposal)
         assert with_others.cost.cpu <= alone.cost.cpu
         assert str(alone.plan) in {str(each.plan) for each in with_others.considered}
@@ -178,12 +178,12 @@ def test_between_nine_and_twelve_relations_infeasible_is_proven() -> None:
         tuple(key(f"k{i}", *((name, columns[i]) for name in edge)) for i, edge in enumerate(pairwise(names))),
     )
     statistics = FixedStatistics(rates=dict.fromkeys(names, 100.0))
-    least = choose(graph, statistics, objective=Objective("cpu")).answer
+    least = choose(Problem(graph, statistics, objective=Objective("cpu"))).answer
     assert isinstance(least, Proposal)
     assert least.cost.cpu > ENGINE.insert
-    fails = choose(graph, statistics, Budget(cpu=least.cost.cpu * 0.999)).answer
+    fails = choose(Problem(graph, statistics, Budget(cpu=least.cost.cpu * 0.999))).answer
     assert isinstance(fails, Infeasible)
     assert fails.is_proven
     assert fails.bound == "cpu"
-    fits = choose(graph, statistics, Budget(cpu=least.cost.cpu * 1.001)).answer
+    fits = choose(Problem(graph, statistics, Budget(cpu=least.cost.cpu * 1.001))).answer
     assert isinstance(fits, Proposal)

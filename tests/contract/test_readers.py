@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from anabranch.plan.text import parse
 from anabranch.run.files.form import Columns, FileForm, Reading
 from anabranch.run.files.json import Json
 from anabranch.run.files.parquet import Parquet
+from anabranch.run.files.stored import START, StoredFiles, following, listed
 from anabranch.run.ingest import Ingest, Reader, cells_of, columns_to_read, merged, part
 from anabranch.run.kafka.ranges import KafkaForm, OffsetRange
 from anabranch.run.pieces import divided, pieces_of, shared
@@ -39,6 +41,7 @@ from anabranch.run.slot import SlotTask
 from anabranch.run.wire import wire_layout
 from anabranch.spark.spark_rows import STREAM, ScannedStream, SparkRows
 from anabranch.testing.kafka_broker import Cluster, broker
+from anabranch.testing.s3_server import HALF, Fault, S3Server, s3_server
 from tests.spark.stories import as_json
 
 COLUMNS = pa.schema(
@@ -162,6 +165,36 @@ def of_kafka(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns]
     return (reader := divided(pieces, readings, 2)), [[]] * len(reader.shares)
 
 
+@cache
+def store() -> S3Server:
+    """An S3 server for this module; it ends with this process."""
+    several = ExitStack()
+    atexit.register(several.close)
+    return several.enter_context(s3_server())
+
+
+def of_store(form: Parquet | Json) -> Maker:
+    """Two tasks of files in a bucket; some of their requests are refused, and some answers cut off."""
+
+    def make(tables: Mapping[str, list[pa.Table]], wanted: Mapping[str, Columns], folder: Path) -> tuple[Reader, Parts]:
+        readings, pieces = {}, []
+        for stream, several in tables.items():
+            for number, rows in enumerate(several):
+                data = io.BytesIO(b"\n".join(as_json(rows)))
+                if form == Parquet():
+                    parquet.write_table(rows, data := io.BytesIO(), row_group_size=4)
+                store().put(f"bucket/{folder.name}/{stream}/{number}", data.getvalue())
+            files = StoredFiles(store().uri(f"bucket/{folder.name}/{stream}"), form, COLUMNS)
+            made: dict[str, Expr] = {name: Column("stream", name, kind) for name, kind in wanted[stream].items()}
+            readings[stream] = Reading(files, made)
+            for path in files.between(START, following(START, listed(files.location), None, 10**15)):
+                pieces += pieces_of(stream, path, files.look_into(path, wanted[stream]))
+        store().answer_badly(Fault("503", 1, path="s0"), Fault(HALF, 1, path="s1"))
+        return (reader := divided(pieces, readings, 2)), [[]] * len(reader.shares)
+
+    return make
+
+
 READERS: dict[str, Maker] = {
     "all files": of_files(0, Parquet()),
     "one task of files": of_files(1, Parquet()),
@@ -169,6 +202,8 @@ READERS: dict[str, Maker] = {
     "JSON lines": of_files(2, Json()),
     "Spark": of_spark,
     "Kafka": of_kafka,
+    "files of a store": of_store(Parquet()),
+    "JSON lines of a store": of_store(Json()),
 }
 
 

@@ -22,7 +22,9 @@ import pytest
 import yaml
 
 from anabranch.place.spec import load_network
-from anabranch.sites.root import Root
+from anabranch.sites.client import request
+from anabranch.sites.root import Orders, Root
+from anabranch.sites.view import plain_status
 from examples.sites import bags
 from tests.network.namespaces import CONTROL, PORT, Network, NoRights, end
 
@@ -71,6 +73,12 @@ class Airport:
             self.second += 1
 
     @property
+    def orders(self) -> Orders:
+        found = self.root.orders()
+        assert found is not None
+        return found
+
+    @property
     def is_exact(self) -> bool:
         return all(bags.difference(self.folder, query) == 0 for query in bags.QUERIES)
 
@@ -103,8 +111,11 @@ def network() -> Iterator[Network]:
         pytest.skip(f"nothing was proved: no right to emulate a network here ({error})")
 
 
-def carried(folder: Path, network: Network, joins_at: str | None) -> dict[tuple[str, str], int]:
-    """Runs the example to its end; returns the bytes of each link."""
+def carried(folder: Path, network: Network, joins_at: str | None) -> tuple[dict[tuple[str, str], int], float]:
+    """Runs the example to its end; returns the bytes of each link, and the planned over the measured cost of `status`.
+
+    The plan is that of the network file for the bytes, and afterwards that of what was measured.
+    """
     folder.mkdir()
     airport = Airport(folder, network, joins_at=joins_at)
     try:
@@ -116,22 +127,29 @@ def carried(folder: Path, network: Network, joins_at: str | None) -> dict[tuple[
             time.sleep(0.5)
         airport.until("the answers are DuckDB's", lambda: airport.is_exact)
         after = network.bytes()
+        said = request(airport.root, "replan")
+        status = plain_status(airport.root, airport.orders)
     finally:
         airport.close()
-    return {link: after[link] - before[link] for link in after}
+    assert said.startswith("kept"), said
+    ratio = status["cost"]["planned"] / status["cost"]["measured"]
+    return {link: after[link] - before[link] for link in after}, ratio
 
 
 def test_planned_placement_costs_less_on_the_wire_than_joins_at_the_sink(tmp_path: Path, network: Network) -> None:
-    planned = carried(tmp_path / "planned", network, None)
-    at_sink = carried(tmp_path / "sink", network, "gate")
+    planned, learnt = carried(tmp_path / "planned", network, None)
+    at_sink, learnt_at_sink = carried(tmp_path / "sink", network, "gate")
     ratio = network.cost(planned) / network.cost(at_sink)
     _log.info(f"planned {planned}, at the sink {at_sink}, cost ratio {ratio:.2f}")
     assert ratio <= 0.6
-    # The plan counts values; the wire has compressed rows, and calls.
+    # The wire has compressed rows, and calls; `status` has values, as the plan.
     flows = json.loads((tmp_path / "planned/root/plan.json").read_text())["flows"]
     expected = 60 * sum(flow["bytes"] * flow["distance"] for flow in flows)
-    _log.info(f"planned cost {expected:,.0f}, on the wire {network.cost(planned):,.0f}")
+    _log.info(f"cost after learning {expected:,.0f}, on the wire {network.cost(planned):,.0f}")
     assert 0.3 * expected <= network.cost(planned) <= 2 * expected
+    _log.info(f"planned over measured cost after learning: {learnt:.2f}, joins at the sink {learnt_at_sink:.2f}")
+    assert 0.9 <= learnt <= 1.1
+    assert 0.9 <= learnt_at_sink <= 1.1
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))

@@ -68,6 +68,7 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
     batches: list[Batch] = [*data.draw(batch_cuts(rows, least=4), "batches")]
     began, taken = sorted(data.draw(st.integers(1, len(batches) - 1), "batch") for _ in range(2))
     seen = data.draw(st.integers(began, taken), "batches that the branch has had")
+    runs_on = data.draw(st.booleans(), "the original runs on")
     with tempfile.TemporaryDirectory() as main, tempfile.TemporaryDirectory() as folder:
         found = stepped(make(data, originals, main), batches[:began])[name]
         copy(main, folder)
@@ -85,10 +86,14 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
             earlier = over(query, batches[:began], first=first, last=float("inf"))
             if since is not None:
                 assert not describe_difference(results - earlier, answer(shadow[label]))
-        found += stepped(make(data, originals, main), batches[began:taken])[name]
+        host = make(data, originals, main)
+        found += stepped(host, batches[began:taken])[name]
         time = finish(Store(main), originals, earliest(Store(folder).latest(), since=since))
         take_over(Store(folder), both, wanted, _table(data, wanted), time)
-        host = make(data, originals, main)
+        if runs_on:
+            host.round.manifest = Store(main).latest()
+        else:
+            host = make(data, originals, main)
         for batch in batches[taken:]:
             if has_answered(originals, host.manifest):
                 event("the original ended")

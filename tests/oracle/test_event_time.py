@@ -24,6 +24,7 @@ from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
+from anabranch.run.round import EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.testing.interpreter import column_values, interpret
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -107,10 +108,9 @@ def test_the_answer_is_that_of_the_rows_on_time(
                 data.draw(some_plan, "plan"),
                 slots=data.draw(st.sampled_from([1, 1, 2, 3]), "slots"),
                 checkpoint=checkpoint,
-                idle_timeouts=timeouts,
+                event_time=EventTimeRules(timeouts, max_ahead),
                 now=lambda: now,
                 execution=execution,
-                max_ahead=max_ahead,
                 diverted=layout,
             )
 

@@ -167,7 +167,7 @@ def test_rows_are_merged_only_with_rows_that_the_query_asks_for(asked: dict[str,
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, x bigint, s string, p bigint"), "ts"))
     query = compile_query(_GROUPED.format(**asked), catalog)
     several = together({"grouped": query, "other": compile_query(_OTHER, catalog)})
-    assert next(each for each in several.members if each.name == "grouped").terms, "the query asks for no less"
+    assert next(each for each in several.members if each.name == "grouped").residuals, "the query asks for no less"
     expected = batch_answer(query, tables)
     assert expected
     for first in (1, 4, 9):  # the rows of s1 come first, so that rows of s0 find them in their state

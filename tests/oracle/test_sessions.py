@@ -18,7 +18,15 @@ from anabranch.testing.strategies import FILTERS, SECOND, Arrivals, arrivals
 from tests.oracle.test_count_windows import run
 
 KEYS = ((), ("x",), ("s",), ("x", "s"), ("y", "d"), ("p",))
-AGGREGATES = ("COUNT(*)", "SUM(a.x)", "MIN(a.s)", "MAX(a.p)", "COUNT(a.f)", "COUNT(DISTINCT a.y)")
+AGGREGATES = (
+    "COUNT(*)",
+    "SUM(a.x)",
+    "MIN(a.s)",
+    "MAX(a.p)",
+    "COUNT(a.f)",
+    "COUNT(DISTINCT a.y)",
+    "SUM(a.x) FILTER (WHERE a.p > 3)",
+)
 
 
 @st.composite

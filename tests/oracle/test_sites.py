@@ -8,21 +8,24 @@ grouped queries with the naive evaluator.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine import slices
 from anabranch.errors import ChangePending
+from anabranch.lang.window import Window
 from anabranch.place.landscape import Landscape, SinkQuery, bare
-from anabranch.place.planner import _commit
+from anabranch.place.planner import _commit, _whole
 from anabranch.place.problem import problem_of
 from anabranch.place.removal import removed
 from anabranch.place.search import Found, JoinAt, Placed, Take
@@ -34,6 +37,7 @@ from anabranch.sites.compile import compile_program
 from anabranch.sites.operators import GROUPS, Program
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.outer_queries import WATERMARK, drawn_tables, outer_queries, with_tables
 from anabranch.testing.strategies import Arrivals, DrawnQuery, arrivals, grouped_queries, join_queries
 from tests.oracle.world import ServingWorld, World
 
@@ -55,6 +59,8 @@ def network(rows: Arrivals, rate: float = 10.0) -> Landscape:
 def placed(landscape: Landscape, query: SinkQuery, random: Random, reusing: bool = True) -> Landscape:
     """The landscape with one more query, by a random tree over random sites and running operators."""
     problem = problem_of(landscape, query, reusing=reusing)
+    if query.is_whole:
+        return _whole(problem, "drawn").landscape
     pieces: list[Placed] = []
     left = problem.full
     while left:
@@ -194,18 +200,24 @@ def test_a_query_that_joins_has_the_results_that_it_says(data: st.DataObject, cr
 
 
 def world_of(
-    data: st.DataObject, rows: Arrivals, queries: list[DrawnQuery], folder: str, crashes: float, rate: float = 10.0
+    data: st.DataObject,
+    rows: Arrivals,
+    queries: list[DrawnQuery],
+    folder: str,
+    crashes: float,
+    rate: float = 10.0,
+    tables: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> World:
     random = data.draw(st.randoms(use_true_random=False), "scheduler")
     random = Random(random.getrandbits(64))
-    landscape = network(rows, rate)
+    landscape, catalog = network(rows, rate), with_tables(rows.catalog, tables)
     for number, drawn in enumerate(queries):
         sink = data.draw(st.sampled_from(SITES), "sink")
-        query = SinkQuery(f"q{number}", as_ranges(compile_query(drawn.cql, rows.catalog)), sink)
+        query = SinkQuery(f"q{number}", as_ranges(compile_query(drawn.cql, catalog)), sink)
         landscape = placed(landscape, query, random)
     program = compile_program(landscape, rows.catalog)
     event(f"operators: {len(program.operators)}")
-    return World(program, Path(folder), rows.tables, random, crashes=crashes, most_slots=2)
+    return World(program, Path(folder), rows.tables, random, crashes=crashes, most_slots=2, tables=tables)
 
 
 @given(data=st.data(), crashes=st.sampled_from([0.0, 0.05]))
@@ -245,6 +257,36 @@ def test_a_grouped_query_over_sites_gives_the_batch_answer(data: st.DataObject, 
         expected = batch_answer(query, rows.tables, watermark=world.running[groups.name].host.clocks.watermark)
         event(f"answers: {min(len(expected), 50) // 10 * 10}+")
         assert not describe_difference(expected, rows_as_multiset(world.answer("q0", query.schema.to_arrow())))
+
+
+@given(data=st.data(), crashes=st.sampled_from([0.0, 0.05]), slide=st.sampled_from([None, 2]))
+def test_outer_joins_and_tables_at_the_sink_give_the_batch_answer(
+    data: st.DataObject, crashes: float, slide: int | None
+) -> None:
+    """Beside an inner join whose operators are elsewhere and read the same gates."""
+    streams = data.draw(st.integers(1, 3), "streams")
+    rows = data.draw(arrivals(streams, most_rows=8), "rows")
+    tables = data.draw(drawn_tables(data.draw(st.integers(0, 1))), "tables")
+    drawn = data.draw(outer_queries(streams, slide, len(tables)), "query")
+    other = data.draw(join_queries(streams, data.draw(st.integers(1, 2), "relations"), one_column=True), "inner join")
+    query = as_ranges(compile_query(drawn.cql, with_tables(rows.catalog, tables)))
+    assume(all(type(relation.window) is Window for relation in query.whole.relations))
+    with tempfile.TemporaryDirectory() as folder:
+        world = world_of(data, rows, [drawn, other], folder, crashes, tables=tables)
+        world.run()
+        delivery = world.delivery("q0")
+        deciding = world.running[delivery.spec.inputs[0].producer] if slide else delivery
+        watermark = deciding.host.clocks.watermark
+        known = {relation.stream: rows.tables[relation.stream] for relation in query.whole.streamed} | tables
+        if slide:
+            expected = batch_answer(query, known, watermark=watermark)
+        else:
+            expected = rows_as_multiset(select(drawn.duckdb.replace(WATERMARK, str(watermark)), known))
+        event(f"results: {min(len(expected), 50) // 10 * 10}+")
+        assert not describe_difference(expected, rows_as_multiset(world.answer("q0", query.schema.to_arrow())))
+        expected = rows_as_multiset(select(other.duckdb, rows.tables))
+        found = world.answer("q1", world.delivery("q1").spec.query.schema.to_arrow())
+        assert not describe_difference(expected, rows_as_multiset(found))
 
 
 @given(data=st.data(), relations=st.integers(1, 3), crashes=st.sampled_from([0.0, 0.03]))

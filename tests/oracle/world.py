@@ -56,7 +56,9 @@ class World(LocalDeployment):
         place: str = "",
         crashes: float = 0.0,
         most_slots: int = 1,
+        tables: Mapping[str, pa.Table] | None = None,
     ) -> None:
+        self.tables = tables or {}
         super().__init__(program, place or str(folder / "links"), self._operator)
         self.program, self.folder, self.rows, self.random = program, folder, rows, random
         self.crashes, self.most_slots = crashes, most_slots
@@ -78,6 +80,7 @@ class World(LocalDeployment):
             results=(lambda batch, answer: self._take(spec, batch, answer)) if spec.kind == DELIVERY else None,
             slots=self.random.randint(1, self.most_slots),
             announce=lambda phase: self._announce(spec.name, phase),
+            tables={name: self.tables[name] for name in spec.query.whole.tables},
         )
 
     def plan(self, relations: tuple[str, ...]) -> Plan:

@@ -26,7 +26,8 @@ from anabranch.cql import compile_query
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE, alone, as_plans
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import PlanOptions, decide, proposal
+from anabranch.planning.choosing import decide, proposal
+from anabranch.planning.options import PlanOptions
 from anabranch.run.work import Work
 from anabranch.spark import worker
 from anabranch.spark.runner import SparkRunner, start_query

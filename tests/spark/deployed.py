@@ -84,12 +84,12 @@ class Deployed:
         assert self._spark is not None, "an operator needs Spark"
         return self._spark
 
-    def start_site(self, name: str) -> None:
+    def start_site(self, name: str, checkpoints: str | None = None) -> None:
         ending = self._ending[name] = threading.Event()
 
         def work() -> None:
             try:
-                Site(self.root, name, self._session).run(ending.is_set)
+                Site(self.root, name, self._session, checkpoints=checkpoints).run(ending.is_set)
             except BaseException as error:
                 self.failed[name] = error
 
@@ -191,6 +191,9 @@ class Deployed:
         path = self.folder / "out" / query
         ((last,),) = duckdb.execute(f"SELECT max(epoch_us(upto)) FROM read_parquet('{path}/part-*')").fetchall()
         return int(last)
+
+    def errors(self) -> list[str]:
+        return [one["error"] for one in self.status()["operators"].values() if one.get("error")]
 
     def late(self) -> int:
         return sum(one.get("late") or 0 for one in self.status()["operators"].values())

@@ -13,6 +13,7 @@ nothing is fed while they run (test_api.py, test_launch.py).
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
+from pyarrow import csv, parquet
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch
@@ -35,9 +36,12 @@ from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.spark.kafka_source import FORMAT as KAFKA
 from anabranch.spark.kafka_source import KafkaTopics
+from anabranch.spark.stored_files import FORMAT as STORED
+from anabranch.spark.stored_files import FilesOfFolder
 from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.kafka_broker import Cluster
 from anabranch.testing.oracle import Answer, batch_answer, rows_as_multiset
+from anabranch.testing.s3_server import S3Server
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -82,6 +86,8 @@ class Story:
     sink: str = "parquet"
     brokers: str = ""
     """Where each stream is a topic of two partitions, if it is one; for stories that are fed beforehand."""
+    store: str = ""
+    """The endpoint of an S3 server where each stream is a folder of a bucket; for stories that are fed beforehand."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -216,6 +222,20 @@ def send(cluster: Cluster, tables: Mapping[str, pa.Table]) -> None:
             cluster.send(name, as_json(rows.take(list(range(partition, len(rows), 2)))), partition=partition)
 
 
+def put(store: S3Server, folder: Path, tables: Mapping[str, pa.Table], form: str = "parquet") -> None:
+    """Adds the rows of each stream as an object of its own below the name of the folder."""
+    for name, rows in tables.items():
+        number = len(store.keys(f"{folder.name}/{name}/"))
+        data = io.BytesIO()
+        if form == "json":
+            data.write(b"".join(line + b"\n" for line in as_json(rows)))
+        elif form == "csv":
+            csv.write_csv(rows, data, csv.WriteOptions(include_header=False, quoting_style="none"))
+        else:
+            parquet.write_table(rows, data)
+        store.put(f"bucket/{folder.name}/{name}/part {number:04d}.{form}", data.getvalue())
+
+
 def as_json(rows: pa.Table) -> list[bytes]:
     """Returns rows as objects of JSON; timestamps as texts in UTC, and decimals as numbers."""
     texts = []
@@ -236,6 +256,12 @@ def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFra
         }
         topics = spark.readStream.format(KAFKA).schema(SPARK_COLUMNS).options(**options)
         return {name: topics.option("subscribe", name).load() for name in story.streams}
+    if story.store:
+        spark.dataSource.register(FilesOfFolder)
+        reader = spark.readStream.format(STORED).schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
+        reader = reader.option("fileFormat", story.form)
+        place = f"bucket/{folder.name}"
+        return {name: reader.load(S3Server(story.store).uri(f"{place}/{name}")) for name in story.streams}
     if story.is_apart:
         for name in story.streams:
             (folder / name).mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ def test_what_cannot_be_changed_is_refused_by_name_and_the_run_goes_on(
         running.make(RELOAD, given(pairs=NEAR))
     with pytest.raises(SpecError, match="entry 'slots' differs from the value at the start of the run"):
         running.make(RELOAD, {**given(), "text": text(tmp_path, pairs=PAIRS).replace("slots: 2", "slots: 1")})
-    with pytest.raises(SpecError, match="entry 'limits' or 'share' is not what"):
+    with pytest.raises(SpecError, match="entry 'limits' or 'share' differs from the value at the start"):
         running.make(RELOAD, {**given(), "text": text(tmp_path, extra="share: auto", pairs=PAIRS)})
     with pytest.raises(SpecError, match=r"'queries\.pairs' has another 'sink' than the running query"):
         running.make(RELOAD, {**given(), "text": text(tmp_path, pairs=PAIRS).replace("/pairs}", "/others}")})
@@ -186,7 +186,7 @@ def test_a_run_with_sparks_part_elsewhere_or_of_one_query_cannot_change(spark: S
     apart = text(tmp_path, extra=f"spark_checkpoint: {tmp_path / 'spark'}", pairs=PAIRS, near=NEAR)
     single = text(tmp_path, pairs=PAIRS).partition("queries:")[0].replace("checkpoint\n", "single\n")
     alone = f"{single}query: {PAIRS}\nsink: {{format: parquet, path: {tmp_path / 'alone'}}}\n"
-    for given, says in ((apart, "whose part of the checkpoint for Spark lies elsewhere"), (alone, "that runs alone")):
+    for given, says in ((apart, "while 'spark_checkpoint' is set"), (alone, "that runs alone")):
         chosen = parse(given, folder=tmp_path)
         handle = prepare(chosen, spark).start()
         changes = Changes(chosen, handle, lambda given, folder: parse(given, folder=folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import Counter
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pyarrow import parquet
+from pyarrow import orc, parquet
 from pyspark.sql import SparkSession
 
 import anabranch
@@ -87,7 +86,7 @@ def write(folder: Path, kind: str) -> None:
             if kind == "parquet":
                 parquet.write_table(table, path)
             else:
-                path.write_text("".join(json.dumps(row, default=str) + "\n" for row in table.to_pylist()))
+                orc.write_table(table, path)
             os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
@@ -185,14 +184,14 @@ def check(handle: anabranch.QueryHandle, streams: Sequence[str], results: Mappin
         assert {name: sum(each[name] for each in by_query) for name in results} == results
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_one_query_in_several_slots(name: str, kind: str, spark: SparkSession, tmp_path: Path, events: Events) -> None:
-    """Slots read Parquet, and Spark reads JSON."""
+    """Slots read Parquet, and Spark reads ORC."""
     check_alone(name, kind, 4 if "several" in name else 2, spark, tmp_path, events)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("groups and HAVING", "parquet"), ("a join", "json")])
+@pytest.mark.parametrize(("name", "kind"), [("groups and HAVING", "parquet"), ("a join", "orc")])
 def test_one_query_in_one_slot(name: str, kind: str, spark: SparkSession, tmp_path: Path, events: Events) -> None:
     check_alone(name, kind, 1, spark, tmp_path, events)
 
@@ -210,7 +209,7 @@ def check_alone(name: str, kind: str, slots: int, spark: SparkSession, tmp_path:
     assert handle.report()["late_rows"] == 1
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_two_queries_and_one_that_reads_another(kind: str, spark: SparkSession, tmp_path: Path, events: Events) -> None:
     """The third has rows that the first finds, in a stage of their own."""
     found = session(spark, tmp_path, kind)
@@ -233,7 +232,7 @@ def test_two_queries_and_one_that_reads_another(kind: str, spark: SparkSession, 
 
 def test_rows_that_spark_sends_to_several_slots_by_a_table_that_changed(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that a filter rejects go to one slot, whatever the table."""
-    query = session(spark, tmp_path, "json").sql(QUERIES["rows that several slots need"])
+    query = session(spark, tmp_path, "orc").sql(QUERIES["rows that several slots need"])
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     hidden = [path.rename(path.with_name(f".{path.name}")) for path in tmp_path.glob("s?/*") if path.stem != "0"]
     handle = writer.slots(4).plan("tree").start(str(tmp_path / "out"))

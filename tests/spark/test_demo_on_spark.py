@@ -25,7 +25,7 @@ def test_a_query_that_adapts_changes_its_plan_when_the_streams_drift(
     monkeypatch.setattr(drift, "DRIFT", 8)
     out = io.StringIO()
     spec = drift.prepared_folder(tmp_path)
-    assert drift.perform(tmp_path, spec, spark, Console(file=out, width=120))
+    assert drift.perform(tmp_path, spec, spark, Console(file=out, width=120), [])
     screen = out.getvalue()
     assert "so the query changes its plan from ((o p) s) to" in screen
     assert screen.count("passed: row for row the batch answer of DuckDB over the same files") == 2
@@ -45,7 +45,7 @@ def test_skewed_streams_are_joined_by_one_plan_and_by_a_mesh(
     candidates = skew.candidates
     monkeypatch.setattr(skew, "candidates", lambda choice: candidates(choice)[:1])
     out = io.StringIO()
-    assert skew.perform(tmp_path, spark, Console(file=out, width=80), seed=1)
+    assert skew.perform(tmp_path, spark, Console(file=out, width=80), [], seed=1)
     screen = out.getvalue()
     assert screen.count("passed: row for row the batch answer of DuckDB over the same files") == 2
     assert "Looked up first:" in screen

@@ -15,6 +15,7 @@ from anabranch.api import QueryHandle
 from anabranch.cql import compile_query
 from anabranch.plan.physical import mjoin
 from anabranch.run.local import LocalHost
+from anabranch.run.round import EventTimeRules
 from anabranch.spark import running
 from tests.spark.stories import SECOND, START, Story, feed, register, run, table, written
 
@@ -156,7 +157,8 @@ def test_silence_while_a_query_is_stopped_does_not_count(tmp_path: Path) -> None
     def host() -> LocalHost:
         timeouts = {"s0": 10 * SECOND, "s1": 10 * SECOND}
         checkpoint = str(tmp_path / "checkpoint")
-        return LocalHost(query, mjoin(("a", "b")), checkpoint=checkpoint, idle_timeouts=timeouts, now=lambda: now[0])
+        rules = EventTimeRules(timeouts)
+        return LocalHost(query, mjoin(("a", "b")), checkpoint=checkpoint, event_time=rules, now=lambda: now[0])
 
     host().step({"s0": table([(1, 1, 1)]), "s1": table([(2, 1, 100)])})
     now[0] = 3600 * SECOND

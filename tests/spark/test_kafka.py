@@ -220,6 +220,24 @@ def test_a_topic_that_takes_no_records_ends_the_batch(cluster: Cluster) -> None:
         records.write(pa.record_batch({"v": [1]}))
 
 
+def test_records_of_a_batch_that_failed_do_not_go_out_with_the_next_one(cluster: Cluster) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    cluster.ask("create", "few", 1, 1)
+    # Nothing is sent before a batch is flushed.
+    target = KafkaTarget("few", (), {"bootstrap.servers": cluster.bootstrap, "linger.ms": "60000"})
+    with pytest.raises(SinkError, match="refused"), KafkaWriter(target, Batch(0)).open("part") as records:
+        records.write(pa.record_batch({"v": ["a", "x" * 2_000_000]}))
+    for number in (1, 2):
+        with KafkaWriter(target, Batch(number)).open("part") as records:
+            records.write(pa.record_batch({"v": [number]}))
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "test"})
+    reader.assign([TopicPartition("few", 0, 0)])
+    found = [json.loads(each.value() or b"")["v"] for each in reader.consume(3, 5)]
+    reader.close()
+    assert found == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

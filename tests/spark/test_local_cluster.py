@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from pyspark.sql import SparkSession
 
 from anabranch.adapt.balancing import Balance
 from anabranch.api import QueryHandle
+from anabranch.spark.runner import SparkRunner
 from anabranch.testing.loads import given_loads, per_row
 from anabranch.testing.oracle import describe_difference
+from anabranch.testing.s3_server import s3_server
 from tests.spark.cluster import die_amid_steps, session, slow_down, told_by, until
-from tests.spark.stories import Story, cut, feed, register, run, table, written
+from tests.spark.stories import Story, cut, feed, put, register, run, table, without_nan, written
 
 STORY = Story(
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
@@ -72,6 +75,21 @@ def test_a_heavy_key_is_split_over_two_executors(tmp_path: Path) -> None:
     # Half of the rows have one key, and one of the streams goes to both slots for it.
     assert told["skew"] < 1.3 < told["skew at first"]
     assert not describe_difference(PLAIN.expected(plain(heavy=7)), written(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_four_slots_on_four_executors_fetch_each_byte_once(form: str, tmp_path: Path) -> None:
+    """The server counts the bytes that it delivers to all processes."""
+    story = replace(STORY, form=form, rows=4_000, cql=STORY.cql.replace("b.y = c.y", "b.y = c.y AND a.p < b.p - 1900"))
+    tables = without_nan(story.tables())
+    with s3_server() as store:
+        for batch in cut(tables, 2):
+            put(store, tmp_path, batch, form)
+        written_bytes = sum(store.sizes(f"{tmp_path.name}/"))
+        told = told_by(__file__, "reading", str(tmp_path), store.endpoint, form)
+        assert told["reads_files"]
+        assert store.counts()["bytes"] <= 1.1 * written_bytes
+    assert told["rows"] == sum(map(len, tables.values()))
 
 
 def plain(heavy: int | None = None) -> dict[str, pa.Table]:
@@ -163,6 +181,15 @@ def _fed(spark: SparkSession, story: Story, balance: Balance, tables: dict[str, 
     return handle
 
 
+def reading(folder: Path, store: str, form: str) -> dict[str, Any]:
+    story = replace(STORY, form=form, store=store)
+    with session("local-cluster[4,1,1024]", folder, {"spark.executor.memory": "1g"}) as spark:
+        handle = run(register(spark, story, folder).sql(story.cql), folder, slots=4)
+        runner = handle._runner
+        assert isinstance(runner, SparkRunner)
+        return {"rows": handle.report()["rows_in"], "reads_files": runner.reads_files}
+
+
 def _session(folder: Path) -> AbstractContextManager[SparkSession]:
     return session("local-cluster[2,1,1024]", folder, {"spark.executor.memory": "1g"})
 
@@ -182,5 +209,6 @@ def _latest(handle: QueryHandle) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    programs = {"staying": staying, "dying": dying, "uneven": uneven, "splitting": splitting}
-    print(json.dumps(programs[sys.argv[1]](Path(sys.argv[2]))))  # noqa: T201
+    programs = {"staying": staying, "dying": dying, "uneven": uneven, "splitting": splitting, "reading": reading}
+    program: Callable[..., dict[str, Any]] = programs[sys.argv[1]]  # type: ignore[assignment]
+    print(json.dumps(program(Path(sys.argv[2]), *sys.argv[3:])))  # noqa: T201

@@ -181,7 +181,7 @@ def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_p
     assert "mesh taken: requested" in text
     assert "over the best single routes, by the sample" in text
     assert "route 0: any " in text
-    assert "first gains +" in text
+    assert "existence probes of payments gain +" in text
     handle = writer.start()
     handle.awaitTermination()
     routes = handle.recentProgress[0]["adaptive"]["statistics"]["routes"]

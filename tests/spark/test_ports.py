@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -121,13 +122,47 @@ def test_a_condition_as_columns_is_that_in_sql(spark: SparkSession, capsys: pyte
     assert " |-- window: struct" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("job", "port"), [each[:2] for each in PORTS], ids=[each[0].__name__ for each in PORTS])
+def test_a_port_is_not_longer_than_the_job(job: Callable[..., DataFrame], port: Callable[..., Frame]) -> None:
+    assert len(inspect.getsource(port).splitlines()) <= len(inspect.getsource(job).splitlines())
+
+
+def test_a_join_on_names_of_columns_is_using(spark: SparkSession) -> None:
+    session = anabranch.Session(spark)
+    rate = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    table = spark.createDataFrame([(1, 2, "x")], "value bigint, other bigint, name string")
+    a, t = session.frame(rate).alias("a"), session.frame(table).alias("t")
+    assert a.join(t, "value").text == "SELECT * FROM a JOIN t USING (value)"
+    assert a.join(t, "value").schema.names == ["value", "timestamp", "other", "name"]
+    assert a.join(t, ["value"], "left").schema.names == rate.join(table, ["value"], "left").schema.names
+    b = session.frame(rate).alias("b")
+    columns = [F.col("a.value") == F.col("b.value"), F.col("a.timestamp") == F.col("b.timestamp")]
+    both = a.join(b, columns).query.compiled.query
+    assert both.fingerprint == a.join(b, columns[0] & columns[1]).query.compiled.query.fingerprint
+    assert a.join(b, ["value", "timestamp"]).schema.names == rate.join(rate, ["value", "timestamp"]).schema.names
+
+
+def test_completion_shows_what_users_call(spark: SparkSession) -> None:
+    session = anabranch.Session(spark)
+    rate = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    frame = session.frame(rate).alias("a").select("value")
+    assert {name for name in dir(frame) if not name.startswith("_")} == {
+        *("agg", "alias", "columns", "count", "explain", "filter", "groupBy", "join", "printSchema", "schema"),
+        *("select", "text", "where", "writeStream"),
+    }
+    assert frame.columns == ["value"]
+    assert repr(frame) == "Frame[SELECT value FROM a]"
+    shown = {name for name in dir(session) if not name.startswith("_")}
+    assert shown == {"console", "frame", "function", "register", "spark", "sql", "streams", "table", "together"}
+
+
 def test_what_a_frame_cannot_be_is_refused_by_name(spark: SparkSession) -> None:
     session = anabranch.Session(spark)
     rate = spark.readStream.format("rate").load()
     a = session.frame(rate.withWatermark("timestamp", "1 second")).alias("a")
     b = session.frame(rate).alias("b")
-    with pytest.raises(SpecError, match="a join on names of columns is not supported"):
-        a.join(b, "value")
+    with pytest.raises(SpecError, match="a join on no columns"):
+        a.join(b, [])
     with pytest.raises(SpecError, match="a join of kind 'sideways' is not supported"):
         a.join(b, "a.value = b.value", "sideways")
     with pytest.raises(SpecError, match="two inputs have the alias 'a'"):

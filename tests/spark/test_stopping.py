@@ -18,7 +18,8 @@ from anabranch.cql import compile_query
 from anabranch.errors import SinkError
 from anabranch.plan.query_set import ALONE, alone, as_plans
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import PlanOptions, decide, proposal
+from anabranch.planning.choosing import decide, proposal
+from anabranch.planning.options import PlanOptions
 from anabranch.run.work import Work
 from anabranch.spark.failure import is_interrupt
 from anabranch.spark.handle import QueryHandle

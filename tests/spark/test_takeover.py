@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,7 +18,7 @@ from anabranch.run.hot import hot_folder
 from anabranch.run.store import Store
 from anabranch.spark import runner
 from anabranch.spark.spark_rows import SparkRows
-from anabranch.testing.oracle import describe_difference
+from anabranch.testing.oracle import Answer, comparable, describe_difference, timed_results
 from tests.spark.stories import Story, cut, feed, register, written
 
 pytestmark = pytest.mark.spark
@@ -55,6 +58,37 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
     later.stop()
     assert not hot.exists()
     assert not describe_difference(PAIR.expected(tables), written(tmp_path))
+
+
+def test_a_running_query_ends_its_answers_without_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    tables = PAIR.tables()
+    batches = list(cut(tables, 4))
+    query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
+    writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    handle = writer.slots(2).start(str(tmp_path / "out"))
+    spark_query = handle._query
+    try:
+        for batch in batches[:2]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+        seen = [batch[name]["ts"].cast(pa.int64()) for batch in batches[:2] for name in batch]
+        time = handle.finish(0)
+        assert time == max(pc.max(each).as_py() for each in seen) + 1
+        assert handle.finish(time + 5) == time  # the first request counts
+        assert not handle.has_answered
+        for batch in batches[2:]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+            assert all(slot["hot"] for slot in handle.lastProgress["adaptive"]["slotStatistics"])
+        assert handle.has_answered
+        assert handle._query is spark_query
+    finally:
+        handle.stop()
+    results = timed_results(query.compiled.query, tables)
+    older: Answer = Counter(tuple(map(comparable, row)) for at, row in results if at < time)
+    assert older
+    assert len(older) < len(Counter(tuple(map(comparable, row)) for _, row in results))
+    assert not describe_difference(older, written(tmp_path))
 
 
 def test_a_run_that_spark_does_not_start_leaves_the_earlier_one_alone(spark: SparkSession, tmp_path: Path) -> None:

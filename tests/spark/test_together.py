@@ -182,7 +182,7 @@ def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_pa
         )
     shown = writers(str(tmp_path / "three")).explanation()
     assert "relation a = s0 [RANGE 10 SECONDS]  read by three, two" in shown
-    assert "two asks of a: [RANGE 3 SECONDS], " in shown
+    assert "two restricts a to [RANGE 3 SECONDS], " in shown
 
 
 def test_a_spec_of_several_queries_runs(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.physical import PhysicalPlan, linear_tree, mjoin
 from anabranch.plan.query_set import Plans, alone
 from anabranch.run.local import LocalHost
+from anabranch.run.round import EventTimeRules
 from anabranch.testing.contracts import all_shapes
 from anabranch.testing.scripted import answer_lines, read_script
 
@@ -51,7 +52,7 @@ def _tell(path: Path, shape: Shape, slots: int, before_batch: Callable[[LocalHos
     plan = Plans({each.name: shape(each.query.graph.names) for each in several.members})
     clock = [0]
     timeouts = dict.fromkeys(several.streams, script.idle_timeout)
-    host = LocalHost(several, plan, slots=slots, idle_timeouts=timeouts, now=lambda: clock[0])
+    host = LocalHost(several, plan, slots=slots, event_time=EventTimeRules(timeouts), now=lambda: clock[0])
     for number, batch in enumerate(script.batches):
         clock[0] = batch.now
         before = dict(host.late)

@@ -8,7 +8,8 @@ from anabranch.cql import compile_query
 from anabranch.errors import BindError, CqlError, NoFeasiblePlan, ParseError, PlanError, UnboundedJoin, Unsupported
 from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.ddl import parse_schema
-from anabranch.planning.choosing import AUTO, PlanOptions, decide, proposal
+from anabranch.planning.choosing import decide, proposal
+from anabranch.planning.options import AUTO, PlanOptions
 
 CATALOG = Catalog()
 for _name in "ab":

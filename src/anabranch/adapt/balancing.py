@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from anabranch.adapt.course import STRATEGIES, MoveStrategy
-from anabranch.adapt.facts import RATIO, TEN_BATCHES, Interval
+from anabranch.adapt.facts import RATIO, TEN_BATCHES, WATCHED, Interval
 from anabranch.balance.rule import Rebalancing
 from anabranch.cost.units import TAKING_OVER
 from anabranch.plan.slots import FEWEST, SlotRange
@@ -34,7 +34,7 @@ class Balance:
     """State by which the largest slot exceeds the average, at least; below it, bytes of state do not count."""
     horizon: int = 100
     """Batches within which a move must have paid for itself."""
-    remember: int = 5
+    remember: int = WATCHED
     """Batches that are looked at together."""
     cool_down: Interval = TEN_BATCHES
     capacities: tuple[float, ...] | None = None
@@ -73,14 +73,14 @@ class Balance:
     def read(cls, entry: Entry) -> Balance:
         """Reads `balance: auto`, or a block of settings."""
         if not isinstance(entry.value, Mapping):
-            return cls(mode=_mode(entry))
+            return cls(mode=entry.choice(MODES))
         entries = entry.mapping("mode capacities show_keys strategy rows")
         return cls(
-            mode=optional(entries, "mode", _mode, "auto"),
+            mode=optional(entries, "mode", lambda each: each.choice(MODES), "auto"),
             capacities=optional(entries, "capacities", _capacities, None),
             measures_speeds="capacities" in entries and entries["capacities"].value == MEASURED,
             show_keys=optional(entries, "show_keys", lambda each: each.flag(), cls.show_keys),
-            strategy=optional(entries, "strategy", read_strategy, cls.strategy),
+            strategy=optional(entries, "strategy", lambda each: each.choice(STRATEGIES), cls.strategy),
             rows=optional(entries, "rows", lambda each: each.count("write a number of rows of at least 1"), None),
         )
 
@@ -110,17 +110,6 @@ def read_slots(entry: Entry) -> SlotRange:
     if least > most:
         raise entry.wrong(f"has at least {least} and at most {most}", "write the smaller number as 'least'")
     return SlotRange(least, most, is_sought=optional(entries, "fewest", lambda each: each.flag(), False))
-
-
-def read_strategy(entry: Entry) -> MoveStrategy:
-    """Reads the name of a strategy of moves."""
-    name = entry.choice(STRATEGIES)
-    return next(strategy for strategy in STRATEGIES if strategy == name)
-
-
-def _mode(entry: Entry) -> Mode:
-    name = entry.choice(MODES)
-    return next(mode for mode in MODES if mode == name)
 
 
 def _capacities(entry: Entry) -> tuple[float, ...] | None:

@@ -16,7 +16,8 @@ from typing import Any
 from anabranch.adapt.advisors.advisor import Advisor, Suggestion
 from anabranch.adapt.advisors.plan import PlanAdvisor
 from anabranch.adapt.advisors.routes import RouteAdvisor
-from anabranch.adapt.history import History, Observation, Promise
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.history import History, Observation
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
@@ -24,9 +25,9 @@ from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.adapt.searches import Searches, outcome
 from anabranch.adapt.settings import Settings
 from anabranch.cost.units import unit_costs
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.mesh.drift import RouteTrend
+from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered, StatisticsView
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,14 @@ class Controller:
         settings = self.settings
         units = unit_costs(rules.criteria.given)[0]
         self.history = History.empty(
-            query, rules.criteria.partitioning, units, remember=settings.remember, cool_down=settings.gate.cool_down
+            query,
+            rules.criteria.partitioning,
+            units,
+            remember=settings.remember,
+            cool_down=settings.gate.cool_down,
+            promise=rules.promise,
         )
         self._pending: _Pending | None = None
-        self._is_promised = False
         self.is_frozen = settings.freeze
         """Whether decisions are only recorded."""
         self._asked: tuple[Advisor, Reason] | None = None
@@ -77,9 +82,9 @@ class Controller:
         return self.rules.adapt is not None
 
     @property
-    def view(self) -> StatisticsView:
-        """The measured statistics, completed by those from before the run."""
-        return Layered((self.history.statistics.view, self.criteria.given))
+    def gate(self) -> Gate:
+        """The gate for the length of the current triggers."""
+        return self.history.in_triggers(self.settings.gate, self.criteria.budget.slots)
 
     def spread(self, rules: ChangeRules) -> None:
         """Takes rules with another partitioning; discards the search for the old one."""
@@ -91,8 +96,7 @@ class Controller:
         """The advisors in the order in which they are asked."""
         advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
         if (staging := self.rules.staging) is not None:
-            slots = len(self.slots)
-            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts, slots))
+            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts))
         return tuple(advisors)
 
     # --- batches ------------------------------------------------------------------------------------------------------
@@ -107,12 +111,12 @@ class Controller:
 
         While the query `is_busy` with another change, profiles are not requested, and every decision keeps the plan.
         """
-        self.history = self._promised(self.history.after(seen), seen.plan)
+        self.history = self.history.after(seen)
         if seen.is_migrating or seen.is_shared:
             # A search that still runs was started for another plan.
             self._pending = self._asked = None
             return None
-        if self.history.is_cooling:
+        if self.history.since.is_cooling:
             return None
         if self._pending is None:
             self._consider(seen, is_busy)
@@ -133,17 +137,6 @@ class Controller:
         return decision
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _promised(self, history: History, plan: Plan) -> History:
-        """Returns the history with the expected cost of a mesh that the query began with, once rates are known."""
-        expected = self.criteria.expected
-        if expected is None or self._is_promised or not history.recent:
-            return history
-        self._is_promised = True
-        rows = sum(history.statistics.rates.values())
-        if not isinstance(plan, Mesh) or not rows or expected.cpu <= 0:
-            return history
-        return replace(history, promise=Promise(expected.cpu / rows))
 
     def _consider(self, seen: Observation, is_busy: bool) -> None:
         """Starts the search that is due after a batch, or requests profiles from the slots."""
@@ -166,7 +159,7 @@ class Controller:
         if not self._ask(self.history, seen, reason, self._advisors, is_busy=is_busy) and reason.cause != "schedule":
             self.history = self.history.decided(self.history.statistics)
         if reason.cause == "routes":
-            self.history = replace(self.history, routes=self.history.routes.judged())
+            self.history = replace(self.history, routes=RouteTrend())
 
     def _reason(self, seen: Observation) -> Reason | None:
         """Returns the first reason to search: an advisor's own, the policy's, or the schedule of mesh searches."""
@@ -207,5 +200,4 @@ class Controller:
         """Returns the history with the count of consecutive decisions that kept the plan, which delay the next."""
         history, is_kept = suggestion.history, decision.action == "keep"
         count = history.fruitless.get(name, 0) + 1 if is_kept and history.retry is None and not is_first else 0
-        promise = None if is_kept else history.promise
-        return replace(history, promise=promise, fruitless={**history.fruitless, name: count})
+        return replace(history, fruitless={**history.fruitless, name: count})

@@ -28,6 +28,8 @@ class CostTrend:
     """Batches of the running plan over full windows."""
     recent: tuple[float, ...] = ()
     """Seconds of one core per row, in the latest batches."""
+    first: float = 0.0
+    """The cost of a row in the first batch of the plan over full windows; 0 before."""
     usual: float = 0.0
     """The highest of these at the last decision on the plan; 0 before the first batch."""
     in_a_row: int = 0
@@ -46,6 +48,7 @@ class CostTrend:
             passed=now.passed + seconds,
             batches=now.batches + 1,
             recent=(*now.recent, each)[-REMEMBERED:],
+            first=now.first or (each if self.is_filled else 0.0),
             usual=now.usual or each,
             in_a_row=now.in_a_row + 1 if is_expensive else 0,
             lasted=now.lasted + seconds if is_expensive else 0.0,
@@ -72,6 +75,11 @@ class CostTrend:
     def is_mixed(self) -> bool:
         """True while windows still hold rows from before the expensive batches."""
         return 0 < self.lasted < self.window
+
+    @property
+    def mean(self) -> float:
+        """The mean cost of a row in the latest batches; 0 if there are none over full windows."""
+        return sum(self.recent) / len(self.recent) if self.recent and self.is_filled else 0.0
 
     @property
     def factor(self) -> float:

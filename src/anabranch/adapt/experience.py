@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from anabranch.adapt.facts import NEAR
 from anabranch.cost.counted import counted_joins
 from anabranch.cost.estimates import EVER, SHORTEST_WINDOW
 from anabranch.cost.intra_batch_order import price_in_turns
@@ -62,15 +63,15 @@ class Experience:
 def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds: float) -> ResourceModel:
     """Returns the model for windows that are only as full as the measured states, as while a query starts.
 
-    A window counts as full with nine tenths of its rows, because rates vary that much from batch to batch. A row meets
-    half of the rows of its own batch on average.
+    A window that is nearly full counts as full, because rates vary that much from batch to batch. A row meets half of
+    the rows of its own batch on average.
     """
     held = {state.state: state.rows / batches for state in step.states}
     windows = []
     for name, window in zip(model.estimates.names, model.estimates.windows, strict=True):
         rate = step.rows_in.get(name, 0) / seconds
         age = held[name] / rate if rate and name in held else window
-        is_full = window >= EVER or age >= 0.9 * window
+        is_full = window >= EVER or age >= NEAR * window
         windows.append(window if is_full else max(age - seconds / batches / 2, age / 2, SHORTEST_WINDOW))
     return replace(model, estimates=replace(model.estimates, windows=tuple(windows)))
 

@@ -6,7 +6,7 @@ Invariant: a fact that the driver does not know is None, never zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 
@@ -29,14 +29,16 @@ RATIO = 1.2
 """The factor from which on a cost or a load is clearly higher than another."""
 NEAR = 0.9
 """The fraction of a limit from which on it is near."""
+WATCHED = 5
+"""The number of batches in which a trend shows."""
 
 
 @dataclass(frozen=True)
 class Trend:
     """The definition of a steady increase."""
 
-    batches: int = 5
-    growth: float = 1.3
+    batches: int = WATCHED
+    growth: float = RATIO
     """The minimum factor between the first and the last of the batches."""
 
     def holds(self, values: Sequence[float]) -> bool:
@@ -111,14 +113,17 @@ def rows_waiting(
 
 @dataclass(frozen=True)
 class Since:
-    """Counts since the last decision, or since the last batch with a change in progress: the state of a cool-down."""
+    """Counts since the last decision or change, and whether its cool-down lasts."""
 
     batches: int = 0
     seconds: float = 0.0
     waiting: Waiting = field(default_factory=Waiting)
+    is_cooling: bool = False
+    """Whether a cool-down has begun and not passed."""
 
-    def after(self, facts: BatchFacts) -> Since:
-        return Since(self.batches + 1, self.seconds + (facts.seconds or 0.0), self.waiting.after(facts))
+    def after(self, facts: BatchFacts, cool_down: Interval = TEN_BATCHES) -> Since:
+        now = Since(self.batches + 1, self.seconds + (facts.seconds or 0.0), self.waiting.after(facts))
+        return replace(now, is_cooling=self.is_cooling and not now.has_passed(cool_down))
 
     def has_passed(self, interval: Interval) -> bool:
         return self.batches >= interval.batches and self.seconds >= interval.seconds
@@ -134,4 +139,5 @@ class Moment:
     """Returns True for an event time if no row before it can be part of a further result."""
 
 
+COOLING = Since(is_cooling=True)
 AT_START = Moment()

@@ -43,14 +43,12 @@ class Gate:
     cool_down: Interval = TEN_BATCHES
     """The time after a migration during which nothing is decided."""
 
-    def within(self, trigger: float | None, batch: float, slots: int) -> Gate:
+    def within(self, trigger: float, batch: float, slots: int) -> Gate:
         """Returns the gate for triggers of `trigger` seconds that each cover `batch` seconds of event time.
 
         >>> Gate().within(0.15, 1.0, 2).cores
         0.003
         """
-        if trigger is None or not batch:
-            return self
         return replace(self, cores=self.share * trigger * slots / batch)
 
     def without_state(self) -> Gate:

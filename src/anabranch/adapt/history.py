@@ -15,7 +15,8 @@ from typing import Any
 
 from anabranch.adapt.cost_trend import SEVERAL, CostTrend
 from anabranch.adapt.experience import MOST_PLANS, Experience, longest_window
-from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
+from anabranch.adapt.facts import COOLING, REMEMBERED, TEN_BATCHES, BatchFacts, Interval, Since
+from anabranch.adapt.gate import Gate
 from anabranch.adapt.knowledge import CHANGED, Knowledge, factor
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import with_default_orders
@@ -29,7 +30,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.stats.measured import intermediate_rows, measured
+from anabranch.stats.measured import arrivals, intermediate_rows, measured
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
@@ -100,13 +101,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Promise:
-    """The expected cost of a row under a mesh at its decision, in seconds of one core."""
+    """The expected cost of a row under a mesh, in seconds of one core, as `cost_trend` counts them."""
 
+    mesh: Mesh
     each: float
     left: Plan | None = None
     """The plan that it replaced; None for a mesh that the query began with."""
     before: float = 0.0
-    """The counted cost of a row under that plan."""
+    """The cost of a row under that plan."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class History:
     trend: CostTrend = field(default_factory=CostTrend)
     routes: RouteTrend = field(default_factory=RouteTrend)
     promise: Promise | None = None
-    """The expected cost of the running mesh; compared with its counted cost once."""
+    """The expected cost of the running mesh, until the next decision."""
     correction: float = 1.0
     """The counted cost of the last tested mesh divided by its expected cost, at least 1."""
     experience: Experience = field(default_factory=Experience)
@@ -139,7 +141,6 @@ class History:
     """Plans that ran or were listed, by their texts; candidates of later decisions."""
     passed: float = 0.0
     """Seconds of event time so far."""
-    is_cooling: bool = False
     unsettled: int = 0
     """How many batches a decision has waited because the streams were changing."""
     fruitless: Mapping[str, int] = field(default_factory=dict)
@@ -156,11 +157,9 @@ class History:
     def after(self, seen: Observation) -> History:
         """Returns the history after a batch; batches with a plan change in progress are not kept."""
         if seen.is_migrating:
-            return replace(self.forgetting(), since=Since(), is_cooling=True)
+            return replace(self.forgetting(), since=COOLING)
         now = self if not self.recent or self.recent[-1].plan == seen.plan else self.forgetting()
-        since = now.since.after(seen.facts)
-        is_cooling = now.is_cooling and not since.has_passed(now.cool_down)
-        now = replace(now, since=since, is_cooling=is_cooling)
+        now = replace(now, since=now.since.after(seen.facts, now.cool_down))
         if seen.facts.seconds is None:
             return now
         return replace(
@@ -250,8 +249,10 @@ class History:
         """The largest factor by which a rate or selectivity differs from the last decision; None before the first."""
         return None if self.baseline is None else self.statistics.distance(self.baseline)
 
-    def patience(self, advisor: str) -> int:
-        """Returns the number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+    @property
+    def patience(self) -> int:
+        """The number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+        advisor = "routes" if self.recent and isinstance(self.recent[-1].plan, Mesh) else "plan"
         return min(MOST_PATIENCE, 1 + self.fruitless.get(advisor, 0))
 
     @property
@@ -271,16 +272,12 @@ class History:
             if not isinstance(each.plan, Mesh)
         ]
 
-    @property
-    def tests_promise(self) -> bool:
-        """True if the running mesh has an expected cost and runs its first batches over full windows."""
-        return self.promise is not None and self.remember <= self.trend.batches < 2 * self.remember
-
-    @property
-    def trigger(self) -> float | None:
-        """The mean seconds of a whole trigger over the recent batches; None if unknown."""
+    def in_triggers(self, gate: Gate, slots: int) -> Gate:
+        """Returns the gate in which the CPU to save is a fraction of the recent triggers, if their length is known."""
         known = [each.facts.trigger for each in self.recent if each.facts.trigger is not None]
-        return sum(known) / len(known) if known else None
+        if not known or not self.measured_seconds:
+            return gate
+        return gate.within(sum(known) / len(known), self.measured_seconds / len(self.recent), slots)
 
     @cached_property
     def flow(self) -> Flow | None:
@@ -299,12 +296,13 @@ class History:
 
     def _measure(self, recent: tuple[Observation, ...], before: Knowledge) -> Knowledge:
         seconds, plan = _seconds(recent), recent[-1].plan
-        if isinstance(plan, Mesh):
-            # A mesh evaluates no join for all rows of a relation, so only rates are measured.
-            rows = merge(each.step for each in recent).rows_in
-            return replace(before, rates={**before.rates, **{name: rows[name] / seconds for name in rows}})
         steps = [each.step for each in recent]
-        numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning)
+        if isinstance(plan, Mesh):
+            # A mesh evaluates no join for all rows of a relation, so no selectivity is measured.
+            numbers = arrivals(self.query.graph, steps, seconds, self.partitioning)
+        else:
+            known = before.selectivities
+            numbers = measured(self.query, plan, steps, seconds, partitioning=self.partitioning, before=known)
         return before.renewed(numbers, seconds / len(recent))
 
 

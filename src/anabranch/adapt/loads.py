@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.facts import BatchFacts, Since
+from anabranch.adapt.facts import COOLING, BatchFacts, Since
 from anabranch.balance.grid import GridChange, compare_grids
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads, skew
 from anabranch.cost.estimates import WIRE_BYTES
@@ -38,25 +38,21 @@ class LoadHistory:
     settings: Balance
     recent: tuple[tuple[BatchFacts, SlotReports], ...] = ()
     since: Since = field(default_factory=Since)
-    is_cooling: bool = False
-    """Whether the cool-down has not passed; that of a fresh query has."""
     is_frozen: bool = False
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> LoadHistory:
         """Returns the history after a batch."""
-        since = self.since.after(facts)
-        is_cooling = self.is_cooling and not since.has_passed(self.settings.cool_down)
         recent = (*self.recent, (facts, reports))[-self.settings.remember :]
-        return replace(self, recent=recent, since=since, is_cooling=is_cooling)
+        return replace(self, recent=recent, since=self.since.after(facts, self.settings.cool_down))
 
     def decided(self) -> LoadHistory:
         """Returns the history after a decision, which begins the cool-down."""
-        return replace(self, recent=(), since=Since(), is_cooling=True)
+        return replace(self, recent=(), since=COOLING)
 
     @property
     def is_free(self) -> bool:
         """True when the query may decide by itself and has seen enough batches."""
-        may_decide = self.settings.mode == "auto" and not self.is_frozen and not self.is_cooling
+        may_decide = self.settings.mode == "auto" and not self.is_frozen and not self.since.is_cooling
         return may_decide and len(self.recent) >= self.settings.remember
 
     @property
@@ -81,7 +77,7 @@ class LoadHistory:
     def other_number(self, available: Sequence[int], limits: SlotRange) -> tuple[int, str] | None:
         """Returns how many slots the load needs, if that is another number than there are, and why."""
         settings, count = self.settings, len(available)
-        if settings.mode != "auto" or self.is_frozen or self.is_cooling or not self.recent:
+        if settings.mode != "auto" or self.is_frozen or self.since.is_cooling or not self.recent:
             return None
         cores = self.recent[-1][0].cores
         most = limits.most if cores is None else limits.within(cores)

@@ -1,9 +1,10 @@
 """Policies: four rules that say when to search for a better plan (Zhu 2006, 26.1).
 
 - *periodic*: at every interval.
-- *data-driven*: when rates or selectivities differ from those of the last decision; at the end of an interval, or
-  immediately if eager. The first decision does not wait for the interval if the first batches have enough rows, because
-  the first plan may rest on assumed statistics.
+- *data-driven*: when rates or selectivities differ from those of the last decision, at the end of an interval; or when
+  a row costs clearly more than at the last decision. If eager, immediately, and only when statistics differ. The first
+  decision does not wait for the interval if the first batches have enough rows, because the first plan may rest on
+  assumed statistics.
 - *memory-driven*: when the state approaches the available memory, or the number of waiting rows grows steadily. A jump
   in a single batch is not a trend, because it may be over before a new plan helps.
 - *refined memory-driven*: also when the number of rows inside the plan grows, where a wrong join order shows first. In
@@ -54,16 +55,11 @@ class Policy(Protocol):
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
         """Returns the reason to search now, or None; `allowed` is the number of bytes of state within the limits."""
 
-    @property
-    def is_strict(self) -> bool:
-        """True if only its own suggestions count, and a cost regression of the plan does not."""
-
 
 @dataclass(frozen=True)
 class Periodic:
     every: Interval = TEN_BATCHES
     name: ClassVar[str] = "periodic"
-    is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
         has_passed = seen.since.has_passed(self.every)
@@ -77,15 +73,12 @@ class DataDriven:
     eager: bool = False
     name: ClassVar[str] = "data-driven"
 
-    @property
-    def is_strict(self) -> bool:
-        """True if eager: then every change of statistics leads to a decision, whatever it costs."""
-        return self.eager
-
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
-        has_passed = seen.since.has_passed(self.every.times(seen.patience("plan")))
-        if not self.eager and not has_passed and not seen.is_telling:
-            return None
+        if not self.eager:
+            if seen.retry is None and seen.trend.has_risen(seen.patience):
+                return Reason("cost", f"the cost of a row changed by a factor of {seen.trend.factor:.3g}")
+            if not seen.since.has_passed(self.every.times(seen.patience)) and not seen.is_telling:
+                return None
         factor = seen.change
         if factor is None:
             return Reason("first", "the first statistics are in")
@@ -99,18 +92,12 @@ class DataDriven:
 
 @dataclass(frozen=True)
 class MemoryDriven:
-    memory: float | None = None
-    """The available bytes of state; None to use the limits of the query."""
-    share: float = NEAR
-    """The fraction of the available memory above which memory is short."""
     trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"
-    is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
-        memory = allowed if self.memory is None else self.memory
-        if memory < math.inf and (taken := seen.state_bytes) >= self.share * memory:
-            return Reason("memory", f"the state takes {taken:,} of {memory:,.0f} bytes")
+        if allowed < math.inf and (taken := seen.state_bytes) >= NEAR * allowed:
+            return Reason("memory", f"the state takes {taken:,} of {allowed:,.0f} bytes")
         rows = seen.since.waiting.rows
         if not self.trend.holds(rows):
             return None

@@ -20,6 +20,7 @@ from anabranch.adapt.change import Change, ChangeRequest, begin
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.searches import Searches
@@ -27,7 +28,6 @@ from anabranch.errors import AnabranchError, MigrationError
 from anabranch.mesh.profiled import pooled
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
-from anabranch.optimize.problem import resource_model
 from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin, unshared
@@ -53,7 +53,9 @@ class QuerySteering:
         self._check = check
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
-        self.rules = replace(rules, criteria=replace(rules.criteria, partitioning=_spread(partitioning)))
+        budget = replace(rules.criteria.budget, slots=partitioning.slots)
+        criteria = replace(rules.criteria, budget=budget, partitioning=_spread(partitioning))
+        self.rules = replace(rules, criteria=criteria)
         """The current change rules of the query."""
         self.searches = Searches(waits=rules.waits)
         is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None)
@@ -305,9 +307,8 @@ class QuerySteering:
             check_migration(old, new, graph, wished, self._query.merging)
             return wished
         criteria = self.rules.criteria
-        known = criteria.given if self._controller is None else self._controller.view
-        model = resource_model(graph, known, grouping=self._query.merging, partitioning=criteria.partitioning)
-        return criteria.pricing(graph, old, new, model)[0].strategy
+        known = Knowledge() if self._controller is None else self._controller.history.statistics
+        return criteria.pricing(graph, old, new, criteria.model(self._query, known))[0].strategy
 
 
 def _observation(

@@ -73,6 +73,8 @@ class PlanTaken(Record):
     reason: str
     rivals: tuple[Rival, ...] = ()
     """The best of the plans that were not taken."""
+    best_while: tuple[str, ...] = ()
+    """The bounds of rates and selectivities between which the plan stays the best."""
     query: str | None = None
 
 
@@ -102,6 +104,8 @@ class Decision(Record):
     slots: tuple[int, ...] = ()
     mesh: LearntMesh | None = None
     """The mesh that the decision is about, with what was learnt of it."""
+    best_while: tuple[str, ...] = ()
+    """For a change, the bounds of rates and selectivities between which the new plan stays the best."""
     query: str | None = None
     """Of queries that run together, the one that the record is about."""
 
@@ -196,15 +200,6 @@ class SettingsChanged(Record):
     """The first batch that they apply to."""
     settings: Mapping[str, Any]
     query: str | None = None
-
-
-@dataclass(frozen=True)
-class Warned(Record):
-    """Something went wrong that stops no query."""
-
-    kind: ClassVar[str] = "warning"
-    batch: int
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
+from anabranch.adapt.history import Promise
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.settings import Settings
-from anabranch.cost.host import Host, HostNeed, host_need
+from anabranch.cost.host import Host, host_need
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.pricing import prices
 from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import within
 from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
@@ -27,7 +30,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.settings.entries import Entry, optional
-from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
+from anabranch.stats.view import NOTHING_KNOWN, Layered, StatisticsView
 
 IN_LINE = 6
 """Up to this number of relations, searches take a few milliseconds and compile no kernels."""
@@ -55,17 +58,33 @@ class Criteria:
     expected: Resources | None = None
     """The estimated resources of the first plan."""
 
-    def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
-        """Returns a function that estimates the host overhead with these statistics; None in process."""
-        if self.host is None:
-            return None
-        host = replace(self.host, length="measured")
-        return partial(host_need, query, seen, host=host, slots=self.budget.slots)
+    def view(self, known: Knowledge) -> StatisticsView:
+        """Returns measured statistics, completed by those from before the run."""
+        return Layered((known.view, self.given))
 
-    def met(self, query: Query, seen: StatisticsView, model: ResourceModel) -> Criteria:
-        """Returns the criteria with a budget from which the host overhead with these statistics is subtracted."""
-        around = self.around(query, seen)
-        return self if around is None else replace(self, budget=within(self.budget, around(model)))
+    def model(self, query: Query, known: Knowledge) -> ResourceModel:
+        """Returns the cost model under measured statistics."""
+        return resource_model(query.graph, self.view(known), known.batch, query.merging, self.partitioning)
+
+    def problem(self, query: Query, known: Knowledge) -> Problem:
+        """Returns the search for a better plan under measured statistics; limits are those that the host leaves."""
+        seen = self.view(known)
+        found = Problem(
+            query.graph,
+            seen,
+            self.budget,
+            self.objective,
+            self.hints,
+            batch=known.batch,
+            grouping=query.merging,
+            partitioning=self.partitioning,
+            beside=price_of_sides(query, seen, known.batch),
+        )
+        if self.host is None:
+            return found
+        host = replace(self.host, length="measured")
+        need = host_need(query, seen, found.model, host, self.budget.slots)
+        return replace(found, budget=within(self.budget, need))
 
 
 @dataclass(frozen=True)
@@ -81,12 +100,10 @@ class Switch:
 
 @dataclass(frozen=True)
 class Staging:
-    """The schedule of mesh searches: after the first batches, then at growing intervals."""
+    """The schedule of mesh searches: after the first batches, then at doubling intervals."""
 
     first: int = 4
     """Batches before the first search."""
-    widening: int = 2
-    """The factor by which the intervals grow."""
     search: float = 0.0
     """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
@@ -98,11 +115,11 @@ class Staging:
         """
         due = self.first
         while due < batches:
-            due *= self.widening
+            due *= 2
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4, search=0.02)
+BESIDE = Staging(first=16, search=0.02)
 """For a query that considers meshes among other plans: waits for windows to fill."""
 
 
@@ -118,6 +135,8 @@ class ChangeRules:
     """When to search for a mesh; None for never."""
     resumes: bool = False
     """Whether a restart begins with the plan of the last batch instead of the given plan."""
+    promise: Promise | None = None
+    """The expected cost of a row under the mesh that the query starts with; None for another plan."""
     waits: bool = False
     """Whether a batch waits for its searches. Then the same rows give the same decisions, as experiments require."""
 

@@ -5,23 +5,20 @@ Invariant: an unknown or invalid entry is refused by name. Limit: the thresholds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
 
-from anabranch.adapt.facts import REMEMBERED, TEN_BATCHES, Interval
+from anabranch.adapt.facts import REMEMBERED, Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, Policy, RefinedMemoryDriven
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.settings.entries import Entry, optional
 
-POLICIES = {
-    "periodic": "every",
-    "data-driven": "every eager",
-    "memory-driven": "",
-    "refined memory-driven": "",
+POLICIES: dict[str, Callable[..., Policy]] = {
+    each.name: each for each in (Periodic, DataDriven, MemoryDriven, RefinedMemoryDriven)
 }
-"""The policies, and the entries of each."""
-_OF_EVERY_POLICY = "policy strategy freeze"
 
 
 @dataclass(frozen=True)
@@ -52,26 +49,16 @@ class Settings:
     @classmethod
     def read(cls, block: Entry) -> Settings:
         """Reads an `adapt:` block; raises a SpecError that names a wrong entry and valid values."""
-        policy = optional(block.named(), "policy", lambda entry: entry.choice(tuple(POLICIES)), "data-driven")
-        entries = block.mapping(f"{_OF_EVERY_POLICY} {POLICIES[policy]}")
+        policy = POLICIES[
+            optional(block.named(), "policy", lambda entry: entry.choice(tuple(POLICIES)), DataDriven.name)
+        ]
+        own = [name for name in _READ if name in signature(policy).parameters]
+        entries = block.mapping(" ".join(["policy strategy freeze", *own]))
         return cls(
-            policy=_policy(policy, entries),
+            policy=policy(**{name: _READ[name](entries[name]) for name in own if name in entries}),
             strategy=optional(entries, "strategy", lambda entry: entry.choice(_strategies()), "auto"),
             freeze=optional(entries, "freeze", Entry.flag, False),
         )
-
-
-def _policy(name: str, entries: Mapping[str, Entry]) -> Policy:
-    match name:
-        case "periodic":
-            return Periodic(optional(entries, "every", _interval, TEN_BATCHES))
-        case "data-driven":
-            return DataDriven(
-                optional(entries, "every", _interval, TEN_BATCHES),
-                eager=optional(entries, "eager", Entry.flag, False),
-            )
-        case _:
-            return MemoryDriven() if name == "memory-driven" else RefinedMemoryDriven()
 
 
 def _interval(entry: Entry) -> Interval:
@@ -84,3 +71,7 @@ def _interval(entry: Entry) -> Interval:
 def _strategies() -> tuple[str, ...]:
     """Returns the strategies that a user may require; 'none' is excluded, because it does not support every change."""
     return ("auto", *(name for name in strategy_names() if name != "none"))
+
+
+_READ: dict[str, Callable[[Entry], Any]] = {"every": _interval, "eager": Entry.flag}
+"""The entries of policies, and their readers."""

@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
+from anabranch.adapt.advisors.sharing import BY_HAND_ONLY, SharingAdvisor, SharingRules, plans_to_share
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.course import Table
-from anabranch.adapt.facts import AT_START, BatchFacts, Moment
+from anabranch.adapt.facts import AT_START, BatchFacts, Moment, Since
 from anabranch.adapt.keeping_up import KeepingUp, Shedding
 from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.query_steering import QuerySteering
@@ -52,7 +52,8 @@ class Steering:
         sheds: bool = False,
     ) -> None:
         self._shedding = Shedding() if sheds else None
-        self._sharing = SharingLoop(queries, rules, sharing)
+        self._sharing = SharingAdvisor(queries, rules, sharing)
+        self._since_sharing = Since()
         self.is_named = queries.is_named
         self._set = queries
         common_joins(queries, plans.plans)  # refuses what cannot be shared
@@ -70,7 +71,6 @@ class Steering:
         names = by_value(queries.graph) if balance.show_keys else by_hash
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
-        self._joint = sharing.budget
         self._watch_limits()
 
     @property
@@ -144,7 +144,7 @@ class Steering:
     def _watch_limits(self) -> None:
         """Holds the run against its limits as they are now."""
         rules = {name: steering.rules for name, steering in self.queries.items()}
-        self._keeping_up = KeepingUp(rules, self._joint, sheds=self._shedding is not None)
+        self._keeping_up = KeepingUp(rules, self._sharing.sharing.budget, sheds=self._shedding is not None)
 
     @property
     def is_changing(self) -> bool:
@@ -187,7 +187,7 @@ class Steering:
             own = {slot: report.queries[name] for slot, report in reports.items()}
             decided = steering.after(facts, own, is_moving=is_moving)
             records += [replace(record, query=name or None) for record in decided]
-        records += self._decide_sharing(facts, reports)
+        records += self._decide_sharing(facts)
         records += self._keeping_up.after(facts, reports)
         if self._shedding is not None:
             self._shedding, changed = self._shedding.after(facts.batch, self._keeping_up.trouble)
@@ -200,18 +200,17 @@ class Steering:
         """Whether anything here asks how many rows wait in the sources."""
         return self._keeping_up.is_active or any(steering.adapts for steering in self.queries.values())
 
-    def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
+    def _decide_sharing(self, facts: BatchFacts) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
-        if not self._sharing.is_active:
+        if self.is_changing:
+            self._since_sharing = Since()
             return []
-        if any(steering.is_changing for steering in self.queries.values()):
-            self._sharing.restart()
-            return []
-        self._sharing.note(facts, [report.queries for report in reports.values()])
+        self._since_sharing = self._since_sharing.after(facts)
         adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
-        decided = self._sharing.decide(facts.batch, self.most_plans.plans, adapting)
+        decided = self._sharing.decide(facts.batch, self._since_sharing, self.most_plans.plans, adapting)
         if decided is None:
             return []
+        self._since_sharing = Since()
         if decided.plans:
             try:
                 self.migrate(decided.plans, "loop")

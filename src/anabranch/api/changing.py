@@ -9,7 +9,7 @@ Invariant: batch numbers continue, no other query misses a batch, and the handle
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from anabranch.adapt.records import QueriesChanged
 from anabranch.api.members import Member, member_of
 from anabranch.errors import AnabranchError, BundleError, HostError, SpecError
 from anabranch.plan.query_set import ALONE, Plans
-from anabranch.run.branching import finish
 from anabranch.run.changing import SetChange, change_set, refuse_change, renumbered_predicates
 from anabranch.run.store import Store
 from anabranch.spark.handle import QueryHandle
@@ -91,24 +90,11 @@ class RunningSet:
         second = self._change(handle, wanted)
         return SetChange({**first.joined, **second.joined}, (*first.left, *second.left))
 
-    def finish(self, handle: QueryHandle, least: int) -> int:
-        """Makes the queries answer until an event time, at least the given one; returns it (`run/branching`)."""
-        time = least
-
-        def set_end() -> SetChange:
-            nonlocal time
-            time = finish(Store(self.checkpoint), self.run.queries, least)
-            return SetChange({}, ())
-
-        self._change(handle, self.run, set_end)
-        return time
-
-    def _change(self, handle: QueryHandle, wanted: Run, convert: Callable[[], SetChange] | None = None) -> SetChange:
+    def _change(self, handle: QueryHandle, wanted: Run) -> SetChange:
         """Ends Spark's query, converts the checkpoint and restarts."""
         with handle.leaving() as (query, runner):
             assert isinstance(runner, RunningQueries)
-            if convert is None:
-                refuse_change(self.run.queries, wanted.queries, runner.manifest)
+            refuse_change(self.run.queries, wanted.queries, runner.manifest)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)
@@ -125,10 +111,7 @@ class RunningSet:
             query.stop()
             runner.release(is_followed=True)
             with self._or_ended(handle):
-                if convert is None:
-                    change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
-                else:
-                    change = convert()
+                change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
                 started, fresh = wanted.begin(work, sinks, self.checkpoint, options)
             fresh.go_on_from(runner, QueriesChanged(fresh.round.batch, change.joined, change.left))
             handle.follow(started, fresh)

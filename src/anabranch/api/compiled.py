@@ -13,8 +13,8 @@ from anabranch.lang.catalog import StreamDeclaration
 from anabranch.optimize.filter_places import FilterPlaces
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.planning.choosing import Learn
 from anabranch.planning.explain import Explanation
+from anabranch.planning.mesh_offer import Learn
 from anabranch.run.meshing import learn_from_rows
 from anabranch.run.sample import Sample, with_attributes
 from anabranch.run.stream_sample import StreamSample, sample_streams

@@ -21,7 +21,8 @@ from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import FilterPlaces, Pricing, costly_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import set_of
-from anabranch.planning.choosing import DEFAULT_BATCH, decide, on_spark
+from anabranch.planning.choosing import decide, on_spark
+from anabranch.planning.options import DEFAULT_BATCH
 from anabranch.run.filters import bytes_of_columns, seen_filters
 from anabranch.run.ingest import columns_to_read
 from anabranch.run.pieces import MOST_READERS

@@ -8,10 +8,10 @@ of its stream.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.writer import ContinuousQueryWriter
@@ -37,10 +37,15 @@ _JOINS = {
     "anti": "LEFT ANTI JOIN",
     "leftanti": "LEFT ANTI JOIN",
 }
+JoinCondition: TypeAlias = "str | spark_host.Column | Sequence[str] | Sequence[spark_host.Column]"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
-@dataclass(frozen=True)
+_INTERNAL = frozenset({"session", "inputs", "source", "conditions", "selected", "keys", "query"})
+"""The parts of a frame, which completion leaves out."""
+
+
+@dataclass(frozen=True, repr=False)
 class Frame:
     """A query that is built by methods, like a PySpark DataFrame.
 
@@ -53,15 +58,21 @@ class Frame:
     >>> counts.writeStream.format("memory").queryName("counts").start()  # doctest: +SKIP
     """
 
-    session: Session = field(repr=False)
-    inputs: Mapping[str, spark_host.DataFrame] = field(repr=False)
+    session: Session
+    inputs: Mapping[str, spark_host.DataFrame]
     """The DataFrames by alias; the alias of a single one may still be missing ("")."""
     source: str = ""
     """The FROM clause; empty before the first join."""
     conditions: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
     keys: tuple[str, ...] | None = None
     """The group keys; None for a query without groups."""
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
+    def __repr__(self) -> str:
+        return f"Frame[{self.text}]"
 
     def alias(self, alias: str) -> Frame:
         """Names the input, for conditions and columns such as `i.ts`."""
@@ -73,30 +84,23 @@ class Frame:
         (frame,) = self.inputs.values()
         return replace(self, inputs={alias: frame})
 
-    def join(self, other: Frame, on: str | spark_host.Column | None = None, how: str = "inner") -> Frame:
-        """Joins another input on a condition, as SQL text or as a Column."""
+    def join(self, other: Frame, on: JoinCondition | None = None, how: str = "inner") -> Frame:
+        """Joins another input on a condition, as SQL text or as a Column, or on the names of columns of both sides."""
         kind = _JOINS.get(how.lower().replace("_", ""))
         if kind is None:
             raise SpecError(f"a join of kind '{how}' is not supported", hint=f"use one of {', '.join(_JOINS)}")
-        if not isinstance(other, Frame) or other.source or other.conditions or other.columns:
+        if not isinstance(other, Frame) or other.source or other.conditions or other.selected:
             raise SpecError("a join takes an input", hint="write join(session.frame(df).alias('b'), …)")
         (name,) = other.inputs
         if name in self.inputs:
             raise SpecError(f"two inputs have the alias '{name}'", hint="give each input a different alias")
-        if isinstance(on, list | tuple) or (isinstance(on, str) and _IDENTIFIER.fullmatch(on.strip())):
-            column = on if isinstance(on, str) else "id"
-            raise SpecError(
-                "a join on names of columns is not supported",
-                detail=f"found {on!r}",
-                hint=f"write the condition, as in '{self._first}.{column} = {name}.{column}'",
-            )
-        condition = "" if on is None else f" ON {_sql(on)}"
+        condition = "" if on is None else f" {_on(on)}"
         kind = "CROSS JOIN" if on is None and kind == "JOIN" else kind
         return replace(self, inputs={**self.inputs, **other.inputs}, source=f"{self._from} {kind} {name}{condition}")
 
     def where(self, condition: str | spark_host.Column) -> Frame:
         """Keeps the results for which a condition is true."""
-        if self.columns:
+        if self.selected:
             raise SpecError("where comes before select and groupBy", hint="filter first, then select")
         return replace(self, conditions=(*self.conditions, _sql(condition)))
 
@@ -104,7 +108,7 @@ class Frame:
 
     def select(self, *columns: str | spark_host.Column) -> Frame:
         """Sets the columns of the results."""
-        return replace(self, columns=tuple(map(_sql, columns)))
+        return replace(self, selected=tuple(map(_sql, columns)))
 
     def groupBy(self, *keys: str | spark_host.Column) -> Frame:
         """Groups the results; one of the keys is `F.window(event_time, size, slide)`."""
@@ -114,7 +118,7 @@ class Frame:
         """Sets the aggregates of the groups; the results have the keys and then the aggregates, as in PySpark."""
         if self.keys is None:
             raise SpecError("agg needs groups", hint="write groupBy(…).agg(…)")
-        return replace(self, columns=(*self.keys, *map(_sql, aggregates)))
+        return replace(self, selected=(*self.keys, *map(_sql, aggregates)))
 
     def count(self) -> Frame:
         """Counts the rows of each group."""
@@ -125,7 +129,7 @@ class Frame:
         """The query as CQL."""
         where = f" WHERE {' AND '.join(f'({each})' for each in self.conditions)}" if self.conditions else ""
         group = f" GROUP BY {', '.join(self.keys)}" if self.keys else ""
-        return f"SELECT {', '.join(self.columns) or '*'} FROM {self._from}{where}{group}"
+        return f"SELECT {', '.join(self.selected) or '*'} FROM {self._from}{where}{group}"
 
     @cached_property
     def query(self) -> ContinuousQuery:
@@ -152,6 +156,11 @@ class Frame:
         """The columns of the results, as a Spark schema."""
         return self.query.schema
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of the results."""
+        return list(self.schema.names)
+
     def printSchema(self, level: int | None = None) -> None:
         """Prints the columns of the results as a tree."""
         self.query.printSchema(level)
@@ -172,6 +181,16 @@ class Frame:
     @property
     def _from(self) -> str:
         return self.source or self._first
+
+
+def _on(given: JoinCondition) -> str:
+    """Returns the join condition as CQL: a name, or several, as in PySpark, are columns of both sides."""
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    if not several:
+        raise SpecError("a join on no columns", hint="name the columns of both sides, or leave 'on' out")
+    if all(isinstance(each, str) and _IDENTIFIER.fullmatch(each.strip()) for each in several):
+        return f"USING ({', '.join(map(str, several))})"
+    return f"ON {' AND '.join(f'({_sql(each)})' for each in several) if len(several) > 1 else _sql(several[0])}"
 
 
 def _sql(given: str | spark_host.Column) -> str:

@@ -7,85 +7,53 @@ Invariant: nothing is written before `start`, neither to the checkpoint nor to a
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anabranch.adapt.advisors.sharing import SharingRules
-from anabranch.adapt.settings import Settings
 from anabranch.api.changing import RunningSet
-from anabranch.api.compiled import RegisteredStream, sample_queries
+from anabranch.api.compiled import RegisteredStream
+from anabranch.api.destinations import LATE, checkpoint_of, late_rows, refuse_shared_places, sink_of
 from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
+from anabranch.api.run_planning import RunPlanning
 from anabranch.api.session_settings import with_session_settings
 from anabranch.api.settings import QuerySettings, RunSettings
-from anabranch.balance.allocation import Allocation
-from anabranch.balance.first import FirstTable, first_table
-from anabranch.engine.batch import RelationBatch
+from anabranch.balance.first import FirstTable
 from anabranch.errors import BundleError, SpecError
 from anabranch.optimize import Choice
-from anabranch.optimize.joint import JointChoice
 from anabranch.plan.classing import carrying
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query, titled
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
-from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import (
-    DEFAULT_BATCH,
-    allocate,
-    as_run,
-    change_rules,
-    decide,
-    decide_together,
-    headline,
-    joint_budget,
-    joint_plans,
-    learns,
-    on_spark,
-    refuse_capacities,
-    shared_traffic,
-    taken,
-)
-from anabranch.planning.explain import explain_joint, explain_queries, shared_lines
+from anabranch.planning.choosing import change_rules, learns, taken
+from anabranch.planning.explain import explain_queries
+from anabranch.planning.together import RunChoice, joint_budget
 from anabranch.run.changing import SetChange
-from anabranch.run.counting import cells_of_sample
 from anabranch.run.evolving import Evolve, follow
 from anabranch.run.keys import scheduled
 from anabranch.run.round import EventTimeRules
-from anabranch.run.sample import Sample, sampled_classes
-from anabranch.run.side_output import SideOutputLayout
-from anabranch.run.sink_settings import require_columns
+from anabranch.run.sample import sampled_classes
 from anabranch.run.store import Store
 from anabranch.run.triggers import REAL_TIME
 from anabranch.run.work import Work, refuse_order
 from anabranch.settings.entries import argument
 from anabranch.spark import session as spark_host
-from anabranch.spark.file_streams import bytes_of_files
 from anabranch.spark.handle import Query as RunningQuery
 from anabranch.spark.handle import QueryHandle
 from anabranch.spark.late import LateRows
-from anabranch.spark.resident.job import most_slots
 from anabranch.spark.resident.runner import start_resident
 from anabranch.spark.runner import start_query
 from anabranch.spark.running import Listener, RunningQueries, RunOptions
-from anabranch.spark.sinks.functions import ForeachBatchSink
-from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Sink
-from anabranch.spark.sinks.table import TableSink
 from anabranch.spark.slot_limits import slot_limits
 from anabranch.spark.tables import TableSource
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session
-
-
-_LATE = "late rows"
-"""The name of the side output in error messages."""
 
 
 class Run:
@@ -102,6 +70,7 @@ class Run:
         self._given = sorted(members)
         self._members = _with_inputs(members)
         self._streams = _streams(self._members)
+        self._planning = RunPlanning(session.spark, self._queries, self._members, settings, self.frames())
         self.change: SetChange | None = None
         """The conversion of an existing checkpoint at the start, if there was one."""
         refuse_order(self._queries, settings.execution)
@@ -113,65 +82,26 @@ class Run:
         given = {name: self._members[name] for name in self._given}
         return Run(self._session, given, replace(self._settings, listeners=listeners))
 
-    def choices(self, *, always_sample: bool = False) -> dict[str, Choice]:
-        """Chooses the plan of each query; each stream is sampled once for all of them.
+    def chosen(self, *, always_sample: bool = False) -> RunChoice:
+        """Chooses the plans of the queries; see `RunPlanning.chosen`."""
+        return self._planning.chosen(always_sample=always_sample)
 
-        With `always_sample`, it also samples when that cannot change the plan, so that costs can be explained.
-        """
-        self._sample(always=always_sample)
-        return self._choices(self._slots.most, always_sample=always_sample)
-
-    @cached_property
-    def allocation(self) -> Allocation | None:
-        """Returns the fewest slots that keep the limits, if the run must determine the number."""
-        allowed, balance = self._settings.slots, self._settings.balancing
-        if allowed is None or not allowed.is_sought:
-            return None
-        refuse_capacities(balance.capacities)
-        self._sample()
-        plan_options = {name: member.settings.plan_options for name, member in self._members.items()}
-        together = self._settings.together
-        return allocate(
-            self._queries, allowed, partial(self._choices, may_learn=False), plan_options, together, self._first_table
-        )
-
-    def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
-        """Chooses the plans of named queries together: shared joins, and plans within the joint limits."""
-        plan_options = {name: member.settings.plan_options for name, member in self._members.items()}
-        adapting = [name for name, member in self._members.items() if member.settings.adapt is not None]
-        together, slots = self._settings.together, self._slots.most
-        return decide_together(self._queries, choices, plan_options, together, adapting=adapting, slots=slots)
-
-    def headlines(self) -> list[str]:
-        """Returns one line per query with its plan and the reason, then the shared joins."""
-        choices = self.choices()
-        lines = [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in choices.items()]
-        lines += [] if self.allocation is None else [str(self.allocation)]
-        joint = self.joint(choices)
-        return lines if joint is None else [*lines, *shared_lines(joint)]
+    def late_rows(self) -> LateRows | None:
+        """Returns the side output, if one is set."""
+        return late_rows(self.spark, self._settings, self._streams)
 
     def explanation(self, stage: str = "choice") -> str:
         """Returns one compilation stage of each query; for named queries, first what they share."""
-
-        @cache
-        def chosen() -> tuple[Mapping[str, Choice], JointChoice | None]:
-            choices = self.choices()
-            joint = self.joint(choices)
-            return as_run(choices, joint), joint
+        chosen = cache(self._planning.chosen)
 
         def fill(grid: Partitioning) -> FirstTable:
-            return self._first_table(grid, self._traffic(chosen()[0]))
+            return self._planning.first_table(grid, self._planning.traffic(chosen().choices))
 
         stages = {name: self._members[name].compiled.stages for name in self._given}
-        text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
-        if stage == "choice" and self.allocation is not None:
-            text = f"{text}\n\n{self.allocation}"
+        text = explain_queries(stages, stage, chosen, fill)
         several = (self._members[name].compiled.places.reasons for name in self._given)
         places = dict.fromkeys(reason for reasons in several for reason in reasons)
-        if stage == "choice" and places:
-            text = "\n  ".join([f"{text}\n\nfilters, by what they cost", *places])
-        joint = chosen()[1] if stage == "choice" else None
-        return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
+        return "\n  ".join([f"{text}\n\nfilters, by what they cost", *places]) if stage == "choice" and places else text
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]] | None:
         """Returns the statistics measured by a single-query run; None for queries together."""
@@ -181,8 +111,8 @@ class Run:
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query and lists it in the session."""
         sinks, late = self.sinks({}), self.late_rows()
-        _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
-        checkpoint = self._checkpoint(sinks)
+        refuse_shared_places(sinks if late is None else {**sinks, LATE: late.sink})
+        checkpoint = checkpoint_of(self.spark, self._settings, sinks)
         work = self.work(Plans({}))
         self.change = follow(
             Store(checkpoint),
@@ -234,11 +164,11 @@ class Run:
     def sinks(self, known: Mapping[str, Sink]) -> dict[str, Sink]:
         """Returns the sink of each query that has one: the known sink, else a new one."""
         sinks = {
-            name: known[name] if name in known else self._sink(name, member)
+            name: known[name] if name in known else sink_of(self.spark, name, member, self._settings)
             for name, member in self._members.items()
             if not member.is_silent
         }
-        _refuse_shared_places(sinks)
+        refuse_shared_places(sinks)
         return sinks
 
     def frames(self) -> dict[str, spark_host.DataFrame]:
@@ -267,7 +197,8 @@ class Run:
     def work(self, running: Plans) -> Work:
         """Returns the work to run; plans are chosen for queries that do not run yet."""
         settings = self._settings
-        choices = self.choices()
+        chosen = self._planning.chosen()
+        choices = chosen.choices
         rules = {
             name: change_rules(
                 member.compiled.query,
@@ -278,19 +209,21 @@ class Run:
             )
             for name, member in self._members.items()
         }
-        plans = Plans(joint_plans(choices, self.joint(choices)) | dict(running.plans))
+        plans = Plans(chosen.plans | dict(running.plans))
         plan_options = settings.together
         return Work(
             self._carrying(choices, plans),
             plans,
-            self._slots,
+            self._planning.slots,
             rules,
             settings.execution,
             scheduled(self._queries, settings.moves),
             settings.balancing,
-            self._traffic(choices),
-            sharing=SharingRules(plan_options.share != "off", joint_budget(choices, plan_options, self._slots.most)),
-            sample=self._sampled_rows(),
+            self._planning.traffic(choices),
+            sharing=SharingRules(
+                plan_options.share != "off", joint_budget(choices, plan_options, self._planning.slots.most)
+            ),
+            sample=self._planning.sampled_rows(),
             overload=settings.overload,
             taken=tuple(
                 taken(choices[name], plan, name or None)
@@ -331,128 +264,6 @@ class Run:
     def _tables(self) -> dict[str, TableSource]:
         return {name: each for member in self._members.values() for name, each in member.compiled.tables.items()}
 
-    @property
-    def _slots(self) -> SlotRange:
-        """Returns the slots: the allocation if there is one, else the default parallelism within the elastic limits."""
-        spark = self._session.spark
-        is_resident = self._settings.trigger == REAL_TIME
-        cores = max(1, most_slots(spark)) if is_resident else int(spark.sparkContext.defaultParallelism)
-        several = self._settings.slots
-        if self.allocation is not None:
-            return SlotRange.fixed(self.allocation.slots)
-        return SlotRange.fixed(cores) if several is None else replace(several, first=cores)
-
-    @property
-    def _most_slots(self) -> int:
-        """Returns the maximum number of slots, also while the number is still undetermined."""
-        several = self._settings.slots
-        return several.most if several is not None and several.is_sought else self._slots.most
-
-    def _sampled_rows(self) -> Mapping[str, RelationBatch]:
-        """Returns the sampled rows of a single query; queries together share codes that their samples lack."""
-        only = self._members.get(ALONE)
-        return {} if only is None else only.compiled.sample.rows
-
-    def _traffic(self, choices: Mapping[str, Choice]) -> dict[str, float]:
-        """Returns the bytes of each relation; without statistics, estimated from the sizes of pending files."""
-        members = self._members.values()
-        is_known = any(
-            each.compiled.sample.statistics.rates or each.settings.plan_options.given.rates for each in members
-        )
-        found = {} if is_known or self._slots.most == 1 else bytes_of_files(self._queries, self.frames())
-        return found or shared_traffic(choices.values())
-
-    def _sample(self, *, always: bool = False) -> None:
-        most = self._most_slots
-        sample_queries([member.compiled for member in self._members.values() if always or member.needs_sample(most)])
-
-    def _choices(self, slots: int, *, may_learn: bool = True, always_sample: bool = False) -> dict[str, Choice]:
-        found = {}
-        for name, member in self._members.items():
-            compiled, is_sampled = member.compiled, always_sample or member.needs_sample(self._most_slots)
-            sample = compiled.sample if is_sampled else Sample()
-            learn = compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None
-            choice = decide(
-                compiled.query,
-                member.settings.plan_options,
-                slots=slots,
-                batch=self._settings.trigger.seconds or DEFAULT_BATCH,
-                seen=sample.statistics,
-                learn=learn,
-                gate=(member.settings.adapt or Settings()).gate,
-                host=on_spark(self._settings.trigger.seconds, len(self._members)),
-            )
-            found[name] = replace(choice, is_sampled=is_sampled)
-        return found
-
-    def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
-        """Returns a grid with the first slot table of a new run, from the sample and the capacities of slots."""
-        rows = cells_of_sample(grid, self._sampled_rows(), amounts)
-        return first_table(grid, rows, self._settings.balancing.capacities)
-
-    def _sink(self, name: str, member: Member) -> Sink:
-        settings, spark, schema = member.settings, self._session.spark, member.compiled.query.schema
-        if settings.function is not None:
-            if settings.format is not None or settings.path is not None:
-                raise SpecError("a query has both a format and a foreachBatch function", hint="omit one of them")
-            return ForeachBatchSink(settings.function)
-        if settings.table is not None:
-            require_columns(settings.partition_by, schema)
-            return TableSink(
-                settings.table,
-                spark,
-                schema,
-                format=settings.format,
-                options=settings.options,
-                partition_by=settings.partition_by,
-            )
-        return make_sink(
-            settings.format or "parquet",
-            settings.options,
-            spark=spark,
-            schema=schema,
-            name=name or self._settings.name,
-            path=settings.path,
-            partition_by=settings.partition_by,
-        )
-
-    def late_rows(self) -> LateRows | None:
-        """Returns the side output, if one is set."""
-        asked = self._settings.late
-        if asked is None:
-            return None
-        layout = SideOutputLayout({name: stream.declaration.schema for name, stream in self._streams.items()})
-        name = self._settings.name and f"{self._settings.name}_late"
-        spark = self._session.spark
-        sink = make_sink(
-            asked.format,
-            asked.options,
-            spark=spark,
-            schema=layout.schema,
-            name=name,
-            path=asked.path,
-            partition_by=asked.partition_by,
-        )
-        return LateRows(sink, layout)
-
-    def _checkpoint(self, sinks: Mapping[str, Sink]) -> str:
-        """Returns the given folder, else one below the session's, else a temporary one if no sink is durable."""
-        name, given = self._settings.name, self._settings.checkpoint
-        if given is not None:
-            return given
-        common = self._session.spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-        if common and name:
-            return f"{common.rstrip('/')}/{name}"
-        if not any(sink.is_lasting for sink in sinks.values()):
-            folder = tempfile.mkdtemp(prefix="anabranch-checkpoint-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            return folder
-        what = f"the query into {sinks[ALONE].title}" if ALONE in sinks else f"the run of queries {', '.join(sinks)}"
-        raise SpecError(
-            f"{what} has no checkpoint",
-            hint="set option('checkpointLocation', …) to a folder of this query alone, kept between restarts",
-        )
-
 
 def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
     """Returns the queries and all that they read; queries that are only read have no sink and no settings."""
@@ -481,11 +292,6 @@ def _within_executors(
     return found, replace(settings, together=settings.together.within(slot.cpu, slot.memory))
 
 
-def _has_rows(query: Query, sample: Sample) -> bool:
-    """Returns True when the sample has rows of every relation, which learning a mesh requires."""
-    return all(name in sample.rows and len(sample.rows[name]) for name in query.graph.names)
-
-
 def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
     streams: dict[str, RegisteredStream] = {}
     for name, member in members.items():
@@ -496,13 +302,3 @@ def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
                     hint="compile all queries after the last registration",
                 )
     return streams
-
-
-def _refuse_shared_places(sinks: Mapping[str, Sink]) -> None:
-    """Refuses one location for two queries: file names and Delta transactions are per run, so they would collide."""
-    places: dict[str, str] = {}
-    for name, sink in sinks.items():
-        place = sink.place
-        if place is not None and (other := places.setdefault(place, name)) != name:
-            who = "late rows and results" if name == _LATE else f"queries '{other}' and '{name}'"
-            raise SpecError(f"{who} write to the same folder '{place}'", hint="give each its own folder")

@@ -125,36 +125,10 @@ class Session:
             return
         if known is not None and known.query is not None:
             raise CatalogError(f"a query is named '{known.name}' already", hint="give the stream another name")
-        if not isinstance(frame, spark_host.DataFrame):
-            raise CatalogError(
-                f"stream '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
-            )
-        event_time = argument(f"the event time of stream '{name}'", event_time, CatalogError).text(
-            "name a timestamp column"
-        )
-        if not frame.isStreaming:
-            raise CatalogError(
-                f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
-            )
-        schema = from_spark(frame.schema, name)
-        column = schema.find(event_time)
-        time = event_time if column is None else column.name
-        disorder = _disorder(name, frame, time, watermark)
-        declaration = StreamDeclaration(name, schema, time, disorder or 0)
-        lead = None if max_ahead is None else argument(f"'max_ahead' of stream '{name}'", max_ahead, CatalogError)
-        if idle_timeout is not None:
-            argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
-        sampling = _sampling(name, sample)
-        self.catalog.register(declaration)
+        stream = _stream(name, frame, event_time, watermark, idle_timeout, sample, max_ahead)
+        self.catalog.register(stream.declaration)
         self._tables.pop(name.lower(), None)
-        self._streams[name.lower()] = RegisteredStream(
-            declaration,
-            frame,
-            idle_timeout,
-            sampling,
-            max_ahead=None if lead is None else lead.duration(),
-            has_watermark=disorder is not None,
-        )
+        self._streams[name.lower()] = stream
 
     def table(
         self,
@@ -218,6 +192,11 @@ class Session:
     def frames(self) -> dict[str, spark_host.DataFrame]:
         """The frames of all registered streams, by name."""
         return {stream.declaration.name: stream.frame for stream in self._streams.values()}
+
+    def __dir__(self) -> list[str]:
+        return [
+            name for name in super().__dir__() if name not in {"frames", "registered", "without_queries", "catalog"}
+        ]
 
     def without_queries(self) -> Session:
         """Returns a session with the same streams, tables and functions, but without named queries."""
@@ -404,6 +383,45 @@ def _sampling(
     if sample is not None and not callable(sample):
         raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint=hint)
     return sample
+
+
+def _stream(
+    name: str,
+    frame: object,
+    event_time: str | None,
+    watermark: str | None,
+    idle_timeout: str | None,
+    sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None,
+    max_ahead: str | None,
+) -> RegisteredStream:
+    """Returns a stream from the arguments of `Session.register`, all of them checked."""
+    if not isinstance(frame, spark_host.DataFrame):
+        raise CatalogError(
+            f"stream '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
+        )
+    event_time = argument(f"the event time of stream '{name}'", event_time, CatalogError).text(
+        "name a timestamp column"
+    )
+    if not frame.isStreaming:
+        raise CatalogError(
+            f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
+        )
+    schema = from_spark(frame.schema, name)
+    column = schema.find(event_time)
+    time = event_time if column is None else column.name
+    disorder = _disorder(name, frame, time, watermark)
+    declaration = StreamDeclaration(name, schema, time, disorder or 0)
+    lead = None if max_ahead is None else argument(f"'max_ahead' of stream '{name}'", max_ahead, CatalogError)
+    if idle_timeout is not None:
+        argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
+    return RegisteredStream(
+        declaration,
+        frame,
+        idle_timeout,
+        _sampling(name, sample),
+        max_ahead=None if lead is None else lead.duration(),
+        has_watermark=disorder is not None,
+    )
 
 
 def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: str | None) -> int | None:

@@ -17,7 +17,7 @@ from anabranch.adapt.schedule import Scheduled, SplitRequest
 from anabranch.adapt.settings import Settings
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import AUTO, TOGETHER, PlanOptions, SetPlanOptions
+from anabranch.planning.options import AUTO, TOGETHER, PlanOptions, SetPlanOptions
 from anabranch.run.clock import IDLE_TIMEOUT
 from anabranch.run.evolving import Evolve
 from anabranch.run.shedding import Overload

@@ -17,7 +17,7 @@ from anabranch.api.run import Run
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.errors import SpecError
 from anabranch.optimize import Choice
-from anabranch.planning.choosing import SHARE
+from anabranch.planning.options import SHARE
 from anabranch.settings.entries import argument
 from anabranch.spark.handle import QueryHandle
 
@@ -67,7 +67,7 @@ class Together(RunBuilder):
 
     def choices(self) -> dict[str, Choice]:
         """Chooses the plan of each query; each stream is sampled once for all of them."""
-        return self._as_run().choices()
+        return dict(self._as_run().chosen().choices)
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query.

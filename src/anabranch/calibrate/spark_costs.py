@@ -35,7 +35,8 @@ from anabranch.cost.resources import Resources
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import HostError
 from anabranch.lang.sizes import size_text
-from anabranch.planning.choosing import PlanOptions, decide
+from anabranch.planning.choosing import decide
+from anabranch.planning.options import PlanOptions
 from anabranch.run.hot import hot_root
 from anabranch.run.processes import above_now, below, bytes_in, cpu_seconds, forget_peaks, is_worker, resident
 from anabranch.telemetry.logs import LOG, fields_of

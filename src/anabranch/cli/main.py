@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import select
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -26,8 +28,7 @@ from anabranch.lang.sizes import size_text
 from anabranch.planning.calibration import calibration_file, save_units
 from anabranch.settings.commands import USER_ERROR, add_command, error_text, examples
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import change_commands
-from anabranch.spec import commands as spec_commands
+from anabranch.spec import change_commands, explain_command, run_command
 from anabranch.telemetry.logs import is_json, json_lines, log_event
 
 COMMANDS_BY_PACKAGE = {
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.debug or vars(parsed).get("verbose"):
             os.environ[VERBOSE] = "1"
         status: int = parsed.run(parsed)
+        sys.stdout.flush()
         return status
     except AnabranchError as error:
         if "--debug" in words or isinstance(error, InvariantBroken):
@@ -72,6 +74,20 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _is_output_closed() -> bool:
+    """Returns True if nobody reads the output any more, as after `| head`; Python's last flush is then quiet."""
+    output, reader = sys.stdout.fileno(), select.poll()
+    reader.register(output, 0)
+    if not reader.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def prepare_machine(arguments: argparse.Namespace) -> int:
@@ -156,7 +172,8 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and Spark's log")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    spec_commands.add_arguments(commands)
+    run_command.add_arguments(commands)
+    explain_command.add_arguments(commands)
     change_commands.add_arguments(commands)
 
     command = add_command(

@@ -31,6 +31,11 @@ LABELLED: Mapping[str, tuple[str, str, _ByLabel]] = {
     "anabranch_rows_in": ("Rows that the source delivered.", "stream", lambda run: run.totals.rows_in),
     "anabranch_rows_out": ("Rows that the sink received.", "query", lambda run: run.totals.rows_out),
     "anabranch_late_rows": ("Late rows that were dropped.", "stream", lambda run: run.totals.late),
+    "anabranch_undated_rows": (
+        "Rows without an event time, such as bad records.",
+        "stream",
+        lambda run: run.totals.undated,
+    ),
     "anabranch_shed_rows": ("Rows shed because the run could not take all.", "stream", lambda run: run.totals.shed),
     "anabranch_overloads": (
         "Limits that were broken, and backlogs that grew.",

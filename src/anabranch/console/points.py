@@ -44,6 +44,8 @@ class BatchPoint:
     rows_out: int
     late: Mapping[str, int]
     """By stream."""
+    undated: Mapping[str, int]
+    """Rows without an event time, such as bad records, by stream."""
     shed: Mapping[str, int]
     """By stream."""
     kept: float
@@ -108,6 +110,7 @@ class BatchPoint:
             rows_in=dict(ours["rowsIn"]),
             rows_out=ours["rowsOut"],
             late={stream: rows for stream, rows in ours["lateRows"].items() if rows},
+            undated={stream: rows for stream, rows in ours["undatedRows"].items() if rows},
             shed={stream: rows for stream, rows in ours["shedRows"].items() if rows},
             kept=ours["keptKeys"],
             state_rows=ours["stateRows"],

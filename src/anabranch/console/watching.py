@@ -43,6 +43,7 @@ class Totals:
     rows_out: Counter[str] = field(default_factory=Counter)
     """By query; a query that runs alone has the name of the run."""
     late: Counter[str] = field(default_factory=Counter)
+    undated: Counter[str] = field(default_factory=Counter)
     shed: Counter[str] = field(default_factory=Counter)
     overloads: Counter[str] = field(default_factory=Counter)
     """By the bound that failed: `memory` or `backlog`."""
@@ -164,6 +165,7 @@ class WatchedRun:
         totals.own_seconds += point.own
         totals.rows_in.update(point.rows_in)
         totals.late.update(point.late)
+        totals.undated.update(point.undated)
         totals.shed.update(point.shed)
         totals.rows_out.update({name or self.run.title: rows for name, rows in point.rows_by_query.items()})
         for slot in point.slots:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from anabranch.cost.resources import ResourceModel, explicit_orders
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import Mesh, asked, is_probe, is_question
+from anabranch.plan.mesh import Mesh, checked_relation, is_existence_probe, is_probe
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.selections import checked_by_probe, deferred_thetas
 from anabranch.stats.step import StepStatistics
@@ -71,7 +71,7 @@ def _of_mesh(mesh: Mesh, step: StepStatistics, model: ResourceModel, graph: Join
     units, relations = model.units, len(graph.names)
     each = units.match + units.match_relation * (relations + 2) / 2
     calls = sum(len(route.operators) for way in mesh.ways for route in way.routes) + relations
-    asked_rows = sum(probe.kept for probe in step.probes if is_question(probe.target))
+    asked_rows = sum(probe.kept for probe in step.probes if is_existence_probe(probe.target))
     passing = asked_rows * (units.match + units.match_relation)
     return sum(probe.matches for probe in step.probes) * each + passing, calls
 
@@ -93,7 +93,7 @@ def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) ->
             for name in route.operators:
                 if is_selection(name):
                     continue
-                target = asked(name) if is_question(name) else name
+                target = checked_relation(name) if is_existence_probe(name) else name
                 block = model.estimates.mask((target,))
                 wanted[target].add(model.index(bound, block))
                 bound |= block if is_probe(name) else 0

@@ -24,7 +24,7 @@ HORIZON = 3600.0
 
 
 @dataclass(frozen=True)
-class Partaker:
+class MemberModel:
     """A query of a set, or a shared join, with the models that price its plans."""
 
     member: Member
@@ -41,7 +41,7 @@ class Partaker:
     def narrow(self) -> ResourceModel:
         """The model of the query alone, with its own windows and filters."""
         estimates = self.wide.estimates
-        own = {terms.relation: terms for terms in self.member.terms}
+        own = {residual.relation: residual for residual in self.member.residuals}
         rates, windows = [], []
         for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
             rates.append(rate * self.passing.get(name, 1.0))
@@ -57,14 +57,14 @@ class Partaker:
         return passed / turnover
 
 
-def from_own_model(member: Member, own: ResourceModel) -> Partaker:
-    """Returns a partaker from the model of its query alone, before the set has run."""
+def from_own_model(member: Member, own: ResourceModel) -> MemberModel:
+    """Returns the model of a query in its set from that of the query alone, before the set has run."""
     estimates, graph = own.estimates, member.query.graph
     known = {used.what: used.value for used in estimates.used}
-    terms = {each.relation: each for each in member.terms}
+    residuals = {each.relation: each for each in member.residuals}
     passing, rates, windows = {}, [], []
     for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
-        shared, mine = graph.relation(name), terms.get(name)
+        shared, mine = graph.relation(name), residuals.get(name)
         if mine is not None and mine.filter is not None:
             # The filter of the query alone also has the common conjuncts, whose selectivity is already in the rate.
             passing[name] = next((known[text] for text in known if text.endswith(str(mine.filter))), ASSUMED_COMPARISON)
@@ -72,19 +72,19 @@ def from_own_model(member: Member, own: ResourceModel) -> Partaker:
         reach = shared.window.range
         windows.append(max(window, reach / 1e6) if reach is not None else max(window, HORIZON))
     wide = replace(estimates, rates=tuple(rates), windows=tuple(windows))
-    return Partaker(member, replace(own, estimates=wide), passing)
+    return MemberModel(member, replace(own, estimates=wide), passing)
 
 
-def in_agreement(partakers: Sequence[Partaker]) -> tuple[Partaker, ...]:
-    """Equalises the distinct keys of partakers: unknown numbers were estimated from the windows of one query."""
+def in_agreement(member_models: Sequence[MemberModel]) -> tuple[MemberModel, ...]:
+    """Equalises the distinct keys of several models: unknown numbers were estimated from the windows of one query."""
     most: dict[tuple[str, str], float] = {}
-    for each in partakers:
+    for each in member_models:
         estimates = each.wide.estimates
         for key, distinct in zip(each.member.query.graph.keys, estimates.keys, strict=True):
             for name, values in zip(estimates.names, distinct, strict=True):
                 most[key.name, name] = max(most.get((key.name, name), 0.0), values)
     agreed = []
-    for each in partakers:
+    for each in member_models:
         estimates = each.wide.estimates
         keys = tuple(
             tuple(most[key.name, name] if values else 0.0 for name, values in zip(estimates.names, old, strict=True))
@@ -94,9 +94,9 @@ def in_agreement(partakers: Sequence[Partaker]) -> tuple[Partaker, ...]:
     return tuple(agreed)
 
 
-def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Partaker:
-    """Returns a shared join as a partaker, from the models of its users."""
-    users = [partakers[name] for name in common.rests]
+def of_common_join(common: CommonJoin, member_models: Mapping[str, MemberModel]) -> MemberModel:
+    """Returns the model of a shared join, from the models of its users."""
+    users = [member_models[name] for name in common.rests]
     graph, first = common.member.query.graph, users[0]
     estimates = first.wide.estimates
     place = [estimates.positions[name] for name in graph.names]
@@ -118,15 +118,15 @@ def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Par
         keys=keys,
         thetas=thetas,
     )
-    filtered = {terms.relation for terms in common.member.terms if terms.filter is not None}
+    filtered = {residual.relation for residual in common.member.residuals if residual.filter is not None}
     passing = {name: max(user.passing.get(name, 1.0) for user in users) for name in filtered}
-    return Partaker(common.member, replace(first.wide, estimates=picked, deferred=(), shares=()), passing)
+    return MemberModel(common.member, replace(first.wide, estimates=picked, deferred=(), shares=()), passing)
 
 
-def base_cost(partakers: Mapping[str, Partaker]) -> Resources:
+def base_cost(member_models: Mapping[str, MemberModel]) -> Resources:
     """Returns the cost of the base states of a set, each counted once."""
     found: dict[str, tuple[float, float]] = {}
-    for each in partakers.values():
+    for each in member_models.values():
         model = each.wide
         for name in model.estimates.names:
             single = model.estimates.mask((name,))
@@ -137,7 +137,7 @@ def base_cost(partakers: Mapping[str, Partaker]) -> Resources:
     return Resources(sum(cpu for cpu, _ in found.values()), sum(size for _, size in found.values()), 0.0)
 
 
-def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Partaker]) -> Resources:
+def query_cost(query: MemberModel, plan: PhysicalPlan, commons: Mapping[Shared, MemberModel]) -> Resources:
     """Returns the cost of one query beyond base states and shared joins; probe orders must be explicit.
 
     `commons` are the shared joins that the plan uses, with their users.
@@ -147,27 +147,27 @@ def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Par
     everything = wide.estimates.everything
     rate = narrow.births(everything)
     cpu = joins.cpu + narrow.emitting
-    terms = len(query.member.terms)
+    residuals = len(query.member.residuals)
     parts = shared_parts(plan)
     inside = {name for part in parts for name in part.relations}
     for part in parts:
         # Each of the query's own windows and filters is tested on every combination of the join.
-        own = sum(1 for each in query.member.terms if each.relation in part.relations)
+        own = sum(1 for each in query.member.residuals if each.relation in part.relations)
         common = commons[part]
         tested = born(common)
         cpu += tested * wide.units.check * max(own, 0.25) + wide.call
-    if terms and plan.relations != tuple(inside):
+    if residuals and plan.relations != tuple(inside):
         finished = wide.births(everything) * query.fraction(everything)
-        cpu += finished * wide.units.check * sum(1 for each in query.member.terms if each.relation not in inside)
+        cpu += finished * wide.units.check * sum(1 for each in query.member.residuals if each.relation not in inside)
     return Resources(cpu, joins.memory, rate)
 
 
-def join_cost(common: Partaker, join: CommonJoin) -> Resources:
+def join_cost(common: MemberModel, join: CommonJoin) -> Resources:
     """Returns the cost of a shared join: its lookups and states, and a state of its combinations if users need one."""
     made = work(common, with_default_orders(join.shared.join, common.member.query.graph))
     model = common.wide
     everything = model.estimates.everything
-    checks = born_wide(common) * model.units.check * len(common.member.terms)
+    checks = born_wide(common) * model.units.check * len(common.member.residuals)
     if not join.outside:
         return Resources(made.cpu + checks, made.memory, 0.0)
     upkeep = (model.upkeep(everything) + model.births(everything) * model.units.link) * _kept_share(common)
@@ -175,8 +175,8 @@ def join_cost(common: Partaker, join: CommonJoin) -> Resources:
     return Resources(made.cpu + checks + upkeep, made.memory + size, 0.0)
 
 
-def work(query: Partaker, plan: PhysicalPlan) -> Resources:
-    """Returns the cost of the joins and intermediate states that a plan computes itself, for one partaker."""
+def work(query: MemberModel, plan: PhysicalPlan) -> Resources:
+    """Returns the cost of the joins and intermediate states that a plan computes itself, for one query."""
     if any(pre_groups(plan)):
         priced, base = query.wide.price(plan), query.wide.base
         return Resources(max(0.0, priced.cpu - base.cpu), max(0.0, priced.memory - base.memory), 0.0)
@@ -209,17 +209,17 @@ def work(query: Partaker, plan: PhysicalPlan) -> Resources:
     return Resources(cpu, memory, 0.0)
 
 
-def born(common: Partaker) -> float:
+def born(common: MemberModel) -> float:
     """Returns the combinations per second that a shared join passes to its users."""
     return common.narrow.births(common.wide.estimates.everything)
 
 
-def born_wide(common: Partaker) -> float:
+def born_wide(common: MemberModel) -> float:
     """Returns the combinations per second of a shared join before its own windows and filters."""
     everything = common.wide.estimates.everything
     return common.wide.births(everything) * common.fraction(everything)
 
 
-def _kept_share(common: Partaker) -> float:
+def _kept_share(common: MemberModel) -> float:
     wide = common.wide.births(common.wide.estimates.everything)
     return born(common) / wide if wide else 1.0

@@ -64,6 +64,8 @@ class FunctionCall:
     """The user-defined function with that name."""
     is_distinct: bool = False
     """Whether DISTINCT precedes the arguments."""
+    filter: Expression | None = None
+    """The condition of FILTER (WHERE …)."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Star:
 
     relation: Identifier | None
     span: Span
+    excluded: tuple[Identifier, ...] = ()
+    """The columns of EXCEPT (…)."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,10 @@ class FromItem:
     """The subquery in parentheses; `stream` is then the alias."""
     as_of: Expression | None = None
     """The time of FOR SYSTEM_TIME AS OF."""
+    using: tuple[Identifier, ...] = ()
+    """The columns of USING, in place of a condition."""
+    using_span: Span | None = None
+    """The position of USING."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,8 @@ class Numbered:
 
 def children(expression: Expression) -> tuple[Expression, ...]:
     match expression:
+        case FunctionCall(arguments=arguments, filter=condition) if condition is not None:
+            return (*arguments, condition)
         case Operation(arguments=arguments) | FunctionCall(arguments=arguments):
             return arguments
         case CastTo(argument=argument):

@@ -8,7 +8,7 @@ reads only columns of GROUPED. Nothing is optimised here; `rewrite` does that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -103,6 +103,7 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
         return _bind(inner, catalog, allow_unbounded=allow_unbounded)
 
     rows = bind_rows(statement, catalog, bind_inner)
+    statement = rows.statement
     sources = rows.visible
     items = tuple(item for item, source in rows.items if not source.is_table)
     plan = _with_event_times(written, rows, catalog)
@@ -111,10 +112,12 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
     refuse_sides(statement, items, plan)
     if statement.distinct is not None:
         statement = _distinct(statement, items)
+    slide = common_slide(statement, items)
+    if _is_grouped(statement) and slide is None:
+        raise _no_slide(statement, [source for source in sources if not source.is_table])
     if not allow_unbounded:
         _refuse_unbounded(statement, rows, plan)
-    slide = common_slide(statement, items)
-    if _is_grouped(statement):
+    if slide is not None and _is_grouped(statement):
         if not allow_unbounded:
             refuse_small_slide(statement, items)
         return _grouped(statement, sources, plan, slide, lag_of(statement, items))
@@ -269,13 +272,30 @@ def _starred(statement: Statement, star: Star, scope: Scope) -> list[Output]:
             detail=f"FROM has {', '.join(source.relation for source in scope.sources)}",
         )
     stars = [item for item in statement.items if isinstance(item, Star)]
-    starred = [source for source in scope.sources if any(_covers(item, source) for item in stars)]
-    names = [field.name.lower() for source in starred for field in source.schema]
+    names = [
+        field.name.lower()
+        for source in scope.sources
+        for field in source.schema
+        if any(_covers(item, source) and _shows(item, field.name) for item in stars)
+    ]
+    for left_out in star.excluded:
+        if not any(source.schema.find(left_out.name) for source in chosen):
+            raise BindError(
+                f"column '{left_out.name}' of EXCEPT does not exist",
+                text=statement.text,
+                span=left_out.span,
+                detail=f"* has {', '.join(dict.fromkeys(name for source in chosen for name in source.schema.names))}",
+            )
     return [
         Output(f"{column.relation}_{column.name}" if names.count(column.name.lower()) > 1 else column.name, column)
         for source in chosen
         for column in source.columns
+        if _shows(star, column.name)
     ]
+
+
+def _shows(star: Star, column: str) -> bool:
+    return all(column.lower() != each.name.lower() for each in star.excluded)
 
 
 def _covers(star: Star, source: Source) -> bool:
@@ -308,6 +328,7 @@ def _joined_first(written: Statement, call: FunctionCall, catalog: Catalog, *, a
         raise _sessions_of_a_join(written, call.span)
     statement = without_window_calls(written)
     rows = bind_rows(statement, catalog, lambda inner: _bind(inner, catalog, allow_unbounded=allow_unbounded))
+    statement = rows.statement
     time = Scope(written.text, "GROUP BY", rows.visible).expression(column)
     plan = with_implied_windows(rows.plan)
     items = tuple(item for item, source in rows.items if not source.is_table)
@@ -402,24 +423,28 @@ def _is_grouped(statement: Statement) -> bool:
     return statement.numbered is not None or bool(statement.group_by) or statement.having is not None or aggregated
 
 
-def _grouped(
-    statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int | None, lag: int
-) -> LogicalPlan:
+def _no_slide(statement: Statement, streams: Sequence[Source]) -> BindError:
+    """Returns the error of a grouped query whose windows do not say when it has results."""
+    first, timed = statement.sources[0], streams[0] if streams else None
+    what = "a grouped query needs a SLIDE, the interval between its results"
+    hint = "write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]"
+    if statement.numbered is not None:
+        what = "the first rows of each window need windows that end"
+    elif meant := _instead_of_truncated(statement):
+        hint += f", or GROUP BY {meant}"
+    elif timed is not None and timed.event_time and (len(streams) > 1 or first.window is None):
+        each = f"window({timed.relation}.{timed.event_time}, '1 minute')"
+        hint = f"add {each} to GROUP BY{', which groups after the join' if len(streams) > 1 else ''}; or {hint}"
+    return BindError(what, text=statement.text, span=first.window.span if first.window else first.span, hint=hint)
+
+
+def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int, lag: int) -> LogicalPlan:
     if statement.istream is not None:
         raise Unsupported(
             "ISTREAM around a grouped query is not supported",
             text=statement.text,
             span=statement.istream,
             hint="remove it: a grouped query emits each result once",
-        )
-    if slide is None:
-        first = statement.sources[0]
-        what = "a grouped query needs a SLIDE, the interval between its results"
-        raise BindError(
-            what if statement.numbered is None else "the first rows of each window need windows that end",
-            text=statement.text,
-            span=first.window.span if first.window else first.span,
-            hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]",
         )
     plan, sources = _in_sessions(statement, sources, plan)
     if statement.numbered is not None:
@@ -461,6 +486,18 @@ def _grouped(
     results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
     grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag, _gap(sources))
     return Project(Filter(grouped, having) if having is not None else grouped, outputs)
+
+
+def _instead_of_truncated(statement: Statement) -> str:
+    """Returns the `window()` that DATE_TRUNC in GROUP BY means; "" if there is none."""
+    for node in statement.group_by:
+        match node:
+            case FunctionCall(arguments=(Constant(value=str() as unit), column)) as call:
+                if call.name.name.lower() == "date_trunc":
+                    return f"window({column}, '1 {unit.lower()}')"
+            case FunctionCall(arguments=(column, *_)) as call if call.name.name.lower() in {"tumble", "hop"}:
+                return f"window({column}, '1 minute')"
+    return ""
 
 
 def _in_sessions(

@@ -6,6 +6,7 @@ OR  <  AND  <  NOT  <  comparison, IS, IN, BETWEEN, LIKE  <  + - ||  <  * / %  <
 from __future__ import annotations
 
 import datetime
+import zoneinfo
 from collections.abc import Callable
 
 from anabranch.cql.ast import (
@@ -52,12 +53,18 @@ _PARTS = {
     "minute": "minute",
     "second": "second",
 }
+_TESTS = ("IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP")
 _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
 _MOST_DIGITS = 1000
 _MOST_DEEP = 120
 """The maximum length of a chain of operators, as in `a + b + c + …`; every walk makes up to four calls per operator."""
 _SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHERE, or join the stream in FROM"
+_QUANTIFIED = {
+    "ANY": "write EXISTS (SELECT … WHERE x > y) in WHERE",
+    "SOME": "write EXISTS (SELECT … WHERE x > y) in WHERE",
+    "ALL": "write NOT EXISTS (SELECT … WHERE NOT x > y) in WHERE",
+}
 
 _NO_OVER = "write it as an aggregate with GROUP BY and a window"
 _INSTEAD_OF_OVER = {
@@ -144,16 +151,24 @@ def _comparison(cursor: Cursor) -> Expression:
     left = _sum(cursor)
     symbol = cursor.take_symbol(*_COMPARISONS)
     if symbol is not None:
+        if cursor.peek().is_word("ANY", "ALL", "SOME") and cursor.peek(2).is_word("SELECT"):
+            word = cursor.peek().value.upper()
+            raise cursor.unsupported(f"{word} (SELECT …) is not supported", _QUANTIFIED[word])
         return Operation(_COMPARISONS[symbol.value], (left, _sum(cursor)), _since(cursor, start))
     if cursor.take_word("IS"):
         negated = cursor.take_word("NOT")
+        if (truth := cursor.take_word("TRUE", "FALSE", "UNKNOWN")) is not None:
+            value = Constant({"TRUE": True, "FALSE": False}.get(truth.value.upper()), truth.span)
+            called = "is_null" if value.value is None else "null_safe_equal"
+            same = Operation(called, (left, value)[: 2 - (value.value is None)], _since(cursor, start))
+            return Operation("not", (same,), same.span) if negated else same
         if cursor.take_word("DISTINCT"):
             cursor.expect_word("FROM")
             same = Operation("null_safe_equal", (left, _sum(cursor)), _since(cursor, start))
             return same if negated else Operation("not", (same,), same.span)
         cursor.expect_word("NULL", also="DISTINCT FROM" if negated else "NOT")
         return Operation("is_not_null" if negated else "is_null", (left,), _since(cursor, start))
-    negated = cursor.take_word("NOT") if cursor.peek(1).is_word("IN", "BETWEEN", "LIKE", "RLIKE") else None
+    negated = cursor.take_word("NOT") if cursor.peek(1).is_word(*_TESTS) else None
     test: Expression | None = None
     if cursor.take_word("IN"):
         test = _in(cursor, left, start)
@@ -166,7 +181,12 @@ def _comparison(cursor: Cursor) -> Expression:
         test = Operation("and", bounds, span)
     elif cursor.take_word("LIKE"):
         test = Operation("like", (left, _sum(cursor)), _since(cursor, start))
-    elif cursor.take_word("RLIKE"):
+    elif cursor.take_word("ILIKE"):
+        pattern = _sum(cursor)
+        if isinstance(pattern, Constant) and isinstance(pattern.value, str):
+            pattern = Constant(pattern.value.lower(), pattern.span)
+        test = Operation("like", (Operation("lower", (left,), left.span), pattern), _since(cursor, start))
+    elif cursor.take_word("RLIKE", "REGEXP"):
         test = Operation("rlike", (left, _sum(cursor)), _since(cursor, start))
     if test is None:
         return left
@@ -230,6 +250,12 @@ def _part(cursor: Cursor) -> Expression:
             place = expression(cursor)
             cursor.expect_symbol("]")
             found = Operation("element", (found, place), _since(cursor, start))
+        elif cursor.take_symbol("::"):
+            found = CastTo(found, *_type(cursor), _since(cursor, start))
+        elif cursor.peek().is_word("AT") and cursor.peek(1).is_word("TIME"):
+            raise cursor.unsupported(
+                "AT TIME ZONE is not supported", "times are UTC; convert them where the results are read"
+            )
         else:
             return found
 
@@ -287,7 +313,8 @@ def _call(cursor: Cursor) -> Expression:
             f"DISTINCT inside {name.name.upper()} is not supported",
             text=cursor.text,
             span=distinct.span,
-            hint="only COUNT takes it; of MIN and MAX it changes nothing",
+            hint=f"only COUNT takes it; write {name.name.upper()} over a query of the distinct rows: "
+            "FROM (SELECT DISTINCT k, x FROM s [TUMBLE 1 MINUTE]) [NOW SLIDE 1 MINUTE] AS d",
         )
     if cursor.peek().is_symbol("*"):
         cursor.take()
@@ -305,8 +332,23 @@ def _call(cursor: Cursor) -> Expression:
         if arguments or star:
             raise ParseError("ROW_NUMBER takes no argument", text=cursor.text, span=_since(cursor, name.span.start))
         return _over(cursor, name)
+    if cursor.peek().is_word("WITHIN") and cursor.peek(1).is_word("GROUP"):
+        raise cursor.unsupported("WITHIN GROUP is not supported", "write PERCENTILE(x, 0.5) or MEDIAN(x)")
+    condition = _filter(cursor)
     own = cursor.functions.get(name.name.lower())
-    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own, is_distinct)
+    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own, is_distinct, condition)
+
+
+def _filter(cursor: Cursor) -> Expression | None:
+    """Parses `FILTER (WHERE condition)` behind an aggregate."""
+    if not (cursor.peek().is_word("FILTER") and cursor.peek(1).is_symbol("(")):
+        return None
+    cursor.take()
+    cursor.take()
+    cursor.expect_word("WHERE")
+    found = expression(cursor)
+    cursor.expect_symbol(")")
+    return found
 
 
 def _over(cursor: Cursor, name: Identifier) -> RowNumber:
@@ -408,15 +450,21 @@ def _cast(cursor: Cursor) -> Expression:
     cursor.expect_symbol("(")
     argument = expression(cursor)
     cursor.expect_word("AS")
-    type_ = cursor.identifier("a type")
+    type_, parameters = _type(cursor)
+    cursor.expect_symbol(")")
+    return CastTo(argument, type_, parameters, _since(cursor, start))
+
+
+def _type(cursor: Cursor) -> tuple[Identifier, tuple[int, ...]]:
+    """Parses the name of a type and its parameters, as in DECIMAL(10, 2)."""
+    name = cursor.identifier("a type")
     parameters: list[int] = []
     if cursor.take_symbol("("):
         parameters.append(_whole_number(cursor))
         while cursor.take_symbol(","):
             parameters.append(_whole_number(cursor))
         cursor.expect_symbol(")")
-    cursor.expect_symbol(")")
-    return CastTo(argument, type_, tuple(parameters), _since(cursor, start))
+    return name, tuple(parameters)
 
 
 def _whole_number(cursor: Cursor) -> int:
@@ -458,11 +506,16 @@ def _date(cursor: Cursor) -> Expression:
 
 def _timestamp(cursor: Cursor) -> Expression:
     start, text = cursor.take().span.start, cursor.take()
+    written, _, region = text.value.strip().rpartition(" ")
     try:
-        value = datetime.datetime.fromisoformat(text.value)
+        if region[:1].isalpha() and written:
+            value = datetime.datetime.fromisoformat(written).replace(tzinfo=zoneinfo.ZoneInfo(region))
+        else:
+            value = datetime.datetime.fromisoformat(text.value)
         value = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
-    except (ValueError, OverflowError):
-        raise _not_a("timestamp", "TIMESTAMP '2026-01-31 12:00:00'", cursor, text) from None
+    except (ValueError, OverflowError, zoneinfo.ZoneInfoNotFoundError):
+        example = "TIMESTAMP '2026-01-31 12:00:00', in UTC, or with an offset: TIMESTAMP '2026-01-31 12:00:00+01:00'"
+        raise _not_a("timestamp", example, cursor, text) from None
     return Constant(value, _since(cursor, start))
 
 

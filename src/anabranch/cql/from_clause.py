@@ -28,6 +28,7 @@ from anabranch.cql.ast import (
     walk,
 )
 from anabranch.cql.scope import Scope, closest_first
+from anabranch.cql.using import with_using
 from anabranch.cql.windows import bind_window
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.functions import AGGREGATES, bind_call, coerce, is_nullable
@@ -61,6 +62,8 @@ class Rows:
     """The relations whose columns are visible, in query order."""
     items: tuple[tuple[FromItem, Source], ...]
     """All relations, including those of subqueries."""
+    statement: Statement
+    """The query with ON in place of USING."""
 
 
 BindQuery: TypeAlias = Callable[[Statement], LogicalPlan]
@@ -69,6 +72,8 @@ BindQuery: TypeAlias = Callable[[Statement], LogicalPlan]
 def bind_rows(statement: Statement, catalog: Catalog, bind_query: BindQuery) -> Rows:
     """Binds FROM and WHERE; `bind_query` binds a subquery in FROM."""
     items = _bind_items(statement.text, statement.sources, catalog, bind_query, [])
+    statement = with_using(statement, items)
+    items = [(item, source) for item, (_, source) in zip(statement.sources, items, strict=True)]
     nullable = frozenset(_nullable(items))
     items = [(item, _made_nullable(source) if source.relation in nullable else source) for item, source in items]
     plan = _Tree(statement.text).of(items)
@@ -87,7 +92,7 @@ def bind_rows(statement: Statement, catalog: Catalog, bind_query: BindQuery) -> 
     if rest:
         whole = rest[0] if len(rest) == 1 else Operation("and", tuple(rest), _span(rest))
         plan = Filter(plan, Scope(statement.text, "WHERE", visible).condition(whole))
-    return Rows(plan, visible, tuple(items))
+    return Rows(plan, visible, tuple(items), statement)
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
@@ -426,6 +431,7 @@ def _refuse_clauses(text: str, query: Statement) -> None:
         *(("HAVING", node.span) for node in ([query.having] if query.having else [])),
         *(("an aggregate", node.span) for node in aggregates),
         *((item.kind.value, item.join or item.span) for item in query.sources if item.kind not in _INNER),
+        *(("USING", item.using_span) for item in query.sources if item.using_span is not None),
     ):
         raise Unsupported(
             f"{what} in a subquery is not supported",

@@ -54,7 +54,7 @@ _PATTERN = re.compile(
   | '(?P<text>(?:[^']|'')*)'
   | "(?P<double>(?:[^"]|"")+)"
   | `(?P<back>(?:[^`]|``)+)`
-  | (?P<symbol><=>|<>|!=|<=|>=|==|\|\||/(?!\*)|[-+*%=<>(),.\[\];])
+  | (?P<symbol><=>|<>|!=|<=|>=|==|\|\||::|/(?!\*)|[-+*%=<>(),.\[\];])
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -101,4 +101,5 @@ def _unreadable(text: str, at: int) -> ParseError:
                 "quoted name is empty or not closed", text=text, span=span, hint=f"end it with {text[at]}"
             )
         case character:
-            return ParseError(f"unexpected character '{character}'", text=text, span=span)
+            hint = "write the value: a query takes no parameters" if character in ":?$" else ""
+            return ParseError(f"unexpected character '{character}'", text=text, span=span, hint=hint)

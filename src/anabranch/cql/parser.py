@@ -3,8 +3,8 @@
     query      := [WITH name AS '(' union ')' (',' name AS '(' union ')')*] (union | ISTREAM '(' select ')')
     union      := select (UNION ALL select)*
     select     := SELECT [DISTINCT [ON '(' expression (',' expression)* ')']] item (',' item)*
-                  FROM source ((',' | join) source [ON expression])*
-                  [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
+                  FROM source ((',' | join) source [ON expression | USING '(' name (',' name)* ')'])*
+                  [WHERE expression] [GROUP BY (ALL | expression (',' expression)*)] [HAVING expression]
                   [QUALIFY expression] [ORDER BY sort (',' sort)*, with DISTINCT ON only]
     join       := [INNER] JOIN | CROSS JOIN | [LEFT] ASOF JOIN | [LEFT] (SEMI | ANTI) JOIN
                 | (LEFT | RIGHT | FULL) [OUTER] JOIN
@@ -24,34 +24,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
+    Constant,
     Count,
     Duration,
     Expression,
     FromItem,
+    FunctionCall,
     Identifier,
     JoinKind,
     SelectItem,
     Star,
     Statement,
     WindowClause,
+    walk,
 )
 from anabranch.cql.cursor import NO_FUNCTIONS, Cursor
 from anabranch.cql.expressions import duration, expression, sort_items
 from anabranch.cql.lexer import Kind
+from anabranch.cql.refusals import AT_ALIAS, CLAUSES, GROUPINGS, ITEMS, SOURCES, STATEMENTS, refuse
 from anabranch.errors import ParseError, Span
+from anabranch.functions import AGGREGATES
 from anabranch.lang.expr import OwnFunction
 
-_FIRST_ROWS = "for the first rows of each window, write QUALIFY ROW_NUMBER() OVER (ORDER BY …) <= 10"
-_CLAUSES = {
-    "ORDER": (
-        "ORDER BY",
-        f"sort where the results are read; {_FIRST_ROWS}",
-    ),
-    "LIMIT": ("LIMIT", _FIRST_ROWS),
-    "UNION": ("UNION", "write UNION ALL; to see each row once per window, read it by SELECT DISTINCT"),
-    "INTERSECT": ("INTERSECT", "write it as a join"),
-    "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),
-}
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
 _WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, SESSION, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
@@ -63,6 +57,7 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
     `functions` are the user-defined functions, by lower-case name.
     """
     cursor = Cursor(text, subquery, functions)
+    refuse(cursor, STATEMENTS)
     for operator in ("RSTREAM", "DSTREAM"):
         if cursor.peek().is_word(operator):
             raise cursor.unsupported(
@@ -81,7 +76,7 @@ def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Sta
         statement = _select(cursor, wrapper.span)
         cursor.expect_symbol(")")
     cursor.take_symbol(";")
-    _refuse_clauses(cursor)
+    refuse(cursor, CLAUSES)
     if cursor.peek().kind is not Kind.END:
         raise cursor.unexpected(_what_may_follow(statement))
     return statement
@@ -124,7 +119,7 @@ def _united(cursor: Cursor) -> Statement:
         each = _select(cursor, None)
         found.append(replace(each, span=Span(start, cursor.end_of_last)))
         if not (cursor.peek().is_word("UNION") and cursor.peek(1).is_word("ALL")):
-            _refuse_clauses(cursor)
+            refuse(cursor, CLAUSES)
             return replace(found[0], branches=tuple(found[1:])) if found[1:] else each
         cursor.take()
         cursor.take()
@@ -151,23 +146,19 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
     distinct = cursor.take_word("DISTINCT")
     distinct_on = _distinct_on(cursor) if distinct is not None else ()
     cursor.take_word("ALL")
+    refuse(cursor, ITEMS)
     items = [_item(cursor)]
     while cursor.take_symbol(","):
         items.append(_item(cursor))
     cursor.expect_word("FROM", also="','")
     sources = _sources(cursor)
     where = expression(cursor) if cursor.take_word("WHERE") else None
-    group_by: list[Expression] = []
-    if cursor.take_word("GROUP"):
-        cursor.expect_word("BY")
-        group_by.append(expression(cursor))
-        while cursor.take_symbol(","):
-            group_by.append(expression(cursor))
+    group_by = _group_by(cursor, items)
     having = expression(cursor) if cursor.take_word("HAVING") else None
     qualify = expression(cursor) if cursor.take_word("QUALIFY") else None
     order_by = sort_items(cursor) if distinct_on and cursor.peek().is_word("ORDER") else ()
     if not cursor.peek().is_word("UNION"):
-        _refuse_clauses(cursor)
+        refuse(cursor, CLAUSES)
     return Statement(
         cursor.text,
         tuple(items),
@@ -183,6 +174,32 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
     )
 
 
+def _group_by(cursor: Cursor, items: list[SelectItem | Star]) -> list[Expression]:
+    """Parses GROUP BY; ALL are the selected expressions without an aggregate."""
+    if cursor.take_word("GROUP") is None:
+        return []
+    cursor.expect_word("BY")
+    if (every := cursor.take_word("ALL")) is not None:
+        if any(isinstance(item, Star) for item in items):
+            raise ParseError("GROUP BY ALL does not take *", text=cursor.text, span=every.span, hint="name the columns")
+        selected = [item.expression for item in items if isinstance(item, SelectItem)]
+        return [each for each in selected if not isinstance(each, Constant) and not any(map(_is_of_group, walk(each)))]
+    refuse(cursor, GROUPINGS)
+    found = [expression(cursor)]
+    while cursor.take_symbol(","):
+        refuse(cursor, GROUPINGS)
+        found.append(expression(cursor))
+    return found
+
+
+def _is_of_group(node: Expression) -> bool:
+    """True for a value that a whole group has."""
+    if not isinstance(node, FunctionCall) or node.own is not None:
+        return False
+    is_edge = not node.arguments and node.name.name.lower() in {"window_start", "window_end"}
+    return is_edge or node.name.name.lower() in AGGREGATES
+
+
 def _distinct_on(cursor: Cursor) -> tuple[Expression, ...]:
     if not cursor.take_word("ON"):
         return ()
@@ -194,28 +211,37 @@ def _distinct_on(cursor: Cursor) -> tuple[Expression, ...]:
     return tuple(found)
 
 
-def _refuse_clauses(cursor: Cursor) -> None:
-    for word, (clause, remedy) in _CLAUSES.items():
-        if cursor.peek().is_word(word):
-            raise cursor.unsupported(f"{clause} is not supported", remedy)
-
-
 def _item(cursor: Cursor) -> SelectItem | Star:
     star = cursor.take_symbol("*")
     if star is not None:
-        return Star(None, star.span)
+        return _excluding(cursor, Star(None, star.span))
     if cursor.peek(1).is_symbol(".") and cursor.peek(2).is_symbol("*"):
         relation = cursor.identifier("a relation name")
         cursor.expect_symbol(".")
         end = cursor.expect_symbol("*")
-        return Star(relation, Span(relation.span.start, end.span.end))
+        return _excluding(cursor, Star(relation, Span(relation.span.start, end.span.end)))
     value = expression(cursor)
     return SelectItem(value, _alias(cursor))
+
+
+def _excluding(cursor: Cursor, star: Star) -> Star:
+    """Parses `EXCEPT (column, …)` behind a star."""
+    is_list = cursor.peek(1).is_symbol("(") and not cursor.peek(2).is_word("SELECT")
+    if not cursor.peek().is_word("EXCEPT", "EXCLUDE") or not is_list:
+        return star
+    cursor.take()
+    cursor.expect_symbol("(")
+    names = [cursor.identifier("a column to leave out")]
+    while cursor.take_symbol(","):
+        names.append(cursor.identifier("a column to leave out"))
+    cursor.expect_symbol(")", also="','")
+    return replace(star, excluded=tuple(names))
 
 
 def _alias(cursor: Cursor) -> Identifier | None:
     if cursor.take_word("AS"):
         return cursor.identifier("an alias after AS")
+    refuse(cursor, AT_ALIAS)
     return cursor.identifier("an alias") if cursor.at_name() and not _is_asof(cursor) else None
 
 
@@ -225,14 +251,15 @@ def _sources(cursor: Cursor) -> list[FromItem]:
         start = cursor.peek().span.start
         if cursor.take_symbol(","):
             sources.append(_source(cursor))
-        elif cursor.take_word("CROSS"):
+        elif cursor.peek().is_word("CROSS") and not cursor.peek(1).is_word("APPLY"):
+            cursor.take()
             cursor.expect_word("JOIN")
             crossed = _source(cursor)
             sources.append(replace(crossed, kind=JoinKind.INNER, join=Span(start, crossed.span.end)))
         elif (kind := _join_kind(cursor)) is not None:
             words = Span(start, cursor.end_of_last)
-            joined = _source(cursor)
-            sources.append(replace(joined, kind=kind, join=words, condition=_on(cursor)))
+            joined = replace(_source(cursor), kind=kind, join=words)
+            sources.append(_with_on(cursor, joined))
         else:
             return sources
 
@@ -240,8 +267,9 @@ def _sources(cursor: Cursor) -> list[FromItem]:
 def _join_kind(cursor: Cursor) -> JoinKind | None:
     """Takes the join keywords before the next source; returns None if there are none."""
     word = cursor.peek().value.upper() if cursor.peek().kind is Kind.WORD else ""
-    if word in ("NATURAL", "LATERAL"):
-        raise cursor.unsupported(f"{word} joins are not supported", "write JOIN … ON with the columns to compare")
+    if word == "NATURAL":
+        remedy = "write JOIN … USING (column) or JOIN … ON: a column added to a stream would change the query"
+        raise cursor.unsupported("NATURAL joins are not supported", remedy)
     if word not in ("JOIN", "INNER", *_OUTER, *_HALF) and not _is_asof(cursor):
         return None
     kind = _HALF.get(word) or _OUTER.get(word, JoinKind.INNER)
@@ -273,6 +301,7 @@ def _asof(cursor: Cursor, first: str) -> JoinKind:
 
 
 def _source(cursor: Cursor) -> FromItem:
+    refuse(cursor, SOURCES)
     if cursor.peek().is_symbol("("):
         return _subquery(cursor)
     stream = cursor.identifier("the name of a stream")
@@ -306,11 +335,22 @@ def _subquery(cursor: Cursor) -> FromItem:
     return FromItem(alias, window, alias, None, Span(start, cursor.end_of_last), subquery=inner)
 
 
-def _on(cursor: Cursor) -> Expression:
-    if cursor.peek().is_word("USING"):
-        raise cursor.unsupported("USING is not supported", "write ON left.column = right.column")
-    cursor.expect_word("ON")
-    return expression(cursor)
+def _with_on(cursor: Cursor, joined: FromItem) -> FromItem:
+    """Parses ON or USING behind a joined source."""
+    start = cursor.peek().span.start
+    if cursor.peek().is_word("USING") and joined.kind in (JoinKind.ASOF, JoinKind.LEFT_ASOF):
+        raise cursor.unsupported("USING in an ASOF JOIN is not supported", "write ON b.key = a.key AND b.ts <= a.ts")
+    if cursor.take_word("USING") is None:
+        if not cursor.peek().is_word("ON"):
+            raise cursor.unexpected("ON or USING", hint="write CROSS JOIN, or a comma, to join every pair of rows")
+        cursor.take()
+        return replace(joined, condition=expression(cursor))
+    cursor.expect_symbol("(")
+    names = [cursor.identifier("a column of both sides")]
+    while cursor.take_symbol(","):
+        names.append(cursor.identifier("a column of both sides"))
+    cursor.expect_symbol(")", also="','")
+    return replace(joined, using=tuple(names), using_span=Span(start, cursor.end_of_last))
 
 
 def _step(cursor: Cursor) -> Duration:

@@ -26,6 +26,7 @@ from anabranch.cql.ast import (
     RowNumber,
 )
 from anabranch.cql.ranking import no_limit
+from anabranch.cql.refusals import FUNCTIONS
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.functions import (
     AGGREGATES,
@@ -36,6 +37,7 @@ from anabranch.functions import (
     bind_call,
     bind_cast,
     bind_own,
+    filtered,
     kind_of,
     type_named,
 )
@@ -170,12 +172,13 @@ class Scope:
             for source in sources
         ]
         is_quoted = self.text[node.name.span.start : node.name.span.start + 1] == '"'
+        hint = FUNCTIONS.get(node.name.name.lower(), "") if node.relation is None else ""
         return BindError(
             f"column '{node}' does not exist",
             text=self.text,
             span=node.span,
             detail="\n".join(lines),
-            hint=f"double quotes mark a name; write text as '{node.name.name}'" if is_quoted else "",
+            hint=f"double quotes mark a name; write text as '{node.name.name}'" if is_quoted else hint,
         )
 
     def _constant(self, node: Constant) -> Literal:
@@ -204,6 +207,13 @@ class Scope:
             return self._own(node, node.own)
         if name in AGGREGATES:
             return self._aggregate(node)
+        if node.filter is not None:
+            raise BindError(
+                f"'{node.name.name.upper()}' does not take FILTER",
+                text=self.text,
+                span=node.filter.span,
+                hint="FILTER (WHERE …) follows an aggregate, such as SUM(x)",
+            )
         if name in {"window_end", "window_start"}:
             return self._window_edge(node, name.upper())
         if name in {"window", "session_window"} and not node.arguments and self.aggregates is not None:
@@ -222,6 +232,10 @@ class Scope:
                 text=self.text,
                 span=node.span,
                 hint=f"its value would depend on the plan and the batches; write {APPROXIMATE[name]}",
+            )
+        if name in FUNCTIONS:
+            raise Unsupported(
+                f"function '{node.name.name}' does not exist", text=self.text, span=node.name.span, hint=FUNCTIONS[name]
             )
         if name not in SPELLINGS:
             known = get_close_matches(name, [*SPELLINGS, *AGGREGATES, "window_end", "window_start"])
@@ -257,13 +271,23 @@ class Scope:
         if not node.arguments and not node.star:
             raise BindError(f"'{name}' needs an argument", text=self.text, span=node.span)
         inner = replace(self, clause=name, aggregates=None)
-        arguments = tuple(inner.expression(argument) for argument in node.arguments)
+        condition = None if node.filter is None else replace(inner, clause="FILTER").condition(node.filter)
         try:
-            called = "count_distinct" if node.is_distinct else name
-            aggregate = bind_aggregate(called, arguments, self._time_of(node, arguments))
+            if name == "COUNT_IF":
+                aggregate = filtered(bind_aggregate("count", ()), self._counted(node, inner))
+            else:
+                arguments = tuple(inner.expression(argument) for argument in node.arguments)
+                called = "count_distinct" if node.is_distinct else name
+                aggregate = bind_aggregate(called, arguments, self._time_of(node, arguments))
+            return self._collected(aggregate if condition is None else filtered(aggregate, condition))
         except ValueError as error:
             raise self.error(error, node.span) from None
-        return self._collected(aggregate)
+
+    def _counted(self, node: FunctionCall, inner: Scope) -> Expr:
+        """Returns the condition of COUNT_IF."""
+        if node.star or len(node.arguments) != 1:
+            raise ValueError(f"'{node.name.name.upper()}' takes one argument, a condition")
+        return inner.condition(node.arguments[0])
 
     def _collected(self, aggregate: AggregateCall) -> Column:
         """Returns the column of an aggregate, which the query computes once."""

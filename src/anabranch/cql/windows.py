@@ -160,7 +160,8 @@ def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
         text=statement.text,
         span=other.window.span if other.window is not None else other.span,
         detail="[TUMBLE] and [HOP] do not include their end, [RANGE], [NOW] and [UNBOUNDED] do",
-        hint="give every stream a [TUMBLE] or a [HOP] window, or none",
+        hint="to join first and group afterwards, give every stream a [RANGE] and add window(…) to GROUP BY; "
+        "to join within one window only, give every stream that [TUMBLE] or [HOP]",
     )
 
 

@@ -81,11 +81,8 @@ class Engine:
         owns: Mapping[str, Ownership | None] | None = None,
         execution: ExecutionModel = DEFAULT_EXECUTION,
         since: Mapping[str, int] | None = None,
-        until: Mapping[str, int] | None = None,
     ) -> None:
-        """Creates an engine; `since` and `until` map queries to the event times at which their answers begin and
-        end.
-        """
+        """Creates an engine; `since` maps queries to the event times at which their answers begin."""
         self.queries = queries
         self.execution = execution
         self.meter = Meter()
@@ -125,7 +122,6 @@ class Engine:
                 owns=(owns or {}).get(member.name),
                 retain=self._retain_indexes,
                 since=(since or {}).get(member.name),
-                until=(until or {}).get(member.name),
                 shared=self.joins,
             )
             for member in queries.members
@@ -219,6 +215,11 @@ class Engine:
             pass
         self.versions = dict(versions)
         self.meter.reset()
+
+    def answer_until(self, times: Mapping[str, int]) -> None:
+        """Sets the event times at which answers end, by query."""
+        for name, engine in self.engines.items():
+            engine.until = times.get(name)
 
     @property
     def follows_tables(self) -> bool:
@@ -485,8 +486,9 @@ class Engine:
 
     def _ordered(self, batches: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
         """Sorts rows by event time; rows of count windows in counting order."""
+        counted = {name for name, each in self._counted.items() if isinstance(each.window, CountWindow)}
         return {
-            name: in_counting_order(batch) if name in self._counted else in_time_order(batch)
+            name: in_counting_order(batch) if name in counted else in_time_order(batch)
             for name, batch in batches.items()
         }
 

@@ -27,7 +27,7 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
-from anabranch.engine.operators.candidates import candidates
+from anabranch.engine.operators.candidates import Candidates
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.open_groups import OpenCombinations
@@ -66,8 +66,8 @@ OPEN = "open groups"
 class QueryEngine:
     """The plan of one query over its base states.
 
-    `retain` notifies the engine that this query no longer uses some index of a base state. `since` and `until` are the
-    event times at which its answers begin and end; None for no limit.
+    `retain` notifies the engine that this query no longer uses some index of a base state. `since` is the event
+    time at which its answers begin; None for no limit.
     """
 
     def __init__(
@@ -80,20 +80,19 @@ class QueryEngine:
         owns: Ownership | None = None,
         retain: Callable[[], None] = lambda: None,
         since: int | None = None,
-        until: int | None = None,
         shared: Mapping[Shared, SharedJoin] | None = None,
     ) -> None:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
         self.context = PlanContext(
-            member.query, core, arena, owns=owns, terms=member.terms, shared=shared or {}, name=member.name
+            member.query, core, arena, owns=owns, residuals=member.residuals, shared=shared or {}, name=member.name
         )
         self.meter = self.context.meter
         self.batch_starts: dict[str, int] = {}
         """The first row number of each relation's latest insertion; empty before the first step."""
-        self._own_terms = {terms.relation: terms for terms in member.terms}
-        self._terms = self._own_terms
+        self._own_residuals = {residual.relation: residual for residual in member.residuals}
+        self._residuals = self._own_residuals
         """The residual predicates that finished combinations must pass."""
         self._feeds = member.feeds
         self._retain = retain
@@ -102,6 +101,7 @@ class QueryEngine:
         self._note_terms()
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
+        self.candidates = Candidates(grouping) if grouping is not None and grouping.ranked is not None else None
         counted = member.query.graph.counted
         self.open: OpenCombinations | OpenSessions | None = None
         if grouping is not None and grouping.gap:
@@ -111,7 +111,9 @@ class QueryEngine:
             self.open = OpenCombinations(arena, grouping, self.bases, counted)
         self._counted = frozenset(counted)
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
-        self._since, self._until = since, until
+        self._since = since
+        self.until: int | None = None
+        """The event time at which its answers end; None for no limit."""
         if self.groups is not None and since is not None:
             # An answer has the time of its boundary, even if that is after the last instant that it counts.
             self.groups.pass_watermark(since - self.groups.grouping.lag)
@@ -213,11 +215,11 @@ class QueryEngine:
         if self.sides is not None and relation not in self.context.bases:
             yield from self.sides.take(relation, news, self.owns)
             return
-        terms = self._terms.get(relation)
-        if terms is not None:
-            if terms.is_shorter:
-                news = replace(news, deadline=terms.window.deadline(news.newest))
-            news = self._tested(terms, news)
+        residual = self._residuals.get(relation)
+        if residual is not None:
+            if residual.is_shorter:
+                news = replace(news, deadline=residual.window.deadline(news.newest))
+            news = self._tested(residual, news)
             if not len(news):
                 return
         if relation in self._counted:
@@ -236,15 +238,15 @@ class QueryEngine:
         if rest.shift is not None:
             found = replace(found, deadline=found.deadline - rest.shift)
             mask = found.newest <= found.deadline
-        for terms in rest.terms:
-            if terms.filter is not None:
-                passed = evaluate_mask(terms.filter, block.read, len(found))
-                self.meter.tested(terms.relation, len(found), int(passed.sum()))
+        for residual in rest.residuals:
+            if residual.filter is not None:
+                passed = evaluate_mask(residual.filter, block.read, len(found))
+                self.meter.tested(residual.relation, len(found), int(passed.sum()))
                 mask = passed if mask is None else mask & passed
         if ends and self.owns is not None:
             mine = block.owned(self.owns)
             mask = mine if mask is None else mask & mine
-        has_windows = rest.shift is None and any(terms.is_shorter for terms in rest.terms)
+        has_windows = rest.shift is None and any(residual.is_shorter for residual in rest.residuals)
         if ends and not has_windows and not rest.equalities and not rest.thetas and self.sides is None:
             # The fast path, for most results of most users: row numbers are no longer needed.
             if wanted:
@@ -253,22 +255,22 @@ class QueryEngine:
             return
         found = found if mask is None else keep(found, mask)
         if has_windows:
-            for terms in rest.terms:
-                found = within(terms, found, self.bases)
+            for residual in rest.residuals:
+                found = within(residual, found, self.bases)
         if len(found):
             several = self.track.take_shared(shared, found, wanted=wanted)
             yield from self._finished(several, shared.relations, owned=ends)
 
     def demanded(self, found: Combinations) -> Combinations:
         """Applies this query's own windows and filters to combinations of linked rows."""
-        return demanded(self._terms.values(), found, self.bases)
+        return demanded(self._residuals.values(), found, self.bases)
 
     def _finished(
         self, several: Iterator[Combinations], passed: Sequence[str], *, owned: bool = False
     ) -> Iterator[Known]:
         """Selects finished combinations of this slot that pass the residual predicates; skips relations in `passed`."""
         owns = None if owned else self.owns
-        others = [terms for terms in self._terms.values() if terms.relation not in passed]
+        others = [residual for residual in self._residuals.values() if residual.relation not in passed]
         for found in several:
             if owns is not None:
                 found = keep(found, owns.holds(found, self.bases))
@@ -302,8 +304,8 @@ class QueryEngine:
             # By the rows of a result; an unmatched one becomes known later.
             wanted = found.newest >= self._since
             found, known = keep(found, wanted), known[wanted]
-        if self._until is not None:
-            wanted = found.newest < self._until
+        if self.until is not None:
+            wanted = found.newest < self.until
             found, known = keep(found, wanted), known[wanted]
         if len(found):
             yield known, self._project(found)
@@ -312,8 +314,8 @@ class QueryEngine:
         """Adds finished combinations to the pending groups."""
         assert self.groups is not None
         started = perf_counter()
-        if len(found) and not found.carried:
-            wanted = candidates(self.groups.grouping, found.newest, found.deadline, self._reader(found))
+        if self.candidates is not None and len(found) and not found.carried:
+            wanted = self.candidates.among(found.newest, found.deadline, self._reader(found))
             found = found if wanted is None else keep(found, wanted)
         if len(found):
             self.groups.add(found.newest, found.deadline, self._reader(found), carried_by(self.groups.grouping, found))
@@ -322,8 +324,8 @@ class QueryEngine:
     def answer(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yields partial aggregates of the boundaries that the watermark has passed; nothing for ungrouped queries."""
         if self.groups is not None:
-            if self._until is not None:
-                watermark = min(watermark, self._until - self.groups.grouping.lag)
+            if self.until is not None:
+                watermark = min(watermark, self.until - self.groups.grouping.lag)
             parts = self.groups.pass_watermark(watermark)
             self.meter.rows_out += parts.num_rows
             yield from parts.combine_chunks().to_batches()
@@ -356,7 +358,7 @@ class QueryEngine:
 
         The strategy refuses unsupported changes. After a refusal or a failure, the old plan keeps running.
         """
-        if self._terms and not isinstance(plan, Mesh) and any(pre_groups(plan)):
+        if self._residuals and not isinstance(plan, Mesh) and any(pre_groups(plan)):
             raise MigrationError(
                 f"plan '{plan}' merges rows, and other queries keep more rows of the shared relations",
                 detail="the states would be computed from rows that this query does not need",
@@ -406,11 +408,13 @@ class QueryEngine:
         plan = self.plan
         parts = () if isinstance(plan, Mesh) else shared_parts(plan)
         rests = [self.context.shared[part].common.rests[self.context.name] for part in parts]
-        left = {terms.relation: terms for rest in rests for terms in rest.terms}
-        self._terms = self._own_terms
+        left = {residual.relation: residual for rest in rests for residual in rest.residuals}
+        self._residuals = self._own_residuals
         if parts and not isinstance(plan, Mesh) and not any(kept(plan)):
             inside = {name for part in parts for name in part.relations}
-            self._terms = {name: terms for name, terms in self._own_terms.items() if name not in inside} | left
+            self._residuals = {
+                name: residual for name, residual in self._own_residuals.items() if name not in inside
+            } | left
         # Otherwise the plan's own states may hold combinations of another plan, or of the join when it had other users.
 
     def _retain_indexes(self) -> None:
@@ -436,9 +440,9 @@ class QueryEngine:
     def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
         return found.read or partial(read_column, self.bases, found=found)
 
-    def _tested(self, terms: ResidualPredicates, found: Combinations) -> Combinations:
+    def _tested(self, residual: ResidualPredicates, found: Combinations) -> Combinations:
         """Returns new rows that pass the query's own filter; counts show how much of a shared join is used."""
-        kept = passing(terms, found, self.bases)
-        if terms.filter is not None:
-            self.meter.tested(terms.relation, len(found), len(kept))
+        kept = passing(residual, found, self.bases)
+        if residual.filter is not None:
+            self.meter.tested(residual.relation, len(found), len(kept))
         return kept

@@ -10,7 +10,7 @@ of anything with a float double; of dates and timestamps timestamp. Text is neve
 point is a double, except beside a decimal, where it is the exact decimal.
 """
 
-from anabranch.functions.aggregates import AGGREGATES, APPROXIMATE, BY_TIME, bind_aggregate
+from anabranch.functions.aggregates import AGGREGATES, APPROXIMATE, BY_TIME, bind_aggregate, filtered
 from anabranch.functions.own import bind_own, own_function
 from anabranch.functions.table import (
     FUNCTIONS,
@@ -35,6 +35,7 @@ __all__ = [
     "bind_own",
     "coerce",
     "common_type",
+    "filtered",
     "is_nullable",
     "kind_of",
     "own_function",

@@ -8,8 +8,11 @@ Invariant: the value of an aggregate does not depend on the order of arrival.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
+from anabranch.functions.table import bind_call
 from anabranch.functions.types import (
     BIGINT,
     DOUBLE,
@@ -36,7 +39,7 @@ _SPREADS = {
 BY_TIME = {"first": "min_by", "last": "max_by", "collect_list": "collect_list"}
 """Aggregates that order by event time, and the aggregate that implements each."""
 AGGREGATES = frozenset(
-    {"count", "sum", "min", "max", "avg", "min_by", "max_by", "percentile", "median", *_SPREADS, *BY_TIME}
+    {"count", "count_if", "sum", "min", "max", "avg", "min_by", "max_by", "percentile", "median", *_SPREADS, *BY_TIME}
 )
 APPROXIMATE = {
     "approx_percentile": "PERCENTILE(x, share)",
@@ -59,6 +62,12 @@ def bind_aggregate(name: str, arguments: tuple[Expr, ...], time: Expr | None = N
         return AggregateCall("count", arguments[0] if arguments else None, BIGINT)
     expected = {"min_by": 2, "max_by": 2, "percentile": 2, "collect_list": 2}.get(function, 1)
     if len(arguments) != expected:
+        if function == "count_distinct":
+            raise ValueError(
+                f"COUNT(DISTINCT …) takes one argument, found {len(arguments)}",
+                "count the rows of a query of the distinct rows: FROM (SELECT DISTINCT a, b FROM s [TUMBLE 1 MINUTE]) "
+                "[NOW SLIDE 1 MINUTE] AS d",
+            )
         hint = {"collect_list": "write the most elements that a list may have: COLLECT_LIST(x, 100)"}.get(function, "")
         hint = "only COUNT takes *" if not arguments and function in _ONE_NUMBER else hint
         raise ValueError(f"'{name.upper()}' takes {_COUNTS[expected]}, found {len(arguments)}", hint)
@@ -102,6 +111,19 @@ def bind_aggregate(name: str, arguments: tuple[Expr, ...], time: Expr | None = N
         digits = min(MAX_DIGITS, argument.type.precision + 10)
         return AggregateCall("sum", argument, pa.decimal128(digits, argument.type.scale))
     return AggregateCall("sum", argument, argument.type)
+
+
+def filtered(call: AggregateCall, condition: Expr) -> AggregateCall:
+    """Returns the aggregate over the rows that satisfy a condition: the others give NULL, which aggregates skip."""
+
+    def if_true(value: Expr) -> Expr:
+        return bind_call("case", (condition, value, Literal(None, value.type)))
+
+    argument = if_true(Literal(True, pa.bool_()) if call.argument is None else call.argument)
+    if call.function in {"min_by", "max_by"}:
+        # They skip rows by the value that they compare.
+        return replace(call, argument=argument, others=tuple(map(if_true, call.others)))
+    return replace(call, argument=argument)
 
 
 _NUMBERS = frozenset({"integer", "float", "decimal"})

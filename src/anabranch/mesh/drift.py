@@ -18,8 +18,12 @@ from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics, merge_ro
 
 BASELINE = 3
 """The number of batches that form the baseline of a mesh."""
-MOST_PATIENCE = 96
-"""The number of batches after which drift is reported again, even after many searches without a new mesh."""
+MOST_MOVED = 0.1
+"""The fraction of all rows that may change routes without being drift."""
+MOST_CHANGE = 0.3
+"""The fraction by which an operator's selectivity may change without being drift."""
+CERTAINTY = 4.0
+"""The number of standard errors that drift must exceed."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,6 @@ class MeshUse:
     """Rows that the classifier sent to each route."""
     hops: Mapping[tuple[int, str], HopStatistics] = field(default_factory=dict)
     """By route and operator."""
-
-
-@dataclass(frozen=True)
-class DriftLimits:
-    """The largest changes that do not count as drift."""
-
-    share: float = 0.1
-    """The fraction of all rows that may change routes."""
-    selectivity: float = 0.3
-    """The fraction by which an operator's selectivity may change."""
-    certainty: float = 4.0
-    """Standard errors that a change must exceed."""
 
 
 def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
@@ -57,10 +49,9 @@ def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
     return MeshUse(tuple(rows), hops)
 
 
-def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
+def drifted(before: MeshUse, now: MeshUse) -> str | None:
     """Returns the reason why the mesh may no longer fit, or None."""
-    limits = limits or DriftLimits()
-    return _moved_rows(before.rows, now.rows, limits) or _changed_operator(before, now, limits)
+    return _moved_rows(before.rows, now.rows) or _changed_operator(before, now)
 
 
 @dataclass(frozen=True)
@@ -70,8 +61,6 @@ class RouteTrend:
     batches: int = 0
     first: tuple[RouteStatistics, ...] = ()
     latest: tuple[RouteStatistics, ...] = ()
-    patience: int = 0
-    """Batches before drift is reported; doubles while drift leads to no other mesh."""
 
     def after(self, routes: Iterable[RouteStatistics]) -> RouteTrend:
         """Returns the trend after a batch."""
@@ -79,19 +68,15 @@ class RouteTrend:
         first = merge_routes([*self.first, *latest]) if self.batches < BASELINE else self.first
         return replace(self, batches=self.batches + 1, first=first, latest=latest)
 
-    def judged(self) -> RouteTrend:
-        """Returns a trend without a baseline, after a drift was reported; the next report has to wait longer."""
-        return RouteTrend(patience=min(MOST_PATIENCE, max(2 * self.patience, 2 * BASELINE)))
-
-    def drift(self, mesh: Mesh) -> str | None:
-        """Returns how the latest batch differs from the baseline, or None."""
-        if self.batches <= max(BASELINE, self.patience):
+    def drift(self, mesh: Mesh, patience: int = 1) -> str | None:
+        """Returns how the latest batch differs from the baseline; None until `patience` baselines have passed."""
+        if self.batches <= BASELINE * patience:
             return None
         reasons = (drifted(mesh_use(way, self.first), mesh_use(way, self.latest)) for way in mesh.ways)
         return next((reason for reason in reasons if reason is not None), None)
 
 
-def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: DriftLimits) -> str | None:
+def _moved_rows(before: tuple[float, ...], now: tuple[float, ...]) -> str | None:
     if len(before) != len(now):
         return f"there are {len(now)} routes, and there were {len(before)}"
     earlier, later = sum(before), sum(now)
@@ -101,14 +86,14 @@ def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: Drift
     moved = sum(abs(a - b) for a, b in pairs) / 2
     both = [(a * earlier + b * later) / (earlier + later) for a, b in pairs]
     chance = sum(math.sqrt(share * (1 - share) * (1 / earlier + 1 / later)) for share in both) / 2
-    if moved <= max(limits.share, limits.certainty * chance):
+    if moved <= max(MOST_MOVED, CERTAINTY * chance):
         return None
     route = max(range(len(pairs)), key=lambda place: abs(pairs[place][0] - pairs[place][1]))
     return f"route {route} gets {pairs[route][1]:.0%} of the rows, and got {pairs[route][0]:.0%}"
 
 
-def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str | None:
-    worst, reason = 1 + limits.selectivity, None
+def _changed_operator(before: MeshUse, now: MeshUse) -> str | None:
+    worst, reason = 1 + MOST_CHANGE, None
     for (route, operator), seen in sorted(now.hops.items()):
         known = before.hops.get((route, operator))
         if known is None or not known.rows or not seen.rows:
@@ -118,7 +103,7 @@ def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str
         chance = math.sqrt((known.kept + 0.5) / known.rows**2 + (seen.kept + 0.5) / seen.rows**2)
         least, most = sorted((was, is_now))
         factor = most / least if least else math.inf
-        if factor > worst and most - least > limits.certainty * chance:
+        if factor > worst and most - least > CERTAINTY * chance:
             worst = factor
             reason = f"operator '{operator}' gives {is_now:.3g} rows per row on route {route}, and gave {was:.3g}"
     return reason

@@ -27,7 +27,7 @@ from anabranch.mesh.training import TrainingSet, folds
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import RelationRoutes, Route, asked, is_question, question
+from anabranch.plan.mesh import RelationRoutes, Route, checked_relation, existence_probe, is_existence_probe
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 MOST_ROWS, MOST_SETS = 400, 1 << 19
@@ -55,24 +55,24 @@ def existence_route(
     sample: TrainingSet,
     matrix: OperatorMatrix,
     needs: Needs,
-    may_ask: tuple[str, ...],
+    candidates: tuple[str, ...],
     rng: np.random.Generator,
     setting: SearchSetting,
 ) -> MeshProposal | None:
     """Returns the route that begins with existence probes; None if they do not save enough, also on held-out rows."""
-    if not may_ask or matrix.rows < LEAST_ROWS:
+    if not candidates or matrix.rows < LEAST_ROWS:
         return None
-    route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
+    route, plain = _best(sample, matrix, needs, candidates, setting.costs)
     if route == plain:
         return None
     probing, single = (certain_ways(sample.relation, each) for each in (route, plain))
     cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (probing, single))
     gain = single_cost / cost - 1 if cost > 0 else 0.0
     parts = parts_held_out(single_cost, cost)
-    held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs, parts)
+    held_out = _held_out(sample, matrix, needs, candidates, rng, setting.costs, parts)
     if min(gain, held_out.gain) < max(setting.least_gain, held_out.error):
         return None
-    questions = [asked(name) for name in route if is_question(name)]
+    chosen = [checked_relation(name) for name in route if is_existence_probe(name)]
     return MeshProposal(
         ways=probing,
         shares=(1.0,),
@@ -80,7 +80,7 @@ def existence_route(
         cost=cost,
         single=single.routes[0],
         single_cost=single_cost,
-        reason=f"existence probes of {', '.join(questions)} gain {gain:+.1%} over the best single route, {held_out}",
+        reason=f"existence probes of {', '.join(chosen)} gain {gain:+.1%} over the best single route, {held_out}",
         held_out=held_out,
     )
 
@@ -126,18 +126,18 @@ def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
     """Returns the seconds that the operators of a route take for each row."""
     left, paid = np.ones(matrix.rows), np.zeros(matrix.rows)
     for name in route:
-        at = matrix.operators.index(asked(name) if is_question(name) else name)
+        at = matrix.operators.index(checked_relation(name) if is_existence_probe(name) else name)
         selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
         passing = np.minimum(selectivity, 1.0)
         # A probe costs its lookup and as much again for each match (`engine.fabric.profile`). A row that passes an
         # existence probe costs as much as one match.
-        paid += left * (cost * (1 + passing) / (1 + selectivity) if is_question(name) else cost)
-        left = left * (passing if is_question(name) else selectivity)
+        paid += left * (cost * (1 + passing) / (1 + selectivity) if is_existence_probe(name) else cost)
+        left = left * (passing if is_existence_probe(name) else selectivity)
     return paid
 
 
 def _best(
-    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, may_ask: tuple[str, ...], costs: MeshCosts
+    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, candidates: tuple[str, ...], costs: MeshCosts
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the best route with existence probes, or without any if none saves; and the best one without."""
     rows = _thinned(matrix)
@@ -146,12 +146,12 @@ def _best(
     router = Router(seen, shares, needs)
     plain = _probes(router, shares)
     best, least = plain, _paid(seen, shares, plain, call)
-    questions: tuple[str, ...] = ()
-    while len(questions) < len(may_ask):
+    chosen: tuple[str, ...] = ()
+    while len(chosen) < len(candidates):
         options = []
-        for name in may_ask:
-            if question(name) not in questions:
-                probes = (*questions, question(name))
+        for name in candidates:
+            if existence_probe(name) not in chosen:
+                probes = (*chosen, existence_probe(name))
                 left = shares * _left(seen, probes)
                 options.append((*probes, *_probes(router, left)))
         prices = [_paid(seen, shares, route, call) for route in options]
@@ -159,7 +159,7 @@ def _best(
         if prices[place] >= least:
             break
         best, least = options[place], prices[place]
-        questions = best[: len(questions) + 1]
+        chosen = best[: len(chosen) + 1]
     return best, plain
 
 
@@ -167,9 +167,9 @@ def _paid(matrix: OperatorMatrix, shares: Doubles, route: tuple[str, ...], call:
     return float(shares @ row_costs(matrix, route)) + call * len(route)
 
 
-def _left(matrix: OperatorMatrix, questions: tuple[str, ...]) -> Doubles:
+def _left(matrix: OperatorMatrix, chosen: tuple[str, ...]) -> Doubles:
     """Returns the probability of each row to pass all existence probes."""
-    places = [matrix.operators.index(asked(name)) for name in questions]
+    places = [matrix.operators.index(checked_relation(name)) for name in chosen]
     left: Doubles = np.minimum(matrix.selectivity[:, places], 1.0).prod(axis=1)
     return left
 
@@ -183,7 +183,7 @@ def _held_out(
     sample: TrainingSet,
     matrix: OperatorMatrix,
     needs: Needs,
-    may_ask: tuple[str, ...],
+    candidates: tuple[str, ...],
     rng: np.random.Generator,
     costs: MeshCosts,
     parts: int,
@@ -192,7 +192,7 @@ def _held_out(
     paid = np.zeros((2, matrix.rows))
     call = costs.route / len(matrix.operators)
     for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
-        routes = _best(sample.take(learning), matrix.take(learning), needs, may_ask, costs)
+        routes = _best(sample.take(learning), matrix.take(learning), needs, candidates, costs)
         for place, route in enumerate(routes):
             paid[place, held] = row_costs(matrix.take(held), route) + call * len(route)
     weighted = np.stack(resampled(sample.weights, rng)) @ paid.T

@@ -37,7 +37,7 @@ class SearchSetting:
     """A mesh must be faster than the single best route by this fraction, on held-out rows."""
     early_out: bool = False
     """True to skip the search if even one route per condensed row would gain too little."""
-    asks: bool = False
+    existence_probes: bool = False
     """True if routes may begin with existence probes (`mesh.existence_probes`); the published search has none."""
 
 

@@ -24,7 +24,7 @@ from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
-SEARCH = SearchSetting(size=10, early_out=True, asks=True)
+SEARCH = SearchSetting(size=10, early_out=True, existence_probes=True)
 
 
 def learn_mesh(
@@ -34,7 +34,7 @@ def learn_mesh(
     current: Plan | None = None,
     is_worth: Callable[[LearntMesh], bool] | None = None,
     *,
-    may_ask: bool = True,
+    with_existence_probes: bool = True,
 ) -> LearntMesh:
     """Searches the best mesh, starting from the current plan if that is a mesh.
 
@@ -45,13 +45,13 @@ def learn_mesh(
     mesh = current if isinstance(current, Mesh) else None
     profiled = _profiled(graph, profiles)
 
-    def asked(least: Mapping[str, float]) -> bool:
+    def checked_relation(least: Mapping[str, float]) -> bool:
         ideal = {name: LearntRoutes("", (1.0,), (cost,), cost, cost, cost) for name, cost in least.items()}
         return is_worth is None or is_worth(LearntMesh(one_route(graph), ideal, profiled=profiled))
 
-    setting = replace(SEARCH, asks=SEARCH.asks and may_ask)
+    setting = replace(SEARCH, existence_probes=SEARCH.existence_probes and with_existence_probes)
     orders = orders_of(current, graph)
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, checked_relation, orders)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)

@@ -12,14 +12,13 @@ ranks of values. (Nehme et al. 2012, sections 4.2 and 4.3.)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.lang.schema import is_text
 from anabranch.mesh.kernels import regression_cells
@@ -104,34 +103,17 @@ class TrainingSet:
 def training_set(
     relation: str,
     table: pa.Table,
-    attributes: Sequence[str] | None = None,
     weights: Doubles | None = None,
     also: Collection[str] = (),
 ) -> TrainingSet:
-    """Returns the rows of a table as a training set over the named columns, or over all suitable columns and `also`.
+    """Returns the rows of a table as a training set over all suitable columns and `also`, which a mesh tests already.
 
-    Unless named, timestamps are excluded: they only grow, so no threshold would fit later rows. So are hours of the day
-    if the rows cover only a few hours. A table without columns has no row count; the weights provide it.
+    Timestamps are unsuitable: they only grow, so no threshold would fit later rows. So are hours of the day if the rows
+    cover only a few hours. A table without columns has no row count; the weights provide it.
     """
-    if attributes is None:
-        chosen = [field.name for field in table.schema if field.name in also or _serves(field.name, table[field.name])]
-    else:
-        chosen = list(attributes)
-    for name in chosen:
-        if name not in table.column_names:
-            raise UnknownAttribute(
-                f"attribute '{name}' is not a column of relation '{relation}'",
-                detail=f"it has {', '.join(table.column_names)}",
-                hint="name columns of the stream, or omit the attributes to use all suitable columns",
-            )
-        if not is_classifiable(table[name].type):
-            raise PlanError(
-                f"attribute '{name}' is of type {table[name].type}, which a classifier cannot test",
-                hint="use numbers, booleans, dates, timestamps or text",
-            )
+    chosen = [field.name for field in table.schema if field.name in also or _serves(field.name, table[field.name])]
     ones = np.ones(table.num_rows) if weights is None else np.asarray(weights, dtype=np.float64)
-    named = {*also, *(attributes or ())}
-    return TrainingSet(relation, tuple(_attribute(name, table[name], name in named) for name in chosen), ones)
+    return TrainingSet(relation, tuple(_attribute(name, table[name], name in also) for name in chosen), ones)
 
 
 def _serves(name: str, column: pa.ChunkedArray) -> bool:
@@ -150,13 +132,13 @@ def _frequent(column: pa.ChunkedArray) -> tuple[str, ...]:
     return tuple(words[place] for place in order if counts[place] >= max(FEWEST, FREQUENT * len(column)))
 
 
-def _attribute(name: str, column: pa.ChunkedArray, is_named: bool) -> Attribute:
-    """Returns a column as an attribute; in an explicitly named column, every text is a category."""
+def _attribute(name: str, column: pa.ChunkedArray, is_tested: bool) -> Attribute:
+    """Returns a column as an attribute; in a column that a mesh tests already, every text is a category."""
     if not is_text(column.type):
         return Attribute(name, as_doubles(column))
     encoded = column.combine_chunks().dictionary_encode()
     words = encoded.dictionary.to_pylist()
-    are_all = is_named or len(words) <= MOST_CATEGORIES
+    are_all = is_tested or len(words) <= MOST_CATEGORIES
     known = sorted(words if are_all else set(_frequent(column)) - {REST})
     listed = known if are_all else [*known, REST]
     positions = {word: place for place, word in enumerate(known)}

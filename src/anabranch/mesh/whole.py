@@ -103,7 +103,7 @@ class _Sample:
     seen: OperatorProfile
     rows: TrainingSet
     needs: Needs
-    may_ask: tuple[str, ...]
+    probeable: tuple[str, ...]
     setting: SearchSetting
     running: RelationRoutes | None
 
@@ -116,8 +116,10 @@ class _Sample:
         needs = precedence(graph, seen.relation, seen.matrix.operators)
         # A route with a deferred predicate, which only users write, has no price: that operator was not measured.
         is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
-        may_ask = existence_candidates(graph, seen.relation, seen.matrix.operators) if setting.asks else ()
-        return cls(seen, rows, needs, may_ask, _priced_for(seen, setting), running if is_priced else None)
+        probeable = (
+            existence_candidates(graph, seen.relation, seen.matrix.operators) if setting.existence_probes else ()
+        )
+        return cls(seen, rows, needs, probeable, _priced_for(seen, setting), running if is_priced else None)
 
     @property
     def relation(self) -> str:
@@ -133,7 +135,7 @@ class _Sample:
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
         """Returns the route with existence probes, if that saves."""
-        return existence_route(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
+        return existence_route(self.rows, self.seen.matrix, self.needs, self.probeable, rng, self.setting)
 
     def best(self, rng: np.random.Generator, probing: MeshProposal | None, least: float) -> MeshProposal:
         """Returns the cheapest routes, with a classifier or existence probes; no classifier costs less than `least`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
 from anabranch.cost.host import HostNeed
-from anabranch.cost.resources import NOTHING, ResourceModel, Resources
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
 from anabranch.optimize.deferring import deferring_variants
@@ -24,11 +24,8 @@ from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Candidate, Infeasible, MeshOffer, Proposal, distinct
 from anabranch.optimize.settle import settle
 from anabranch.optimize.shapes import in_order
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import Leaf, PhysicalPlan
-from anabranch.plan.query import Grouping
-from anabranch.stats.view import NOTHING_KNOWN, Provenance, StatisticsView
+from anabranch.stats.view import Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
 """The optimizers whose plans are shown beside an explicit plan: the two extremes."""
@@ -36,13 +33,10 @@ COMPARED = ("mjoin ordering", "min-state")
 
 @dataclass(frozen=True)
 class Choice:
-    """A proposal, with the numbers it is based on."""
+    """The answer to a problem, and what else is known about the first plan."""
 
     answer: Proposal | Infeasible
-    model: ResourceModel
-    budget: Budget
-    objective: Objective
-    units_from: Provenance = "assumed"
+    problem: Problem
     mesh: MeshOffer | None = None
     """The mesh considered, if any."""
     written: PhysicalPlan | None = None
@@ -52,10 +46,30 @@ class Choice:
 
     None in process.
     """
-    statistics: StatisticsView = NOTHING_KNOWN
-    """The known statistics at the time of the choice; the model has assumed the rest."""
     is_sampled: bool = False
     """True if the sources were sampled, so that sampling cannot replace the remaining assumptions."""
+
+    @property
+    def model(self) -> ResourceModel:
+        return self.problem.model
+
+    @property
+    def budget(self) -> Budget:
+        return self.problem.budget
+
+    @property
+    def objective(self) -> Objective:
+        return self.problem.objective
+
+    @property
+    def statistics(self) -> StatisticsView:
+        """The known statistics at the time of the choice; the model has assumed the rest."""
+        return self.problem.statistics
+
+    @property
+    def units_from(self) -> Provenance:
+        """The source of the unit costs."""
+        return unit_costs(self.statistics)[1]
 
     @property
     def estimates(self) -> Estimates:
@@ -63,45 +77,20 @@ class Choice:
 
 
 def choose(
-    graph: JoinGraph,
-    statistics: StatisticsView,
-    budget: Budget | None = None,
-    objective: Objective | None = None,
-    hints: Hints | None = None,
+    problem: Problem,
     *,
-    batch: float = 1.0,
-    grouping: Grouping | None = None,
-    partitioning: Partitioning | None = None,
-    beside: Resources = NOTHING,
     around: Callable[[ResourceModel], HostNeed] | None = None,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
     """Returns the best plan by the objective among those that keep the budget and obey the hints.
 
-    `batch` is the batch interval in seconds. With the `grouping` of a grouped query, plans that merge rows before they
-    join are considered too. `partitioning` is how rows are spread over the slots of the budget; by default, the grid
-    that suits the rates. `beside` are the resources outside the plan (`price_of_sides`). `around` returns the host's
-    resources; the budget is for host and plan together.
+    With the `grouping` of a grouped query, plans that merge rows before they join are considered too. `around` returns
+    the host's resources; the budget is for host and plan together.
     """
-    problem = Problem(
-        graph,
-        statistics,
-        budget or Budget(),
-        objective or Objective(),
-        hints or Hints(),
-        batch=batch,
-        grouping=grouping,
-        partitioning=partitioning,
-        beside=beside,
-    )
-    _, units_from = unit_costs(statistics)
     host = None if around is None else around(problem.model)
     if host is not None:
         problem = replace(problem, budget=within(problem.budget, host))
-    answer = _answer(problem, optimizers)
-    return Choice(
-        answer, problem.model, problem.budget, problem.objective, units_from, host=host, statistics=statistics
-    )
+    return Choice(answer_to(problem, optimizers), problem, host=host)
 
 
 def within(budget: Budget, host: HostNeed) -> Budget:
@@ -109,7 +98,8 @@ def within(budget: Budget, host: HostNeed) -> Budget:
     return replace(budget, taken=host.resources, room=host.room)
 
 
-def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal | Infeasible:
+def answer_to(problem: Problem, optimizers: Mapping[str, Optimizer] = OPTIMIZERS) -> Proposal | Infeasible:
+    """Returns the best plan of a problem, or the bound that no plan keeps."""
     hints = problem.hints
     if len(problem.graph.names) == 1:
         only = problem.candidate(Leaf(problem.graph.names[0]), "only plan")

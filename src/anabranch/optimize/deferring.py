@@ -18,7 +18,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError
 from anabranch.optimize.proposals import Candidate
 from anabranch.plan.check import require_no_guard
-from anabranch.plan.cost_rank import DEAR
+from anabranch.plan.cost_rank import COSTLY
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
 
@@ -54,7 +54,7 @@ def _movable(model: ResourceModel, graph: JoinGraph) -> list[int]:
     """Returns the positions of costly predicates that guard no other predicate against failing."""
     found = []
     for position, theta in enumerate(model.estimates.thetas):
-        if theta.weight >= DEAR and not theta.is_band and theta.selectivity > 0:
+        if theta.weight >= COSTLY and not theta.is_band and theta.selectivity > 0:
             try:
                 require_no_guard(position, graph, "the optimizer")
             except PlanError:

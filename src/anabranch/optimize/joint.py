@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
-from anabranch.cost.shares import Partaker, base_cost, join_cost, query_cost
+from anabranch.cost.shares import MemberModel, base_cost, join_cost, query_cost
 from anabranch.errors import BundleError
 from anabranch.optimize.jtree_finder import LARGEST, QUICK, Space
 from anabranch.optimize.proposals import UNLIMITED, Budget, pareto
@@ -60,7 +60,7 @@ LEAST_SAVING = 0.02
 class Contender:
     """A query of a set with its possible plans, best first; a query that may not share keeps its own joins."""
 
-    partaker: Partaker
+    member_model: MemberModel
     plans: tuple[PhysicalPlan, ...]
     may_share: bool = True
 
@@ -99,7 +99,7 @@ class JointChoice:
         return self.budget.allows(self.cost)
 
 
-CoreModel = Callable[[CommonJoin], Partaker]
+CoreModel = Callable[[CommonJoin], MemberModel]
 """The model of a shared join."""
 
 
@@ -107,26 +107,23 @@ def choose_together(
     contenders: Sequence[Contender],
     core_model: CoreModel,
     budget: Budget = UNLIMITED,
-    *,
-    least_saving: float = LEAST_SAVING,
 ) -> JointChoice:
     """Returns the plans of a set of queries; they may exceed the budget if no plan keeps it (`fits`)."""
-    search = _Search(contenders, core_model, budget, least_saving)
-    return search.run()
+    return _Search(contenders, core_model, budget).run()
 
 
 def price_together(
-    partakers: Sequence[Partaker], plans: Mapping[str, PhysicalPlan], core_model: CoreModel
+    member_models: Sequence[MemberModel], plans: Mapping[str, PhysicalPlan], core_model: CoreModel
 ) -> tuple[Resources, dict[str, Resources]]:
     """Returns the cost of a set with these plans, and of each query beyond base states and shared joins."""
-    parts: dict[Shared, list[Partaker]] = {}
-    for each in partakers:
+    parts: dict[Shared, list[MemberModel]] = {}
+    for each in member_models:
         for part in shared_parts(plans[each.name]):
             parts.setdefault(part, []).append(each)
     joins = {part: common_join(part, [user.member for user in users]) for part, users in parts.items()}
     commons = {part: core_model(join) for part, join in joins.items()}
-    own = {each.name: query_cost(each, _ordered(plans[each.name], each), commons) for each in partakers}
-    several = [base_cost({each.name: each for each in partakers}), *own.values()]
+    own = {each.name: query_cost(each, _ordered(plans[each.name], each), commons) for each in member_models}
+    several = [base_cost({each.name: each for each in member_models}), *own.values()]
     several += [join_cost(commons[part], join) for part, join in joins.items()]
     return _sum(several), own
 
@@ -137,19 +134,17 @@ class _Search:
         contenders: Sequence[Contender],
         core_model: CoreModel,
         budget: Budget,
-        least_saving: float,
     ) -> None:
-        self.contenders = {each.partaker.name: each for each in contenders}
+        self.contenders = {each.member_model.name: each for each in contenders}
         self.core_model = core_model
         self.budget = budget
-        self.least_saving = least_saving
         self.considered = 0
         self.refused: dict[str, str] = {}
         self.given = self._given()
         """Shared joins of explicit plans, with their models."""
         commons = {part: model for part, (_, model) in self.given.items()}
         self.own = {
-            name: [(plan, query_cost(each.partaker, plan, commons)) for plan in _all_ordered(each)]
+            name: [(plan, query_cost(each.member_model, plan, commons)) for plan in _all_ordered(each)]
             for name, each in self.contenders.items()
         }
         self.best = {name: min(cost.cpu for _, cost in priced) for name, priced in self.own.items()}
@@ -165,26 +160,28 @@ class _Search:
             for name, (plan, cost) in chosen.items():
                 plans[name], costs[name] = plan, cost
                 free.discard(name)
-        base = base_cost({name: each.partaker for name, each in self.contenders.items()})
+        base = base_cost({name: each.member_model for name, each in self.contenders.items()})
         unfair = self._within_budget(plans, costs, shared, base)
         total = _sum([base, *costs.values(), *(each.cost for each in shared)])
         return JointChoice(plans, tuple(shared), total, costs, self.budget, unfair, self.considered, dict(self.refused))
 
-    def _given(self) -> dict[Shared, tuple[CommonJoin, Partaker]]:
+    def _given(self) -> dict[Shared, tuple[CommonJoin, MemberModel]]:
         users: dict[Shared, list[Member]] = {}
         for each in self.contenders.values():
             for part in shared_parts(each.plans[0]):
-                users.setdefault(part, []).append(each.partaker.member)
+                users.setdefault(part, []).append(each.member_model.member)
         joins = {part: common_join(part, members) for part, members in users.items()}
         return {part: (join, self.core_model(join)) for part, join in joins.items()}
 
-    def _given_choice(self, join: CommonJoin, model: Partaker, costs: Mapping[str, Resources]) -> SharedChoice:
+    def _given_choice(self, join: CommonJoin, model: MemberModel, costs: Mapping[str, Resources]) -> SharedChoice:
         """Returns a shared join of explicit plans, compared with the same plans without sharing."""
         core = join_cost(model, join)
         apart = []
         for name in join.rests:
             contender = self.contenders[name]
-            apart.append(query_cost(contender.partaker, _ordered(unshared(contender.plans[0]), contender.partaker), {}))
+            apart.append(
+                query_cost(contender.member_model, _ordered(unshared(contender.plans[0]), contender.member_model), {})
+            )
         before, after = _sum(apart), _sum([core, *(costs[name] for name in join.rests)])
         saved = before.cpu - after.cpu, before.memory - after.memory
         return SharedChoice(join.shared, tuple(join.rests), core, *saved)
@@ -206,7 +203,7 @@ class _Search:
 
     def _names(self, query: str) -> frozenset[str]:
         """Returns the relations that the query may share: those whose combinations may be kept."""
-        graph = self.contenders[query].partaker.member.query.graph
+        graph = self.contenders[query].member_model.member.query.graph
         return frozenset(graph.names) - frozenset(graph.counted)
 
     def _common_relations(self, free: set[str]) -> list[frozenset[str]]:
@@ -240,7 +237,7 @@ class _Search:
         if best is None:
             return None
         spent = sum(costs[name].cpu for name in best[0].users)
-        if best[0].saved_cpu <= self.least_saving * spent:
+        if best[0].saved_cpu <= LEAST_SAVING * spent:
             text = str(best[0].shared)
             self.refused[text] = (
                 f"among {', '.join(best[0].users)}, it would cost {-best[0].saved_cpu:.3g} cores more"
@@ -253,7 +250,7 @@ class _Search:
     def _priced(
         self, relations: frozenset[str], users: Sequence[str], costs: Mapping[str, Resources]
     ) -> tuple[SharedChoice, dict[str, tuple[PhysicalPlan, Resources]]] | None:
-        members = [self.contenders[name].partaker.member for name in users]
+        members = [self.contenders[name].member_model.member for name in users]
         order = tuple(name for name in members[0].query.graph.names if name in relations)
         try:
             probe = common_join(Shared(JoinNode(tuple(Leaf(name) for name in order))), members)
@@ -278,15 +275,15 @@ class _Search:
                 best = choice, chosen
         return best
 
-    def _around(self, query: str, shared: Shared, common: Partaker) -> tuple[PhysicalPlan, Resources]:
+    def _around(self, query: str, shared: Shared, common: MemberModel) -> tuple[PhysicalPlan, Resources]:
         """Returns the cheapest plan of a query around a shared join."""
         contender = self.contenders[query]
-        graph = contender.partaker.member.query.graph
+        graph = contender.member_model.member.query.graph
         options = [
-            _ordered(plan, contender.partaker)
+            _ordered(plan, contender.member_model)
             for plan in plans_around(shared, graph, [plan for plan, _ in self.own[query]])
         ]
-        priced = [(plan, query_cost(contender.partaker, plan, {shared: common})) for plan in options]
+        priced = [(plan, query_cost(contender.member_model, plan, {shared: common})) for plan in options]
         return min(priced, key=lambda pair: (pair[1].cpu, pair[1].memory))
 
     # --- budget -------------------------------------------------------------------------------------------------------
@@ -367,12 +364,12 @@ def _replaced(plan: PhysicalPlan, shared: Shared) -> PhysicalPlan:
     return plan.with_inputs(tuple(_replaced(child, shared) for child in plan.inputs))
 
 
-def _ordered(plan: PhysicalPlan, partaker: Partaker) -> PhysicalPlan:
-    return with_default_orders(plan, partaker.member.query.graph)
+def _ordered(plan: PhysicalPlan, member_model: MemberModel) -> PhysicalPlan:
+    return with_default_orders(plan, member_model.member.query.graph)
 
 
 def _all_ordered(contender: Contender) -> list[PhysicalPlan]:
-    return [_ordered(plan, contender.partaker) for plan in contender.plans]
+    return [_ordered(plan, contender.member_model) for plan in contender.plans]
 
 
 def _is_tiny(cost: Resources) -> bool:

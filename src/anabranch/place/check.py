@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from anabranch.place.landscape import Landscape, Operator, SinkQuery
 from anabranch.place.view import Predicate, Slot, needs
+from anabranch.place.whole import whole_view
 
 
 def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
@@ -16,13 +17,15 @@ def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
     """
     found: list[str] = []
     delivery = landscape.operators.get(query.name)
-    wanted = needs(query.query)[-1].view
+    wanted = whole_view(query.query) if query.is_whole else needs(query.query)[-1].view
     if delivery is None:
         return (f"nothing is delivered for query '{query.name}'",)
     if landscape.topology.sites[delivery.site].name != query.sink:
         found.append(f"query '{query.name}' is delivered to another site than '{query.sink}'")
     if delivery.view != wanted:
         found.append(f"query '{query.name}' is delivered '{delivery.view}' instead of '{wanted}'")
+    if landscape.is_slow(query):
+        found.append(f"query '{query.name}' has a latency above its limit of {query.max_latency:g} ms")
     _follow(landscape, delivery, found, ())
     return tuple(found)
 

@@ -78,7 +78,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 def options_of(arguments: argparse.Namespace, topology: Topology, queries: Sequence[SinkQuery]) -> Options:
     """Returns the planner options, with the requested cluster sizes."""
-    streams = max((len(query.query.graph.names) for query in queries), default=2)
+    streams = max((len(query.planned.graph.names) for query in queries), default=2)
     sizes: list[int] = []
     for text in arguments.max_cs:
         if text == "auto":
@@ -105,7 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = deploy(planner, network.landscape, queries)
     known = hierarchies(topology, options) if arguments.planner in HIERARCHICAL else ()
     limits = {
-        decision.deployment.query: bounds(decision.deployment, len(query.query.graph.names), len(topology.sites), known)
+        decision.deployment.query: bounds(
+            decision.deployment, len(query.planned.graph.names), len(topology.sites), known
+        )
         for query, decision in zip(queries, chosen.decisions, strict=True)
     }
     console.print(_deployments(chosen), _searches(chosen, limits))
@@ -142,7 +144,7 @@ def _deployments(chosen: Run) -> Table:
     for column in ("query", "sink", "plan", "joins at", "uses", "relaxes"):
         table.add_column(column, overflow="fold")
     for column in ("cost", "by reuse", "by new joins"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for decision in chosen.decisions:
         one = decision.deployment
         table.add_row(
@@ -168,7 +170,7 @@ def _searches(chosen: Run, limits: Mapping[str, Bounds]) -> Table:
     if any(one.most_loss is not None for one in limits.values()):
         columns.append("cost above optimum, at most (Theorem 3)")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for decision in chosen.decisions:
         one = decision.deployment
         limit = limits[one.query]

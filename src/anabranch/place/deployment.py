@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,3 @@ class Deployment:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> Deployment:
-        """Reads a deployment that `to_json` wrote."""
-        entry: dict[str, Any] = json.loads(text)
-        entry["operators"] = tuple(
-            PlacedOperator(**{**one, "predicates": tuple(one["predicates"]), "inputs": tuple(one["inputs"])})
-            for one in entry["operators"]
-        )
-        entry["flows"] = tuple(Flow(**{**one, "path": tuple(one["path"])}) for one in entry["flows"])
-        entry["reused"] = tuple(entry["reused"])
-        entry["relaxed"] = tuple(Relaxation(**one) for one in entry["relaxed"])
-        return cls(**entry)

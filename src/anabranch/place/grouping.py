@@ -67,6 +67,8 @@ def _inside(need: Need, statistics: Statistics) -> float:
 def _distinct(query: Query, need: Need, key: object, statistics: Statistics) -> float:
     if not isinstance(key, Column):
         return math.inf
+    if key.relation not in query.graph.names:
+        return math.inf  # a table
     position = query.graph.names.index(key.relation)
     slot = need.view.slots[need.relations.index(position)]
     fixed = slot.selection.fixed_values(key.name)
@@ -76,5 +78,5 @@ def _distinct(query: Query, need: Need, key: object, statistics: Statistics) -> 
 def _width(query: Query, key: object, statistics: Statistics) -> float:
     if not isinstance(key, Column):
         return VALUE_BYTES
-    stream = next(r.stream.lower() for r in query.graph.relations if r.name == key.relation)
-    return statistics.stream(stream).column_bytes.get(key.name, VALUE_BYTES)
+    stream = next((r.stream.lower() for r in query.graph.relations if r.name == key.relation), None)
+    return VALUE_BYTES if stream is None else statistics.stream(stream).column_bytes.get(key.name, VALUE_BYTES)

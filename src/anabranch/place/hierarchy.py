@@ -101,11 +101,6 @@ class Hierarchy:
         order = [cluster.members[int(at)] for at in np.argsort(total, kind="stable")]
         return tuple(member for member in order if member != cluster.coordinator)
 
-    def estimate(self, level: int, left: int, right: int) -> float:
-        """Returns the distance between two sites as seen at a level."""
-        seen = self.representatives(level)
-        return self.topology.distance(int(seen[left]), int(seen[right]))
-
     def slack(self, level: int) -> float:
         """Returns the largest error of an estimate at a level (Theorem 1)."""
         return 2.0 * sum(self.widths[: level - 1])
@@ -127,13 +122,12 @@ def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
     return _raise_levels(topology, max(len(everyone), 2), lowest, seed)
 
 
-def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0, newcomer: int | None = None) -> Hierarchy:
-    """Adds a site of the topology to the hierarchy; by default the last site.
+def _joined(hierarchy: Hierarchy, topology: Topology, newcomer: int, seed: int) -> Hierarchy:
+    """Adds a site of the topology to the hierarchy.
 
     The request descends from the top, at each level to the member closest to the new site (section 3.1.2). Only a
     cluster that overflows is split, and only the levels above it are rebuilt.
     """
-    newcomer = len(topology.sites) - 1 if newcomer is None else newcomer
     distances = topology.distances([newcomer])[0]
     cluster = hierarchy.top
     for level in range(hierarchy.height, 1, -1):
@@ -146,21 +140,6 @@ def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0, newcomer: int 
     parts = _clusters(topology, np.array(grown), hierarchy.max_cs, seed)
     others = tuple(c for c in hierarchy.levels[0] if c is not cluster)
     return _raise_levels(topology, hierarchy.max_cs, others + parts, seed)
-
-
-def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) -> Hierarchy:
-    """Removes the site at a position from the hierarchy; higher positions move down by one.
-
-    The cluster keeps its remaining members. If it lost its coordinator, the member closest to all others replaces it;
-    every member knows the distances in its cluster, so any of them can.
-    """
-    lowest = []
-    for cluster in hierarchy.levels[0]:
-        members = tuple(member - (member > gone) for member in cluster.members if member != gone)
-        if members:
-            kept = cluster.coordinator - (cluster.coordinator > gone)
-            lowest.append(Cluster(members, _medoid(topology, members) if cluster.coordinator == gone else kept))
-    return _raise_levels(topology, hierarchy.max_cs, tuple(lowest), seed)
 
 
 def taken_over(hierarchy: Hierarchy, silent: Collection[int]) -> Hierarchy:
@@ -190,7 +169,8 @@ def taken_over(hierarchy: Hierarchy, silent: Collection[int]) -> Hierarchy:
 def followed(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
     """Adapts a hierarchy to a changed network: removes sites that are gone and adds new ones.
 
-    Clusters and coordinators without added or removed sites do not change, whatever the new link costs.
+    Clusters and coordinators without added or removed sites do not change, whatever the new link costs. A coordinator
+    that is gone is replaced by the member closest to all others; every member knows the distances in its cluster.
     """
     before = hierarchy.topology.sites
     at = {old: topology.positions.get(site.name) for old, site in enumerate(before)}
@@ -208,7 +188,7 @@ def followed(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarc
     known = {site.name for site in before}
     for newcomer, site in enumerate(topology.sites):
         if site.name not in known:
-            current = join(current, topology, seed, newcomer)
+            current = _joined(current, topology, newcomer, seed)
     return current
 
 

@@ -2,8 +2,9 @@
 
 A landscape is immutable; deploying a query returns a new one, so a refused query changes nothing. An operator without
 input is a base source; one with two inputs is a join. One with a single input is the delivery of the query of its name,
-or a relay, which offers the rows that a query's sink receives to other operators. An input names its producer and the
-view that it takes; a telescoping filter at the producer removes the rest. The cost of a landscape is the sum over all
+or a relay, which offers the rows that a query's sink receives to other operators. The delivery of a query that runs at
+one site (`whole`) reads all its streams itself. An input names its producer and the view that it takes; a telescoping
+filter at the producer removes the rest. The cost of a landscape is the sum over all
 inputs of bytes per second times distance. The free capacity of sites and links (`free`, `room`) follows from the
 running operators.
 
@@ -27,6 +28,7 @@ from anabranch.place.load import NOTHING, Load, join_load
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Floats, Indices, Topology
 from anabranch.place.view import View, base_view
+from anabranch.place.whole import inner_join, is_whole, whole_load
 from anabranch.plan.query import Query
 
 SLACK = 1e-9
@@ -51,6 +53,18 @@ class SinkQuery:
     sink: str
     joins_at: frozenset[str] = frozenset()
     """The only sites where its new joins may be; empty for all."""
+    max_latency: float = math.inf
+    """The limit on the latency of the links from any of its sources to its sink, in milliseconds."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the query runs at the site of its sink."""
+        return is_whole(self.query)
+
+    @property
+    def planned(self) -> Query:
+        """The inner join of its streams, which determines sizes and loads."""
+        return inner_join(self.query) if self.is_whole else self.query
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,8 @@ class Operator:
     site: int
     view: View
     inputs: tuple[Input, ...]
+    is_whole: bool = False
+    """True if it is the delivery of a query that runs at one site."""
 
     @property
     def is_base(self) -> bool:
@@ -78,6 +94,11 @@ class Operator:
 
     @property
     def is_join(self) -> bool:
+        return len(self.inputs) > 1 and not self.is_whole
+
+    @property
+    def has_load(self) -> bool:
+        """True if it keeps rows of streams to join them."""
         return len(self.inputs) > 1
 
 
@@ -118,13 +139,15 @@ class Landscape:
         found: dict[str, list[Operator]] = {}
         for operator in self.operators.values():
             query = self.queries.get(operator.name)
-            if query is None or query.query.grouping is None:
-                # A sink may receive groups instead of the view that they aggregate.
+            if query is None or not (query.query.grouping is not None or query.is_whole):
+                # A sink may receive groups instead of the view that they aggregate, and a whole query offers no view.
                 found.setdefault(operator.view.signature, []).append(operator)
         return {signature: tuple(several) for signature, several in found.items()}
 
     def load(self, operator: Operator) -> Load:
-        """Returns the CPU and memory that an operator needs; only joins need any."""
+        """Returns the CPU and memory that an operator needs; only joins and whole queries need any."""
+        if operator.is_whole:
+            return whole_load(self.queries[operator.name].query, self.statistics)
         if not operator.is_join:
             return NOTHING
         left, right = ((taken.view, taken.slots) for taken in operator.inputs)
@@ -136,7 +159,7 @@ class Landscape:
         cpu = np.array([site.cpu for site in self.topology.sites])
         memory = np.array([site.memory for site in self.topology.sites])
         for operator in self.operators.values():
-            if operator.is_join and (math.isfinite(cpu[operator.site]) or math.isfinite(memory[operator.site])):
+            if operator.has_load and (math.isfinite(cpu[operator.site]) or math.isfinite(memory[operator.site])):
                 load = self.load(operator)
                 cpu[operator.site] -= load.cpu
                 memory[operator.site] -= load.memory
@@ -160,6 +183,26 @@ class Landscape:
             for position, (least_cpu, least_memory) in enumerate(allowed)
             if cpu[position] < least_cpu or memory[position] < least_memory
         )
+
+    def latency(self, name: str) -> float:
+        """Returns the latency of the links from the farthest source to an operator, in milliseconds."""
+        operator = self.operators[name]
+        return max(
+            (
+                self.latency(taken.producer) + self.topology.latency(self.operators[taken.producer].site, operator.site)
+                for taken in operator.inputs
+            ),
+            default=0.0,
+        )
+
+    @cached_property
+    def slow_queries(self) -> tuple[str, ...]:
+        """The queries above their limit of latency."""
+        return tuple(name for name, query in self.queries.items() if self.is_slow(query))
+
+    def is_slow(self, query: SinkQuery) -> bool:
+        """Returns True if a deployed query is above its limit of latency."""
+        return math.isfinite(query.max_latency) and self.latency(query.name) > query.max_latency * (1 + SLACK)
 
     @cached_property
     def traffic(self) -> Floats:
@@ -257,7 +300,7 @@ class Landscape:
         """Returns the same operators with other statistics, or with other costs and capacities of the same sites."""
 
         def volume(operator: Operator, taken: Input) -> float:
-            if operator.name in self.queries:
+            if operator.name in self.queries and not operator.is_whole:
                 return delivered_bytes(self.queries[operator.name].query, statistics)
             return view_bytes(taken.view, statistics)
 

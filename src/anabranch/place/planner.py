@@ -25,9 +25,11 @@ import numpy as np
 from anabranch.errors import NoFeasiblePlan
 from anabranch.lang.sizes import counted
 from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
-from anabranch.place.landscape import SLACK, Input, Landscape, Operator, SinkQuery
+from anabranch.place.landscape import SLACK, Input, Landscape, Operator, SinkQuery, view_bytes
 from anabranch.place.problem import Bans, Problem
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Take, search, split_of
+from anabranch.place.view import View
+from anabranch.place.whole import whole_view
 
 MOST_ATTEMPTS = 500
 """The maximum number of choices tried for one query before it is refused."""
@@ -47,11 +49,14 @@ class Planner(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of one query: its deployment, the resulting landscape, and the plan as a value."""
+    """The placement of one query: its deployment, the resulting landscape, and the plan as a value.
+
+    A query that runs at one site has no plan of joins.
+    """
 
     deployment: Deployment
     landscape: Landscape
-    plan: Placed
+    plan: Placed | None
 
 
 Choose: TypeAlias = Callable[[Problem], Found | None]
@@ -59,6 +64,8 @@ Choose: TypeAlias = Callable[[Problem], Found | None]
 
 def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
     """Commits the cheaper of two choices within all limits, with and without reuse; the landscape does not change."""
+    if problem.query.is_whole:
+        return _whole(problem, planner)
     obstacles: dict[str, None] = {}
     decision = _within_limits(problem, planner, choose, obstacles)
     if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
@@ -68,6 +75,44 @@ def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
     if not decision.deployment.reused:
         return decision
     return cheapest([decision, _within_limits(problem.without_reuse(), planner, choose, {})])
+
+
+def _whole(problem: Problem, planner: str) -> Placement:
+    """Places a query that runs at the site of its sink; there is one such plan."""
+    before, query = problem.landscape, problem.query
+    view = whole_view(query.query)
+    inputs = []
+    for number, slot in enumerate(view.slots):
+        taken = View((slot,), frozenset())
+        inputs.append(Input(f"@{slot.stream}", taken, (number,), view_bytes(taken, before.statistics)))
+    delivery = Operator(query.name, problem.sink, view, tuple(inputs), is_whole=True)
+    after = before.with_operators([delivery], query)
+    sites, links = after.topology.sites, list(after.topology.pairs.values())
+    obstacles = [f"site '{sites[site].name}'" for site in after.overloaded_sites]
+    obstacles += [f"link '{links[link].left}'-'{links[link].right}'" for link in after.overloaded_links]
+    if after.is_slow(query):
+        obstacles.append(f"its limit of {query.max_latency:g} ms of latency")
+    if obstacles:
+        raise _infeasible(problem, tuple(obstacles))
+    cost = after.cost_into([query.name])
+    deployment = Deployment(
+        query=query.name,
+        sink=query.sink,
+        planner=planner,
+        plan=f"({' '.join(query.query.whole.names)}) at {query.sink}",
+        operators=(),
+        flows=tuple(flows_into(after, delivery)),
+        reused=(),
+        relaxed=(),
+        cost=cost,
+        cost_by_reuse=None,
+        cost_by_new=cost,
+        considered=1,
+        evaluated=1,
+        searches=1,
+        reason="has outer joins or tables, so it runs at its sink",
+    )
+    return Placement(deployment, after, None)
 
 
 def cheapest(placements: Sequence[Placement | None]) -> Placement:
@@ -121,6 +166,9 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
             link = list(after.topology.pairs.values())[after.overloaded_links[0]]
             obstacles[f"link '{link.left}'-'{link.right}'"] = None
             remedies = _relieving_link(tried, found.plan, after.overloaded_links[0])
+        elif after.is_slow(tried.query):
+            obstacles[f"its limit of {tried.query.max_latency:g} ms of latency"] = None
+            remedies = _hastening(tried, found.plan)
         else:
             return decision
         for bans in remedies:
@@ -160,6 +208,26 @@ def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
     return found
 
 
+def _hastening(problem: Problem, plan: Placed) -> list[Bans]:
+    """Returns bans that each remove a part of a path with too high a latency."""
+    landscape = problem.landscape
+    found: dict[Bans, None] = {}
+
+    def follow(part: Placed, end: int, above: float, joins: tuple[JoinAt, ...]) -> None:
+        site = part.producer.site if isinstance(part, Take) else part.site
+        latency = above + landscape.topology.latency(site, end)
+        if isinstance(part, JoinAt):
+            for below in (part.left, part.right):
+                follow(below, site, latency, (*joins, part))
+        elif latency + landscape.latency(part.producer.operator) > problem.query.max_latency:
+            found.update(dict.fromkeys(_without_join(problem, join) for join in joins))
+            if not landscape.operators[part.producer.operator].is_base:
+                found[_without_use(problem, part)] = None
+
+    follow(plan, problem.sink, 0.0, ())
+    return list(found)
+
+
 def _flows_of(plan: Placed, reader: JoinAt | None) -> list[tuple[Placed, JoinAt | None]]:
     """Returns every part of a plan with the join that reads it; the sink reads the whole."""
     match plan:
@@ -187,25 +255,27 @@ def _infeasible(problem: Problem, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
             f"of state and {last.cpu:.3g} seconds of work a second"
         )
     if obstacles:
-        detail += f"; plans that come near it overload {', '.join(obstacles[:4] + obstacles[4:][-1:])}"
+        detail += f"; plans that come near it exceed {', '.join(obstacles[:4] + obstacles[4:][-1:])}"
     return NoFeasiblePlan(
         f"query '{problem.query.name}' fits no placement within the limits of the sites and links",
         detail=detail,
-        hint="raise cpu, memory or bandwidth in the network file, shorten the windows, or remove a query",
+        hint="raise cpu, memory, bandwidth or max_latency, shorten the windows, or remove a query",
     )
 
 
-def joins_of(plan: Placed) -> list[JoinAt]:
+def joins_of(plan: Placed | None) -> list[JoinAt]:
     """Returns the new joins of a plan, inputs first."""
     match plan:
-        case Take():
+        case Take() | None:
             return []
         case JoinAt(left=left, right=right):
             return [*joins_of(left), *joins_of(right), plan]
 
 
-def leaves_of(plan: Placed) -> list[Take]:
+def leaves_of(plan: Placed | None) -> list[Take]:
     match plan:
+        case None:
+            return []
         case Take():
             return [plan]
         case JoinAt(left=left, right=right):

@@ -5,6 +5,7 @@ A site or a reuse is excluded if a single join or flow does not fit there, or if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from anabranch.errors import TopologyError
 from anabranch.lang.window import Window
 from anabranch.place.grouping import delivered_bytes
-from anabranch.place.landscape import Landscape, Operator, SinkQuery, view_bytes
+from anabranch.place.landscape import SLACK, Landscape, Operator, SinkQuery, view_bytes
 from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
 from anabranch.place.topology import Floats, Indices
@@ -45,7 +46,7 @@ class Problem:
 
     @property
     def units(self) -> tuple[Mask, ...]:
-        return tuple(1 << index for index in range(len(self.query.query.graph.relations)))
+        return tuple(1 << index for index in range(len(self.query.planned.graph.relations)))
 
     @property
     def full(self) -> Mask:
@@ -63,6 +64,7 @@ class Problem:
     @cached_property
     def _is_limited(self) -> bool:
         is_bound = bool(self.query.joins_at) or self.allowed(self.full) is not None
+        is_bound |= math.isfinite(self.query.max_latency)
         return is_bound or bool(self.bans.joins) or self.landscape.topology.has_limited_sites
 
     @cached_property
@@ -87,12 +89,17 @@ class Problem:
         for bound in (self.query.joins_at or None, self.allowed(split[0] | split[1])):
             if bound is not None:
                 closed |= np.array([name not in bound for name in sites])
+        if math.isfinite(self.query.max_latency):
+            for index in self.needs[split[0] | split[1]].relations:
+                source = self.landscape.operators[f"@{self.query.planned.graph.relations[index].stream.lower()}"].site
+                least = self.landscape.topology.least_latencies
+                closed |= least(source) + least(self.sink) > self.query.max_latency * (1 + SLACK)
         closed[[site for banned, site in self.bans.joins if banned == split]] = True
         return closed
 
     def allowed(self, mask: Mask) -> frozenset[str] | None:
         """Returns the sites where rows of a subset may be; None for all."""
-        relations = self.query.query.graph.relations
+        relations = self.query.planned.graph.relations
         streams = {relations[index].stream.lower() for index in range(len(relations)) if mask >> index & 1}
         bounds = [self.landscape.statistics.stream(name).stays_at for name in streams]
         known = [bound for bound in bounds if bound is not None]
@@ -159,7 +166,7 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
         raise TopologyError(f"an operator has the name '{query.name}'", hint="give the query another name")
     if query.sink not in landscape.topology.positions:
         raise TopologyError(f"query '{query.name}' has its sink at unknown site '{query.sink}'")
-    for relation in query.query.graph.relations:
+    for relation in query.planned.graph.relations:
         if f"@{relation.stream.lower()}" not in landscape.operators:
             raise TopologyError(
                 f"query '{query.name}' reads stream '{relation.stream}', which no site advertises",
@@ -172,16 +179,16 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
                 detail="operators at different sites agree on windows by event time alone",
                 hint="give it a [RANGE ...], or run the query at one site with 'anabranch run'",
             )
-        if relation.window.range is None and len(query.query.graph.relations) > 1:
+        if relation.window.range is None and len(query.planned.graph.relations) > 1:
             raise TopologyError(
                 f"query '{query.name}' joins relation '{relation.name}' under an unbounded window",
                 detail="such a join has no rate to plan with",
                 hint="give it a [RANGE ...]",
             )
-    needed = needs(query.query)
+    needed = needs(query.planned)
     volumes = (
         *(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed[:-1]),
-        delivered_bytes(query.query, landscape.statistics),
+        delivered_bytes(query.planned, landscape.statistics),
     )
     offered = []
     for mask in range(1, len(needed)):
@@ -205,9 +212,20 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
             detail=f"their rows are restricted to {', '.join(sorted(allowed)) or 'no common site'}",
             hint="move the sink into the region, or change 'stays_in' of the streams",
         )
+    if query.is_whole and query.joins_at and query.sink not in query.joins_at:
+        raise TopologyError(
+            f"query '{query.name}' has outer joins or tables, so it runs at its sink '{query.sink}', which is not one "
+            "of its 'joins_at'",
+            hint=f"add '{query.sink}' to 'joins_at', or leave 'joins_at' out",
+        )
     return problem
 
 
 def _may_use(query: SinkQuery, landscape: Landscape, operator: Operator) -> bool:
-    """Returns False for a join at a site where the query's joins may not be."""
-    return not query.joins_at or landscape.topology.sites[operator.site].name in query.joins_at
+    """Returns False for a join at a site where the query's joins may not be, or with too high a latency."""
+    topology = landscape.topology
+    if math.isfinite(query.max_latency):
+        rest = topology.least_latencies(operator.site)[topology.position(query.sink)]
+        if landscape.latency(operator.name) + rest > query.max_latency * (1 + SLACK):
+            return False
+    return not query.joins_at or topology.sites[operator.site].name in query.joins_at

@@ -52,7 +52,7 @@ def double_work(before: Landscape, after: Landscape) -> float:
 def _fitting(landscape: Landscape, planner: Planner) -> Landscape:
     """Returns the landscape after replanning the queries that use overloaded sites or links."""
     current, out = landscape, set[str]()
-    while current.overloaded_sites or current.overloaded_links:
+    while current.overloaded_sites or current.overloaded_links or current.slow_queries:
         users = [name for name in current.queries if _is_in_trouble(current, name)]
         if not users:
             break
@@ -69,11 +69,13 @@ def _with_queries(current: Landscape, known: Landscape, names: Iterable[str], pl
 
 
 def _is_in_trouble(landscape: Landscape, query: str) -> bool:
-    """Returns True if a query uses an overloaded site or link."""
+    """Returns True if a query uses an overloaded site or link, or is above its limit of latency."""
+    if query in landscape.slow_queries:
+        return True
     sites, links = set(landscape.overloaded_sites), set(landscape.overloaded_links)
     for name in _used(landscape, query):
         operator = landscape.operators[name]
-        if operator.is_join and operator.site in sites:
+        if operator.has_load and operator.site in sites:
             return True
         for taken in operator.inputs:
             if links & set(landscape.topology.crossed(landscape.operators[taken.producer].site, operator.site)):

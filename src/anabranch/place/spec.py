@@ -6,6 +6,8 @@ sites: [...]   links: [...]                     queries:
 streams:                                            sink: n4
   flights: {site: n1, rate: 5,                      query: SELECT ... FROM flights [RANGE 5 MINUTES] AS fl, ...
             columns: num bigint, ..., ts timestamp, event_time: ts, distinct: {num: 1500}}
+tables:
+  gates: {columns: num bigint, hall string}
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from pathlib import Path
 
 from anabranch.cql import compile_query
 from anabranch.errors import AnabranchError, SpecError, TopologyError
-from anabranch.lang.catalog import Catalog, StreamDeclaration
+from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.ddl import parse_schema
+from anabranch.lang.schema import Schema
 from anabranch.place import topology as topology_file
 from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.landscape import Landscape, SinkQuery, bare
@@ -28,11 +31,12 @@ from anabranch.place.windows import as_ranges
 from anabranch.planning.calibration import load_units
 from anabranch.settings.entries import Entry, document, optional
 
-_OF_A_NETWORK = "sites links generate streams selectivities costs batch record_bytes currency"
+_OF_A_NETWORK = "sites links generate streams tables selectivities costs batch record_bytes currency"
 _OF_A_SITE = "name cpu memory runner region"
 _OF_A_LINK = "ends latency cost bandwidth"
 _OF_A_STREAM = "site stays_in rate row_bytes column_bytes distinct columns event_time watermark idle_timeout source"
-_OF_A_QUERY = "name sink joins_at query into"
+_OF_A_TABLE = "columns source"
+_OF_A_QUERY = "name sink joins_at max_latency query into"
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,30 @@ def load_network(path: Path) -> Network:
     schemas, stays = {}, {}
     for name, stream in file.named()["streams"].filled().items():
         entries = stream.mapping(_OF_A_STREAM, {"columns": "columns: num bigint, ts timestamp"})
-        try:
-            schema = parse_schema(entries["columns"].text())
-        except ValueError as error:
-            hint = "write columns as in SQL: num bigint, ts timestamp"
-            raise entries["columns"].wrong("is not a list of columns", hint, str(error)) from error
+        schema = _schema(entries["columns"])
         event_time = optional(entries, "event_time", Entry.text, "ts")
         disorder = optional(entries, "watermark", Entry.duration, 0)
         catalog.register(StreamDeclaration(name, schema, event_time, disorder))
         schemas[name.lower()] = schema.names
         if "stays_in" in entries:
             stays[name.lower()] = _sites_of(entries["stays_in"], entries["site"].label(), file)
+    tables = file.named()["tables"].filled() if "tables" in file.named() else {}
+    for name, table in tables.items():
+        if name.lower() in schemas:
+            raise table.wrong("has the name of a stream", "give one of them another name")
+        entries = table.mapping(_OF_A_TABLE, {"columns": "columns: num bigint, hall string"})
+        catalog.register_table(TableDeclaration(name, _schema(entries["columns"])))
     streams = {name: replace(one, stays_at=stays.get(name.lower())) for name, one in statistics.streams.items()}
     currency = optional(file.named(), "currency", Entry.label, None)
     return Network(bare(topology, replace(statistics, streams=streams), schemas), catalog, currency)
+
+
+def _schema(columns: Entry) -> Schema:
+    try:
+        return parse_schema(columns.text())
+    except ValueError as error:
+        hint = "write columns as in SQL: num bigint, ts timestamp"
+        raise columns.wrong("is not a list of columns", hint, str(error)) from error
 
 
 def _sites_of(region: Entry, home: str, file: Entry) -> frozenset[str]:
@@ -95,21 +109,22 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
             query = as_ranges(compile_query(entries["query"].text(), network.catalog))
         except AnabranchError as error:
             raise SpecError(f"query '{name}' of '{path}' cannot be bound", detail=str(error)) from error
-        if query.sides:
+        if query.inputs:
             raise SpecError(
-                f"query '{name}' of '{path}' cannot be placed: it has outer joins or subqueries",
-                hint="leave them out: placements are of inner joins",
+                f"query '{name}' of '{path}' cannot be placed: it reads a subquery or a UNION",
+                hint="write it as one SELECT, or run the query at one site with 'anabranch run'",
             )
-        if query.graph.counted:
+        if query.whole.counted:
             raise SpecError(
-                f"query '{name}' of '{path}' cannot be placed: '{query.graph.counted[0]}' has a window of rows",
+                f"query '{name}' of '{path}' cannot be placed: '{query.whole.counted[0]}' has a window of rows",
                 detail="rows are counted where all rows of a stream are",
                 hint="give it a time window, or run the query at one site",
             )
         joins_at = optional(entries, "joins_at", Entry.texts, ())
         for site in joins_at:
             network.landscape.topology.position(site)
-        found.append(SinkQuery(name, query, entries["sink"].label(), frozenset(joins_at)))
+        most = optional(entries, "max_latency", lambda entry: entry.number(0.0), math.inf)
+        found.append(SinkQuery(name, query, entries["sink"].label(), frozenset(joins_at), most))
     return tuple(found)
 
 

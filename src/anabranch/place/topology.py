@@ -11,16 +11,13 @@ Invariant: a topology is connected and its numbers are valid; otherwise its cons
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
-import yaml
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
@@ -119,11 +116,13 @@ class Topology:
 
     @cached_property
     def _graph(self) -> Any:
+        return self._weighted(np.array([link.cost for link in self.pairs.values()]))
+
+    def _weighted(self, weights: Floats) -> Any:
         ends = np.array(list(self.pairs) or np.empty((0, 2)), dtype=np.intp).reshape(-1, 2)
-        # A sparse matrix would drop a zero, so a free link gets a tiny cost.
-        costs = np.array([max(link.cost, 1e-12) for link in self.pairs.values()])
         count = len(self.sites)
-        return csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(count, count))
+        # A sparse matrix would drop a zero, so a free link gets a tiny cost.
+        return csr_array((np.maximum(weights, 1e-12), (ends[:, 0], ends[:, 1])), shape=(count, count))
 
     def distances(self, origins: Sequence[int] | Indices) -> Floats:
         """Returns the costs of the shortest paths from each origin to every site, one row per origin."""
@@ -204,6 +203,22 @@ class Topology:
         _, links = self.ways_to(end)
         return tuple(int(links[site]) for site in self.path(origin, end)[:-1])
 
+    def latency(self, origin: int, end: int) -> float:
+        """Returns the latency of the shortest path, in milliseconds; that path has the least cost, not latency."""
+        return float(self._latencies[list(self.crossed(origin, end))].sum())
+
+    def least_latencies(self, origin: int) -> Floats:
+        """Returns the latency from a site to every other by the fastest paths: no placement is faster."""
+        known: dict[int, Floats] = self._rows.setdefault("latencies", {})
+        if origin not in known:
+            graph = self._weighted(self._latencies)
+            known[origin] = dijkstra(graph, directed=False, indices=origin)
+        return known[origin]
+
+    @cached_property
+    def _latencies(self) -> Floats:
+        return np.array([link.latency for link in self.pairs.values()])
+
     def narrowest(self, free: Floats, ends: Sequence[int] | Indices) -> Floats:
         """Returns the free bandwidth of the bottleneck link from every site to each end, one row per end."""
         ways = [self.ways_to(int(end)) for end in ends]
@@ -217,30 +232,6 @@ class Topology:
             following = following[rows, following]
         narrow: Floats = room
         return narrow
-
-    def without_site(self, name: str) -> Topology:
-        """Removes a site and its links."""
-        self.position(name)
-        return Topology(
-            tuple(site for site in self.sites if site.name != name),
-            tuple(link for link in self.links if name not in link.ends),
-        )
-
-    def with_site(self, site: Site, links: Iterable[Link]) -> Topology:
-        """Adds a site and its links."""
-        return Topology((*self.sites, site), (*self.links, *links))
-
-
-def load(path: Path) -> Topology:
-    """Reads a network from YAML, or from GraphML by the file suffix."""
-    try:
-        if path.suffix == ".graphml":
-            return from_graph(nx.read_graphml(path))
-        return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise TopologyError(f"network file '{path}' cannot be read", detail=str(error)) from error
-    except (yaml.YAMLError, nx.NetworkXException, SyntaxError) as error:
-        raise TopologyError(f"network file '{path}' is not well-formed", detail=str(error)) from error
 
 
 def from_dict(entry: Any) -> Topology:
@@ -267,16 +258,6 @@ def from_dict(entry: Any) -> Topology:
             detail=f"{type(error).__name__}: {error}",
             hint="a site has a name, optionally cpu and memory; a link has ends: [a, b] and a latency or a cost",
         ) from error
-
-
-def from_graph(graph: nx.Graph) -> Topology:
-    """Builds a network from a networkx graph with the attribute names of the YAML form."""
-    return from_dict(
-        {
-            "sites": [{"name": name, **attributes} for name, attributes in graph.nodes(data=True)],
-            "links": [{"ends": [left, right], **attributes} for left, right, attributes in graph.edges(data=True)],
-        }
-    )
 
 
 def _link(left: str, right: str, entry: Mapping[str, Any]) -> Link:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from anabranch.lang.window import Hop, Tumble, Window
 from anabranch.plan.query import Query
+from anabranch.plan.renaming import rewritten
 
 
 def as_ranges(query: Query) -> Query:
@@ -19,8 +20,7 @@ def as_ranges(query: Query) -> Query:
     if query.grouping is None:
         return query
     slide = query.grouping.slide
-    relations = tuple(replace(each, window=_range(each.window, slide)) for each in query.graph.relations)
-    return replace(query, graph=replace(query.graph, relations=relations))
+    return rewritten(query, lambda each: each, lambda each: replace(each, window=_range(each.window, slide)))
 
 
 def _range(window: Window, slide: int) -> Window:

@@ -21,11 +21,11 @@ from anabranch.plan.selections import guarded_by
 
 CHECK = 4e-8
 """Seconds per row of an ordinary predicate, on typical hardware."""
-DEAR = 2.0
+COSTLY = 2.0
 """The cost, in ordinary checks, from which moving a predicate is considered."""
 ASSUMED_FUNCTION = {"arrow": 1e-7, "pandas": 5e-7, "scalar": 2e-6}
 """Seconds per row of a user-defined function, by kind."""
-DEAR_CALLS = {
+COSTLY_CALLS = {
     "rlike": 1.2e-7,
     "like": 1.2e-7,
     "regexp_extract": 2.0e-7,
@@ -41,7 +41,7 @@ ASSUMED_COMPARISON = 1 / 3
 
 def costly_calls(predicate: Expr) -> float:
     """Returns the seconds per row of the costly built-in functions in a predicate."""
-    return sum(DEAR_CALLS.get(node.function, 0.0) for node in walk(predicate) if isinstance(node, Call))
+    return sum(COSTLY_CALLS.get(node.function, 0.0) for node in walk(predicate) if isinstance(node, Call))
 
 
 def assumed_cost(predicate: Expr) -> float:
@@ -52,7 +52,7 @@ def assumed_cost(predicate: Expr) -> float:
 def is_costly(predicate: Expr) -> bool:
     """Returns True if a predicate is estimated to cost several ordinary checks."""
     is_plain = isinstance(predicate, Call) and predicate.function == "is_not_null"
-    return not is_plain and assumed_cost(predicate) >= DEAR * CHECK
+    return not is_plain and assumed_cost(predicate) >= COSTLY * CHECK
 
 
 def assumed_share(condition: Expr) -> float:

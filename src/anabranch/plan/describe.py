@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from anabranch.plan.classifier import attributes
 from anabranch.plan.classing import classes_for
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
-from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question, selected
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, checked_relation, is_existence_probe, selected
 from anabranch.plan.physical import (
     JoinNode,
     PhysicalPlan,
@@ -97,8 +97,8 @@ def _named(graph: JoinGraph) -> list[str]:
 
 
 def _operator_text(operator: str, graph: JoinGraph) -> str:
-    if is_question(operator):
-        return f"any {asked(operator)}?"
+    if is_existence_probe(operator):
+        return f"any {checked_relation(operator)}?"
     return f"[{selected(operator, graph)}]" if is_selection(operator) else operator
 
 

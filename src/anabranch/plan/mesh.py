@@ -89,7 +89,7 @@ class RelationRoutes:
     @property
     def is_plain(self) -> bool:
         """True for one route without existence probes, which an mjoin can have too."""
-        return len(self.routes) == 1 and not any(is_question(operator) for operator in self.routes[0].operators)
+        return len(self.routes) == 1 and not any(is_existence_probe(operator) for operator in self.routes[0].operators)
 
     def __str__(self) -> str:
         listed = ", ".join(str(route) for route in self.routes)
@@ -126,27 +126,27 @@ Plan: TypeAlias = PhysicalPlan | Mesh
 def operators(graph: JoinGraph) -> tuple[str, ...]:
     """Returns the operators of a query: probes of relations, selections of thetas, and existence probes."""
     selections = (selection_name(position) for position in range(len(graph.thetas)))
-    return (*graph.names, *selections, *(question(name) for name in graph.names))
+    return (*graph.names, *selections, *(existence_probe(name) for name in graph.names))
 
 
-def question(relation: str) -> str:
+def existence_probe(relation: str) -> str:
     """Returns the existence probe of a relation: the operator that drops rows without a match in it."""
     return f"{relation}?"
 
 
-def is_question(operator: str) -> bool:
+def is_existence_probe(operator: str) -> bool:
     """True if an operator is an existence probe: it checks for matches but does not join."""
     return operator.endswith("?")
 
 
-def asked(operator: str) -> str:
+def checked_relation(operator: str) -> str:
     """Returns the relation that an existence probe checks."""
     return operator[:-1]
 
 
 def is_probe(operator: str) -> bool:
     """True if an operator joins a relation."""
-    return not is_selection(operator) and not is_question(operator)
+    return not is_selection(operator) and not is_existence_probe(operator)
 
 
 def selected(operator: str, graph: JoinGraph) -> Theta:
@@ -256,10 +256,10 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
             )
         if is_selection(operator):
             require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
-        if is_question(operator) and asked(operator) in bound:
+        if is_existence_probe(operator) and checked_relation(operator) in bound:
             raise PlanError(
-                f"route '{route}' of relation '{relation}' checks for '{asked(operator)}' after joining it",
-                hint=f"put '{operator}' before '{asked(operator)}', or leave it out",
+                f"route '{route}' of relation '{relation}' checks for '{checked_relation(operator)}' after joining it",
+                hint=f"put '{operator}' before '{checked_relation(operator)}', or leave it out",
             )
         bound.add(operator)
 
@@ -335,7 +335,7 @@ class _Reader(TextReader):
         if not _OPERATOR.fullmatch(operator):
             raise self.unexpected(at, "a relation or a predicate such as #0")
         if not is_selection(operator) and self.peek(at + 1) == "?":
-            return question(operator), at + 2
+            return existence_probe(operator), at + 2
         return operator, at + 1
 
     def classifier(self, at: int) -> tuple[Classifier, int]:

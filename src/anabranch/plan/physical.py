@@ -326,13 +326,6 @@ def unshared(plan: PhysicalPlan) -> PhysicalPlan:
     return plan.with_inputs(tuple(unshared(child) for child in plan.inputs))
 
 
-def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
-    """Returns the plan without its merging."""
-    if isinstance(plan, PreGroup):
-        return ungrouped(plan.input)
-    return plan.with_inputs(tuple(ungrouped(child) for child in plan.inputs))
-
-
 def height(plan: PhysicalPlan) -> int:
     """Returns the number of joins on the longest path from a relation to the root."""
     return int(isinstance(plan, JoinNode)) + max((height(child) for child in plan.inputs), default=0)

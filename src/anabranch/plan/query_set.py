@@ -1,7 +1,7 @@
 """Sets of queries that run together: rows are read, partitioned, kept and indexed once; each query has its own results.
 
-A query that runs alone is a set of one: its member has no name (`ALONE`) and no terms, and the set has the graph, the
-text and the fingerprint of the query.
+A query that runs alone is a set of one: its member has no name (`ALONE`) and no residuals, and the set has the graph,
+the text and the fingerprint of the query.
 
 A relation that several queries name is shared; it must be of one stream. It carries the columns that any of them needs,
 keeps rows for the longest of their windows, and filters by the conjuncts that all their filters have. The remaining
@@ -51,11 +51,11 @@ class ResidualPredicates:
 
 @dataclass(frozen=True)
 class Member:
-    """One query of a set, over the shared relations, and its terms."""
+    """One query of a set, over the shared relations, and its residual predicates."""
 
     name: str
     query: Query
-    terms: tuple[ResidualPredicates, ...] = ()
+    residuals: tuple[ResidualPredicates, ...] = ()
     """For relations on which the query has a shorter window or a stricter filter than the set."""
     feeds: bool = False
     """True if other queries of the set read its results; each result then has its event time as the last column."""
@@ -292,7 +292,7 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     bands = dict.fromkeys(theta for graph in graphs for theta in graph.thetas if theta.band is not None)
     text = "\n".join(f"{name}: {query.text}" if name else query.text for name, query in named.items())
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
-    parts = [f"{member.name} {member.query.fingerprint} {member.terms}" for member in members]
+    parts = [f"{member.name} {member.query.fingerprint} {member.residuals}" for member in members]
     fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     found = QuerySet(members, graph, text, fingerprint)
     for member in found.members:
@@ -333,10 +333,10 @@ def describe(queries: QuerySet) -> str:
         readers = [member.name for member in queries.members if relation.name in member.query.whole.names]
         lines[number] += f"  read by {', '.join(name or 'the query' for name in readers)}"
     for member in queries.members:
-        for terms in member.terms:
-            window = [str(replace(terms.window, slide=None))] if terms.is_shorter else []
-            asked = [*window, *([str(terms.filter)] if terms.filter is not None else [])]
-            lines.append(f"{member.name or 'the query'} asks of {terms.relation}: {', '.join(asked)}")
+        for residual in member.residuals:
+            window = [str(replace(residual.window, slide=None))] if residual.is_shorter else []
+            conditions = [*window, *([str(residual.filter)] if residual.filter is not None else [])]
+            lines.append(f"{member.name or 'the query'} restricts {residual.relation} to {', '.join(conditions)}")
     return "\n".join(lines)
 
 
@@ -398,7 +398,7 @@ def _equates(graph: JoinGraph, key: str, names: set[str]) -> bool:
 
 def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, Relation]) -> Member:
     """Returns the query over the shared relations; `whole` has its keys by their shared names."""
-    terms = []
+    residuals = []
     found: dict[str, tuple[Expr, ...]] = {}
     """The residual filters of relations of sides, which are predicates of a match."""
     for own in query.whole.relations:
@@ -415,7 +415,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
                 )
             found[own.name] = rest
         elif rest or is_shorter:
-            terms.append(ResidualPredicates(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
+            residuals.append(ResidualPredicates(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, whole, own.name)
     names = {old.name: new.name for old, new in zip(query.whole.keys, whole.keys, strict=True)}
@@ -428,7 +428,7 @@ def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, R
         replace(side, graph=over(side.graph), residual=_matching(side, [found[each] for each in side.names]))
         for side in query.sides
     )
-    return Member(name, replace(query, graph=over(query.graph), sides=sides), tuple(terms))
+    return Member(name, replace(query, graph=over(query.graph), sides=sides), tuple(residuals))
 
 
 def _matching(side: Side, filters: Iterable[tuple[Expr, ...]]) -> Expr | None:

@@ -1,11 +1,11 @@
-"""Renames relations throughout a query.
+"""Rewrites the expressions and relations of a query everywhere they occur; renames relations.
 
 Invariant: the renamed query has the same meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from anabranch.lang.expr import Column, Expr, transform
@@ -23,16 +23,31 @@ def renamed(query: Query, names: Mapping[str, str], streams: Mapping[str, str]) 
     def changed(expr: Expr) -> Expr:
         return transform(expr, in_column)
 
-    def optional(expr: Expr | None) -> Expr | None:
-        return None if expr is None else changed(expr)
-
     def of(name: str) -> str:
         return names.get(name, name)
 
     def relation(each: Relation) -> Relation:
         stream = streams.get(each.stream, each.stream) if each.is_result else each.stream
         branches = tuple(streams.get(branch, branch) for branch in each.branches)
-        return replace(each, name=of(each.name), stream=stream, branches=branches, filter=optional(each.filter))
+        own_filter = None if each.filter is None else changed(each.filter)
+        return replace(each, name=of(each.name), stream=stream, branches=branches, filter=own_filter)
+
+    return rewritten(query, changed, relation, of)
+
+
+def rewritten(
+    query: Query,
+    changed: Callable[[Expr], Expr],
+    relation: Callable[[Relation], Relation],
+    of: Callable[[str], str] = str,
+) -> Query:
+    """Returns the query with other expressions and relations; `of` returns the new name of a relation.
+
+    The filter of a relation is part of the relation.
+    """
+
+    def optional(expr: Expr | None) -> Expr | None:
+        return None if expr is None else changed(expr)
 
     def key(each: KeyClass) -> KeyClass:
         return replace(each, members=tuple((of(name), changed(member)) for name, member in each.members))

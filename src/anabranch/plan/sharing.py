@@ -54,7 +54,7 @@ class Rest:
     equalities: tuple[Equality, ...] = ()
     thetas: tuple[int, ...] = ()
     """Positions in the user's join graph."""
-    terms: tuple[ResidualPredicates, ...] = ()
+    residuals: tuple[ResidualPredicates, ...] = ()
     shift: int | None = None
     """If all of the user's windows are shorter than those of the join by the same amount: that amount in microseconds.
     """
@@ -124,8 +124,8 @@ def common_join(shared: Shared, users: Sequence[Member]) -> CommonJoin:
     )
     relations = tuple(relation for relation in first.relations if relation.name in inside)
     graph = JoinGraph(relations, keys, thetas)
-    terms = tuple(common for name in graph.names if (common := _common_terms(name, users, graph)) is not None)
-    member = Member(str(shared), Query(str(shared), graph, ()), terms)
+    residuals = tuple(common for name in graph.names if (common := _common_residual(name, users, graph)) is not None)
+    member = Member(str(shared), Query(str(shared), graph, ()), residuals)
     rests = {user.name: _rest(user, member, inside) for user in users}
     outside = frozenset(name for user in users for name in user.query.graph.names) - inside
     return CommonJoin(shared, member, rests, outside, _readers(shared, users, inside))
@@ -141,15 +141,15 @@ def _common_key(key: KeyClass, users: Sequence[Member], inside: frozenset[str]) 
     return replace(key, members=members) if len(members) > 1 else None
 
 
-def _common_terms(relation: str, users: Sequence[Member], graph: JoinGraph) -> ResidualPredicates | None:
+def _common_residual(relation: str, users: Sequence[Member], graph: JoinGraph) -> ResidualPredicates | None:
     """Returns the window and filter that all users have on a relation beyond those of the set, or None."""
-    several = [_terms_of(user, relation) for user in users]
-    demands = [terms for terms in several if terms is not None]
+    several = [_residual_of(user, relation) for user in users]
+    demands = [residual for residual in several if residual is not None]
     if len(demands) < len(several):
         return None
-    window = longest_window([terms.window for terms in demands])
-    is_shorter = window != graph.relation(relation).window and all(terms.is_shorter for terms in demands)
-    condition = conjunction(common_conjuncts([_parts(terms.filter) for terms in demands]))
+    window = longest_window([residual.window for residual in demands])
+    is_shorter = window != graph.relation(relation).window and all(residual.is_shorter for residual in demands)
+    condition = conjunction(common_conjuncts([_parts(residual.filter) for residual in demands]))
     if not is_shorter and condition is None:
         return None
     window = window if is_shorter else graph.relation(relation).window
@@ -171,8 +171,12 @@ def _rest(user: Member, common: Member, inside: frozenset[str]) -> Rest:
         for position, theta in enumerate(graph.thetas)
         if theta.relations <= inside and theta not in common.query.graph.thetas
     )
-    terms = [_beyond(terms, _terms_of(common, terms.relation)) for terms in user.terms if terms.relation in inside]
-    left = tuple(each for each in terms if each is not None)
+    residuals = [
+        _beyond(residual, _residual_of(common, residual.relation))
+        for residual in user.residuals
+        if residual.relation in inside
+    ]
+    left = tuple(each for each in residuals if each is not None)
     return Rest(tuple(equalities), thetas, left, _shift(left, common))
 
 
@@ -181,14 +185,14 @@ def _shift(rest: Sequence[ResidualPredicates], common: Member) -> int | None:
 
     The deadline of a combination is the least of event time + range, so it moves by the same amount.
     """
-    shorter = {terms.relation: terms.window for terms in rest if terms.is_shorter}
+    shorter = {residual.relation: residual.window for residual in rest if residual.is_shorter}
     graph = common.query.graph
     if shorter.keys() != set(graph.names):
         return None
     found = set()
     for name, window in shorter.items():
-        terms = _terms_of(common, name)
-        longer = terms.window if terms is not None and terms.is_shorter else graph.relation(name).window
+        residual = _residual_of(common, name)
+        longer = residual.window if residual is not None and residual.is_shorter else graph.relation(name).window
         if type(window) is not Window or type(longer) is not Window or graph.relation(name).is_derived:
             return None
         if window.range is None or longer.range is None:
@@ -198,7 +202,7 @@ def _shift(rest: Sequence[ResidualPredicates], common: Member) -> int | None:
 
 
 def _beyond(own: ResidualPredicates, common: ResidualPredicates | None) -> ResidualPredicates | None:
-    """Returns the terms of a user beyond those that the join applies."""
+    """Returns the residual predicates of a user beyond those that the join applies."""
     is_shorter = own.is_shorter
     if common is not None and common.is_shorter:
         is_shorter = replace(own.window, slide=None) != common.window
@@ -252,8 +256,8 @@ def _reader(common: CommonJoin, key: str) -> str:
     return next(name for name in common.shared.relations if name in common.readers[key])
 
 
-def _terms_of(member: Member, relation: str) -> ResidualPredicates | None:
-    return next((terms for terms in member.terms if terms.relation == relation), None)
+def _residual_of(member: Member, relation: str) -> ResidualPredicates | None:
+    return next((residual for residual in member.residuals if residual.relation == relation), None)
 
 
 def _parts(condition: Expr | None) -> tuple[Expr, ...]:

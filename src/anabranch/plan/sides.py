@@ -24,9 +24,6 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import EqualExpressions, equal_expressions, key_sides
 from anabranch.plan.logical import SideKind
 
-Member = tuple[str, Expr]
-"""A relation and an expression over it."""
-
 
 @dataclass(frozen=True)
 class Side:

@@ -25,15 +25,17 @@ from anabranch.lang.sizes import size_text
 from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.optimize.joint import FAIR, JointChoice
+from anabranch.optimize.validity import validity
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans
-from anabranch.plan.query import Query, render_query
+from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans, unshared
+from anabranch.plan.query import Query, is_subquery, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
-from anabranch.planning.choosing import first_plan, shared_traffic
+from anabranch.planning.choosing import first_plan
+from anabranch.planning.together import RunChoice, shared_lines, shared_traffic
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -101,7 +103,9 @@ class Explanation:
                 return describe_mesh(plan, graph) if isinstance(plan, Mesh) else describe(plan, graph)
             case "choice":
                 choice = choose()
-                return "\n\n".join([render_query(self.query), explanation(choice), *self._mesh(choice)])
+                return "\n\n".join(
+                    [render_query(self.query), explanation(choice), *_bounds(choice), *self._mesh(choice)]
+                )
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:
@@ -130,6 +134,13 @@ class Explanation:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
 
 
+def _bounds(choice: Choice) -> list[str]:
+    """Describes the bounds of rates and selectivities between which the plan stays the best, if it is the best."""
+    plan = first_plan(choice) if isinstance(choice.answer, Proposal) else None
+    bounds = () if plan is None or isinstance(plan, Mesh) else validity(choice.problem, unshared(plan))
+    return ["\n  ".join(["best while", *map(str, bounds)])] if bounds else []
+
+
 FillSlots: TypeAlias = Callable[[Partitioning], FirstTable]
 """Assigns the groups of a grid to slots."""
 
@@ -137,21 +148,37 @@ FillSlots: TypeAlias = Callable[[Partitioning], FirstTable]
 def explain_queries(
     queries: Mapping[str, Explanation],
     stage: str,
-    choose: Callable[[str], Choice],
+    chosen: Callable[[], RunChoice],
     fill: FillSlots = first_table,
 ) -> str:
     """Returns one stage of each query and of those that they read; several queries begin with what they share.
 
-    `choose` chooses the plan of a query by its name; `fill` assigns partition groups to slots.
+    `chosen` returns the plans and is called only for stages that need them; `fill` assigns partition groups to slots.
     """
     every = with_inputs(queries)
-    texts = {name: each.text(stage, partial(choose, name)) for name, each in every.items()}
+    texts = {name: each.text(stage, partial(_choice_of, chosen, name)) for name, each in every.items()}
     whole = set_of({name: each.query for name, each in queries.items()})
-    spread = _spread(whole, [choose(name) for name in every], fill) if stage == "choice" else []
+    spread = _spread(whole, [chosen().as_run[name] for name in every], fill) if stage == "choice" else []
     if [*texts] == [ALONE]:
-        return "\n\n".join([texts[ALONE], *spread])
-    titled = (f"== {name or 'the query'} ==\n{text}" for name, text in texts.items())
-    return "\n\n".join([describe_set(whole), *spread, *titled])
+        parts = [texts[ALONE], *spread]
+    else:
+        titled = (f"{_head(name, every[name])}\n{text}" for name, text in texts.items())
+        parts = [describe_set(whole), *spread, *titled]
+    if stage == "choice" and (allocation := chosen().allocation) is not None:
+        parts.append(str(allocation))
+    if stage == "choice" and (joint := chosen().joint) is not None:
+        parts.append(explain_joint(joint))
+    return "\n\n".join(parts)
+
+
+def _choice_of(chosen: Callable[[], RunChoice], name: str) -> Choice:
+    return chosen().as_run[name]
+
+
+def _head(name: str, query: Explanation) -> str:
+    """Returns the headline of a query; a subquery, whose name the user did not write, has its text below."""
+    head = f"== {name or 'the query'} =="
+    return f"{head}\n{' '.join(query.query.text.split())}" if is_subquery(name) else head
 
 
 def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
@@ -197,26 +224,14 @@ def explain_joint(joint: JointChoice) -> str:
     return "\n".join(lines)
 
 
-def shared_lines(joint: JointChoice) -> list[str]:
-    """Returns one line per shared join: its users and its savings."""
-    lines = []
-    for number, each in enumerate(joint.shared, start=1):
-        memory = f"{size_text(abs(each.saved_memory))} {'less' if each.saved_memory >= 0 else 'more'} memory"
-        saves = f"saves {each.saved_cpu:.3g} cores, {memory}"
-        lines.append(f"shared {number}: {each.shared}  used by {', '.join(each.users)}: {saves}")
-    return lines
-
-
 def choice_svg(
     query: Query,
     choice: Choice,
-    notes: Mapping[str, str] = MappingProxyType({}),
     routes: Mapping[tuple[str, int], RouteNote] = MappingProxyType({}),
 ) -> str:
     """Draws the plan with its rates and state sizes, and below it all candidates by CPU and memory.
 
-    `notes` replace the model's estimates of parts by better figures; `routes` replace the sample's figures of a mesh's
-    routes, by relation and number.
+    `routes` replace the sample's figures of a mesh's routes, by relation and number.
     """
     plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
     dots = [_dot(candidate) for candidate in choice.answer.considered]
@@ -226,8 +241,15 @@ def choice_svg(
     below = plane(dots, cpu_limit=limits[0], memory_limit=limits[1], memory_text=size_text)
     if isinstance(plan, Mesh):
         learnt = choice.mesh.learnt if choice.mesh is not None else None
-        return mesh_svg(query, plan, routes=routes or _route_notes(learnt), notes=notes, below=[below])
-    return plan_svg(query, plan, notes={**plan_notes(choice), **notes}, below=[below])
+        return mesh_svg(query, plan, routes=routes or _route_notes(learnt), below=[below])
+    return plan_svg(query, plan, notes=plan_notes(choice), below=[below])
+
+
+def run_svg(queries: Mapping[str, Query], chosen: RunChoice) -> str:
+    """Draws the plan of a single query with all plans by CPU and memory, or the plans of several queries."""
+    if ALONE in queries:
+        return choice_svg(queries[ALONE], chosen.as_run[ALONE])
+    return queries_svg(queries, chosen.plans, chosen.joint)
 
 
 def queries_svg(queries: Mapping[str, Query], plans: Mapping[str, Plan], joint: JointChoice | None = None) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from anabranch.engine.expiry import expiry
 from anabranch.errors import BundleError, CheckpointError, ForeignCheckpoint
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query, titled
+from anabranch.plan.query import titled
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.changing import change_set, refuse_change
 from anabranch.run.clock import Clocks
@@ -58,15 +58,6 @@ def renamed(queries: QuerySet, names: Mapping[str, str]) -> QuerySet:
     return replace(
         queries, members=tuple(replace(each, name=names.get(each.name, each.name)) for each in queries.members)
     )
-
-
-def beside(old: Mapping[str, Query], new: Mapping[str, Query], found: tuple[Pair, ...]) -> dict[str, Query]:
-    """Returns the queries of a branch by name: those of the new spec, and the old versions of the changed ones."""
-    after = {pair.name: pair.after for pair in found}
-    return {
-        **{after.get(name, name): query for name, query in new.items()},
-        **{pair.before: old[pair.name] for pair in found},
-    }
 
 
 def split(
@@ -133,7 +124,8 @@ def finish(store: Store, queries: QuerySet, least: int) -> int:
     if manifest.until:
         return max(manifest.until.values())
     time = earliest(manifest, since=least)
-    store.commit(replace(manifest, attempt=new_attempt(), until=_answering(queries, time)))
+    # The states stay as they are, and so does the name of the attempt that made them.
+    store.commit(replace(manifest, until=_answering(queries, time)))
     return time
 
 

@@ -242,12 +242,12 @@ def promised(old: QuerySet, new: QuerySet, manifest: Manifest | None) -> tuple[d
 
     arrivals = [each for each in new.members if each.name not in old.names]
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
-        own, early = {terms.relation: terms for terms in member.terms}, spares(member.query)
+        own, early = {residual.relation: residual for residual in member.residuals}, spares(member.query)
         lag = 0 if member.query.grouping is None else member.query.grouping.lag
         latest = first
         for shared in member.query.whole.streamed:
-            terms = own.get(shared.name)
-            window, asked = (shared.window, None) if terms is None else (terms.window, terms.filter)
+            residual = own.get(shared.name)
+            window, asked = (shared.window, None) if residual is None else (residual.window, residual.filter)
             lost = complete(shared, _filter(shared, asked)) - 1
             # The last event time at which a missing row could be part of a result.
             until = min(window.deadline(lost), shared.window.deadline(lost) - early[shared.name])

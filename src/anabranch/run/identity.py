@@ -75,7 +75,7 @@ def columns_read(queries: QuerySet) -> dict[str, str]:
 def what_differs(found: Mapping[str, Any], queries: QuerySet) -> str:
     """Returns the difference between the queries of a checkpoint's metadata and the running ones."""
     was, now = str(found.get("query", "")), queries.text
-    changes = _changes(_WORDS.findall(was), _WORDS.findall(now))
+    changes = _changes(was, now)
     if changes:
         more = f"\nand {len(changes) - MOST} more differences" if len(changes) > MOST else ""
         return "\n".join(changes[:MOST]) + more + f"\nit was written by: {was}"
@@ -87,14 +87,14 @@ def what_differs(found: Mapping[str, Any], queries: QuerySet) -> str:
     return f"the texts are equal; columns, types, event times or functions differ\nit was written by: {was}"
 
 
-def _changes(was: list[str], now: list[str]) -> list[str]:
+def _changes(was: str, now: str) -> list[str]:
     """Returns the differences between two texts, each with the words before it."""
-    found = []
-    matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
+    found, old_words, new_words = [], list(_WORDS.finditer(was)), list(_WORDS.finditer(now))
+    matcher = difflib.SequenceMatcher(None, [word[0] for word in old_words], [word[0] for word in new_words], False)
     for kind, a, b, c, d in matcher.get_opcodes():
         if kind == "equal":
             continue
-        old, new, before = " ".join(was[a:b]), " ".join(now[c:d]), " ".join(was[max(0, a - 3) : a])
+        old, new, before = _written(old_words[a:b]), _written(new_words[c:d]), _written(old_words[max(0, a - 3) : a])
         place = f"after '{before}'" if before else "at the beginning"
         if not old:
             found.append(f"{place}: this query adds '{new}'")
@@ -103,3 +103,8 @@ def _changes(was: list[str], now: list[str]) -> list[str]:
         else:
             found.append(f"{place}: it has '{old}', this query '{new}'")
     return found
+
+
+def _written(words: Sequence[re.Match[str]]) -> str:
+    """Returns adjacent words of a text as they are written there, on one line."""
+    return " ".join(words[0].string[words[0].start() : words[-1].end()].split()) if words else ""

@@ -9,7 +9,7 @@ process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,6 @@ from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
-from anabranch.adapt.schedule import Scheduled
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
 from anabranch.errors import BatchError, HostError
@@ -74,13 +73,11 @@ class LocalHost(Controls):
         *,
         slots: int | SlotRange = 1,
         checkpoint: str | None = None,
-        idle_timeouts: Mapping[str, int | None] | None = None,
-        max_ahead: Mapping[str, int] | None = None,
+        event_time: EventTimeRules | None = None,
         diverted: SideOutputLayout | None = None,
         now: Callable[[], int] = lambda: 0,
         rules: ChangeRules | Mapping[str, ChangeRules] = NO_RULES,
         execution: ExecutionModel = DEFAULT_EXECUTION,
-        moves: Iterable[Scheduled] = (),
         balance: Balance | None = None,
         traffic: Mapping[str, float] | None = None,
         tables: Mapping[str, pa.Table] | None = None,
@@ -92,11 +89,18 @@ class LocalHost(Controls):
         queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
         several = SlotRange.fixed(slots) if isinstance(slots, int) else slots
-        balance = balance or (BY_ITSELF if several.is_elastic else BY_HAND)
         work = Work(
-            queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
+            queries,
+            as_plans(plan),
+            several,
+            by_query,
+            execution,
+            balance=balance or (BY_ITSELF if several.is_elastic else BY_HAND),
+            traffic=traffic or {},
+            sharing=sharing,
+            overload=overload,
+            sample=sample or {},
         )
-        work = replace(work, sample=sample or {}, overload=overload)
         self.diverted = diverted
         """The layout of rows that are late or ahead; None to only count them."""
         self.diverted_rows = None if diverted is None else diverted.together([])
@@ -120,8 +124,9 @@ class LocalHost(Controls):
             self._offer(name, table)
         _refuse_missing_tables(self.table_versions)
         self.prefilter = Prefilter(wire_layout(self.queries), self.table_versions.read)
-        rules_of_time = EventTimeRules(idle_timeouts or {}, max_ahead or {})
-        self.round = open_round(replace(work, held=self.table_versions.small()), manifest, self.store, rules_of_time)
+        self.round = open_round(
+            replace(work, held=self.table_versions.small()), manifest, self.store, event_time or EventTimeRules()
+        )
         self.steering = self.round.steering
         self._records: list[Record] = []
         self.engines: dict[int, Engine] = {}

@@ -27,6 +27,8 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
+SEED = 1
+"""The seed of the search."""
 THICK = 1.5
 """The largest ratio of a state to its sample at which a row without a match in the sample counts as having none."""
 
@@ -37,7 +39,6 @@ def learn_from_rows(
     held: Mapping[str, float],
     rival: PhysicalPlan | None = None,
     *,
-    seed: int = 1,
     kin: Kin | None = None,
 ) -> LearntMesh:
     """Searches the best mesh for sampled rows (see `profiles_of_rows`).
@@ -46,7 +47,7 @@ def learn_from_rows(
     Existence probes are proposed only if the sample is dense enough (see `THICK`).
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
-    return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)
+    return learn_mesh(query.graph, profiles, SEED, rival, with_existence_probes=is_thick)
 
 
 def profiles_of_rows(

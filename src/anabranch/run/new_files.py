@@ -39,8 +39,8 @@ class WatchedFolder:
     _listed: int | None = None
     """The modification time of the folder at the last listing, if that listing found no new file."""
 
-    def look(self, *, is_thorough: bool = False) -> list[str]:
-        """Returns new files in reading order, at most as many as a batch may have; a thorough look always lists the
+    def poll(self, *, is_thorough: bool = False) -> list[str]:
+        """Returns new files in reading order, at most as many as a batch may have; a thorough poll always lists the
         folder.
         """
         try:
@@ -89,9 +89,9 @@ class WatchedFolders:
 
     folders: Mapping[str, WatchedFolder]
 
-    def look(self, *, is_thorough: bool = False) -> dict[str, list[str]]:
+    def poll(self, *, is_thorough: bool = False) -> dict[str, list[str]]:
         """Returns the new files of each stream that has any."""
-        found = {name: folder.look(is_thorough=is_thorough) for name, folder in self.folders.items()}
+        found = {name: folder.poll(is_thorough=is_thorough) for name, folder in self.folders.items()}
         return {name: paths for name, paths in found.items() if paths}
 
     def took(self, files: Mapping[str, Collection[str]]) -> None:

@@ -79,10 +79,13 @@ class Results:
     times: Int64Array | None = None
 
 
-def results_of(member: Member, batch: pa.RecordBatch) -> Results:
-    """Returns the results in a batch that the step of a slot yields; for a grouped query, it must hold whole groups."""
+def results_of(member: Member, batch: pa.RecordBatch, *, is_merged: bool = False) -> Results:
+    """Returns the results in a batch that the step of a slot yields; for a grouped query, it must hold whole groups.
+
+    If the batch is merged, it has one part of each group.
+    """
     if member.query.grouping is not None:
-        answers, times = finish(member.query, pa.Table.from_batches([batch]))
+        answers, times = finish(member.query, pa.Table.from_batches([batch]), is_merged=is_merged)
         return Results(_in_one(answers, member.query.schema.to_arrow()), times)
     if not member.feeds:
         return Results(batch)
@@ -108,7 +111,7 @@ def finished(
         if name in merged:
             parts.setdefault(name, []).append(batch)
         else:
-            results.setdefault(name, []).append(results_of(queries.member(name), batch))
+            results.setdefault(name, []).append(results_of(queries.member(name), batch, is_merged=True))
     for name, several in parts.items():
         member = queries.member(name)
         results[name] = [results_of(member, parts_table(member, several))]

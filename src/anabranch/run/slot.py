@@ -198,7 +198,6 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
         owns=owners(task, slot),
         execution=task.execution,
         since=task.since,
-        until=task.until,
     )
 
 
@@ -292,6 +291,7 @@ def advance(
     started, cpu = perf_counter(), thread_time()
     rows = {name: int(first_copies(task.partitioning, slot, name, batch).sum()) for name, batch in admitted.items()}
     admitting = perf_counter() - started
+    engine.answer_until(task.until)
     with functions_named(task.queries.graph, task.batch):
         for query, batch in engine.step(admitted, task.floors, task.watermarks):
             if batch.num_rows:

@@ -1,11 +1,11 @@
-"""The files of the versions of a table: a copy of all rows, or what has changed since such a copy.
+"""The files of the versions of a table: a copy of all rows (a base), or the changes since a base.
 
-    000000003-rates.arrow               the rows of the table from batch 3 on: a base
-    000000007+000000003-rates.arrow     what the table of batch 7 lacks of that base, and what it has in addition
+    000000003-rates.arrow               a base: all rows of the table from batch 3 on
+    000000007+000000003-rates.arrow     the rows removed from that base, and the rows added to it, until batch 7
 
-Every row has a number. Those of a base are its positions; a row that comes later gets a number that none had before.
-Invariant: base and change give all rows, so a reader needs two files at most, and a slot can go from any version of a
-base to any later one. Limit: a new base is written once a change has half as many rows as the table.
+Every row has a number. In a base it is the position of the row; an added row gets a new number.
+Invariant: a base and one change give all rows, so a reader needs at most two files, and a slot can follow from any
+version of a base to any later one. Limit: a new base is written once a change has half as many rows as the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from anabranch.engine.kernels import BoolArray, Int64Array
 
 MOST_CHANGED = 0.5
-"""The share of its rows by which a table may differ from its base; beyond it, slots are built anew over a new base."""
+"""The largest share of changed rows of a table; beyond it, a new base is written and slots are rebuilt."""
 ReadTable = Callable[[str], pa.Table]
 """Reads the file of a version."""
 _NAME = re.compile(r"(\d{9})(?:\+(\d{9}))?-(.*)\.arrow", re.DOTALL)
@@ -54,16 +54,16 @@ def _parts(version: str) -> tuple[str, str | None, str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What a version changes in its base."""
+    """The difference between a version and its base."""
 
     gone: Int64Array
-    """The numbers of all rows that there have been since and that are no more, ascending."""
+    """The numbers of all removed rows, of the base or added since, ascending."""
     rows: pa.Table
     numbers: Int64Array
-    """Of the rows that came, ascending."""
+    """The numbers of the added rows, ascending."""
 
     def to_arrow(self) -> pa.Table:
-        """Returns the change as one table: rows that came, and rows of NULLs for those that went."""
+        """Returns the change as one table: the added rows, and a row of NULLs for each removed row."""
         gone = pa.table({field.name: pa.nulls(len(self.gone), field.type) for field in self.rows.schema})
         numbers = pa.array(np.concatenate([self.numbers, self.gone]))
         came = pa.array(np.arange(len(numbers)) < len(self.numbers))
@@ -74,14 +74,14 @@ class Change:
 
     @classmethod
     def of(cls, table: pa.Table) -> Change:
-        """The inverse of `to_arrow`."""
+        """Reads the table of `to_arrow`."""
         count = int(pc.sum(table.column(table.num_columns - 1)).as_py() or 0)
         numbers = table.column(table.num_columns - 2).to_numpy()
         rows = table.slice(0, count).select(list(range(table.num_columns - 2)))
         return cls(numbers[count:], rows, numbers[:count])
 
     def since(self, earlier: Change) -> Change:
-        """Returns what has changed since an earlier version of the same base."""
+        """Returns the difference from an earlier version of the same base."""
         known = max((int(each[-1]) for each in (earlier.gone, earlier.numbers) if len(each)), default=-1)
         first = int(np.searchsorted(self.numbers, known, "right"))
         gone = np.setdiff1d(self.gone, earlier.gone, assume_unique=True)
@@ -95,22 +95,22 @@ class NumberedRows:
     rows: pa.Table
     numbers: Int64Array
     base: int
-    """How many rows the base has."""
+    """The number of rows of the base."""
     next: int
-    """The number of the next row that comes."""
+    """The number of the next added row."""
 
     @classmethod
     def of(cls, rows: pa.Table) -> NumberedRows:
-        """The rows of a new base."""
+        """Returns the rows of a new base."""
         return cls(rows, np.arange(len(rows), dtype=np.int64), len(rows), len(rows))
 
     @property
     def is_base(self) -> bool:
-        """Whether nothing has changed since the base."""
+        """True if nothing has changed since the base."""
         return self.next == self.base == len(self.rows)
 
     def changed_to(self, rows: pa.Table) -> NumberedRows | None:
-        """Returns other rows of the table, with the numbers of those that are where they were; None if all are."""
+        """Returns new rows of the table; rows at an unchanged position keep their number. None if nothing changed."""
         if rows.schema.types != self.rows.schema.types:
             return NumberedRows.of(rows)
         differs = _differing(self.rows, rows)
@@ -124,7 +124,7 @@ class NumberedRows:
         return found if changed <= MOST_CHANGED * len(rows) else NumberedRows.of(rows)
 
     def change(self) -> Change:
-        """Returns what has changed since the base."""
+        """Returns the difference from the base."""
         is_here = np.zeros(self.next, bool)
         is_here[self.numbers] = True
         places = np.flatnonzero(self.numbers >= self.base)
@@ -133,7 +133,7 @@ class NumberedRows:
 
 
 def change_of(version: str, read: ReadTable) -> Change:
-    """Reads what a version changes in its base."""
+    """Reads the difference between a version and its base."""
     file = read(version)
     if base_of(version) != version:
         return Change.of(file)
@@ -155,7 +155,7 @@ def numbered(version: str, read: ReadTable) -> NumberedRows:
 
 
 def _differing(old: pa.Table, new: pa.Table) -> BoolArray:
-    """Whether rows at the same place differ, as far as both tables go; bits of numbers count, and NULL equals NULL."""
+    """Returns which rows at equal positions differ; compares floats by their bits, and NULL equals NULL."""
     count = min(len(old), len(new))
     differs = np.zeros(count, bool)
     for name in old.column_names:

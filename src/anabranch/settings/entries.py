@@ -34,6 +34,7 @@ DURATION_HINT = "write a number and a unit, such as 10 seconds"
 
 T = TypeVar("T")
 D = TypeVar("D")
+Name = TypeVar("Name", bound=str)
 
 
 def document(text: str, what: str = "the spec") -> Any:
@@ -144,23 +145,27 @@ class Entry:
             raise self.refused(hint)
         return self.value.strip()
 
-    def label(self, hint: str = "write a name") -> str:
+    def label(self) -> str:
         """Returns a name, even if YAML has parsed it as a number."""
-        return str(self.value) if isinstance(self.value, int) and not isinstance(self.value, bool) else self.text(hint)
+        return (
+            str(self.value)
+            if isinstance(self.value, int) and not isinstance(self.value, bool)
+            else self.text("write a name")
+        )
 
     def texts(self) -> tuple[str, ...]:
         """Returns a list of texts; a single text needs no list."""
         listed = self.value if isinstance(self.value, list) else [self.value]
         return tuple(replace(self, value=value).text() for value in listed)
 
-    def choice(self, known: Sequence[str]) -> str:
+    def choice(self, known: Sequence[Name]) -> Name:
         """Returns one of the known texts; accepts `off` even if YAML has parsed it as false."""
-        if self.value is False and "off" in known:
-            return "off"
-        if self.value not in known:
-            close = get_close_matches(str(self.value), known, n=1)
-            raise self.refused(f"did you mean '{close[0]}'?" if close else f"write one of {', '.join(known)}")
-        return str(self.value)
+        wanted = "off" if self.value is False else self.value
+        for name in known:
+            if name == wanted:
+                return name
+        close = get_close_matches(str(self.value), known, n=1)
+        raise self.refused(f"did you mean '{close[0]}'?" if close else f"write one of {', '.join(known)}")
 
     def number(
         self, low: float = -math.inf, high: float = LARGEST, *, above: float = -math.inf, hint: str = ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from anabranch.errors import SpecError
 
@@ -47,14 +47,6 @@ def from_environment(options: Iterable[tuple[str, str]]) -> dict[str, str]:
 def is_secret(name: str) -> bool:
     """True if the value of an option with that name must not be shown."""
     return _IS_SECRET.search(name) is not None
-
-
-def hidden(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with secrets replaced."""
-    return {
-        name: HIDDEN if is_secret(name) else without_secrets(value) if isinstance(value, str) else value
-        for name, value in options.items()
-    }
 
 
 def without_secrets(text: str) -> str:

@@ -20,22 +20,38 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import SiteError
-from anabranch.lang.expr import AggregateCall, Call, Cast, Column, Literal
+from anabranch.lang.expr import AggregateCall, Call, Cast, Column, Literal, Ranking
 from anabranch.lang.schema import Field, Schema
-from anabranch.lang.window import Window
+from anabranch.lang.window import Always, Window
 from anabranch.place.landscape import Input, Operator
 from anabranch.place.selection import Atom, Selection
 from anabranch.place.view import Predicate, Slot, View
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Part, Relation, Theta
-from anabranch.plan.logical import Output
+from anabranch.plan.logical import Output, SideKind
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.sides import Side
 from anabranch.run.links.shape import Shape
 from anabranch.sites.operators import InputSpec, OperatorSpec
 from anabranch.sites.wiring import Stretch, Wire, Wiring
 
 _CLASSES = (
     *(AggregateCall, Call, Cast, Column, Literal, Band, JoinGraph, KeyClass, Part, Relation, Theta, Output),
-    *(Grouping, Query, Field, Schema, Window, Shape, InputSpec, OperatorSpec, Stretch, Wire, Wiring),
+    *(
+        Ranking,
+        Grouping,
+        Side,
+        Query,
+        Field,
+        Schema,
+        Always,
+        Window,
+        Shape,
+        InputSpec,
+        OperatorSpec,
+        Stretch,
+        Wire,
+        Wiring,
+    ),
     *(Input, Operator, Atom, Selection, Predicate, Slot, View),
 )
 _BY_NAME = {each.__name__: each for each in _CLASSES}
@@ -55,6 +71,8 @@ def encode(value: Any) -> Any:
             return {"set": sorted((encode(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True))}
         case Mapping():
             return {"map": [[encode(key), encode(each)] for key, each in value.items()]}
+        case SideKind():
+            return {"side": value.value}
         case pa.DataType():
             packed = pa.schema([pa.field("", value)]).serialize().to_pybytes()
             return {"type": base64.b64encode(packed).decode()}
@@ -93,6 +111,8 @@ def decode(value: Any) -> Any:
             return datetime.datetime.fromisoformat(content)
         case "date":
             return datetime.date.fromisoformat(content)
+        case "side":
+            return SideKind(content)
         case "duration":
             return datetime.timedelta(*content)
     if kind not in _BY_NAME:

@@ -3,7 +3,8 @@
 Every operator becomes a query in normal form over derived relations. The rows of a view have columns `s<i>_<name>` for
 column `name` of slot i, and `t<i>` for the event time of the row in slot i. A reader's filter, columns and ranges
 become the shape of its link, applied at its producer. A grouped query is aggregated at its last join if its groups are
-fewer bytes than their rows, else at its sink. A join whose only reader is a join at the same site is fused into it: the
+fewer bytes than their rows, else at its sink. A query with outer joins or tables is one operator at its sink, which
+reads the gates of its streams. A join whose only reader is a join at the same site is fused into it: the
 site then runs one join of several inputs, whose plan it may choose and change.
 
 Invariant: the operators together compute every query of the landscape. The landscape is tightened first, so a producer
@@ -31,6 +32,7 @@ from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Part, Relation
 from anabranch.plan.logical import BOUNDARY, Output
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.renaming import rewritten
 from anabranch.run.links.feed import NEWEST
 from anabranch.run.links.shape import Shape
 from anabranch.sites.operators import (
@@ -87,6 +89,8 @@ class _Compiler:
             elif operator.is_join:
                 if not self._is_fused(operator):
                     self._add(name, self._join(operator, JOIN))
+            elif operator.is_whole:
+                self._add(name, self._whole(operator))
             elif name in self.landscape.queries:
                 self._add(name, self._delivery(operator))
             else:
@@ -101,7 +105,7 @@ class _Compiler:
                 ends = (topology.position(self.made[taken.producer].site), topology.position(spec.site))
                 view = self.views.get((taken.producer, str(taken.shape)))
                 if view is None:
-                    volume = groups_bytes(self.landscape.queries[spec.serves].query, statistics)
+                    volume = groups_bytes(self.landscape.queries[spec.serves].planned, statistics)
                 else:
                     volume = view_bytes(view, statistics)
                 found[name, taken.stream] = PlannedFlow(volume, topology.distance(*ends), view)
@@ -202,6 +206,33 @@ class _Compiler:
             return self._delivery_of_groups(operator, wanted.query, name)
         query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, None)
         return self._delivering(operator, query, specs)
+
+    def _whole(self, operator: Operator) -> OperatorSpec:
+        """Returns the delivery of a query that runs at one site; groups are an operator of their own."""
+        wanted = self.landscape.queries[operator.name]
+        streams = {relation.name: number for number, relation in enumerate(wanted.query.whole.streamed)}
+        ranges = {number: _range(slot) for number, slot in enumerate(operator.view.slots)}
+        _, relations, specs = self._relations(self._inputs(operator), ranges)
+
+        def over_gates(expression: Expr) -> Expr:
+            def change(node: Expr) -> Expr:
+                is_given = isinstance(node, Column) and node.relation in streams
+                return replace(node, name=_value(0, node.name)) if is_given else node
+
+            return transform(expression, change)
+
+        def at_gate(relation: Relation) -> Relation:
+            return relation if relation.is_table else replace(relations[streams[relation.name]], name=relation.name)
+
+        query = rewritten(wanted.query, over_gates, at_gate)
+        if query.grouping is None:
+            return self._delivering(operator, query, specs)
+        outputs = [Output(_value(0, each.name), each.expression) for each in query.outputs]
+        query = replace(query, outputs=(*outputs, Output(_time(0), BOUNDARY)))
+        site = self._site(operator)
+        name = operator_name(f"groups {operator.name}", site, query.fingerprint, [spec.shape for spec in specs])
+        self._make(OperatorSpec(name, site, GROUPS, query, specs))
+        return self._delivery_of_groups(operator, wanted.query, name)
 
     def _delivery_of_groups(self, operator: Operator, query: Query, groups: str) -> OperatorSpec:
         """Returns the delivery of groups that another site has computed."""

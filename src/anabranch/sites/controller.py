@@ -132,6 +132,12 @@ class Controller:
         own = {"network": self._file, "currency": self.network.currency, "flows": flows}
         self.root.write("plan.json", {**planned.to_json(), **own})
 
+    def _remember(self, measured: Planned) -> None:
+        """Writes what was measured of the running plan; under other sizes its groups may belong elsewhere, though."""
+        program = compile_program(measured.landscape, self.network.catalog)
+        if frozenset(program.operators) == self.orders.wanted.target:
+            self._keep(measured, program)
+
     @contextmanager
     def surviving(self, doing: str) -> Iterator[None]:
         """Reports an error instead of raising it; the report is cleared when the same action succeeds."""
@@ -379,11 +385,13 @@ class Controller:
         planned, learnt = self.planned, self.learnt()
         seconds = _longest_range(self.orders.wanted) / 1e6
         after = planned.replanned(learnt, without, seconds)
-        verdict = judged(planned.measured(learnt), after, seconds)
+        measured = planned.measured(learnt)
+        verdict = judged(measured, after, seconds)
         is_taken = verdict.is_taken or bool(without)
         if is_dry:
             return f"{'would replan' if is_taken else 'would keep the plan'}: {verdict.reason}\n{self._effect(after)}"
         if not is_taken:
+            self._remember(measured)
             return f"kept: {verdict.reason}"
         self.change(after)
         return f"replanned: {verdict.reason}"
@@ -439,7 +447,7 @@ def _longest_range(wanted: Wanted) -> int:
     ranges = [
         part.range
         for spec in wanted.operators.values()
-        for relation in spec.query.graph.relations
+        for relation in spec.query.whole.relations
         for part in relation.parts
         if part.range < FOREVER
     ]

@@ -10,6 +10,10 @@ streams:                                                queries:
     watermark: 2 seconds
     idle_timeout: 30 seconds
     source: {format: json, path: data/flights}
+tables:
+  gates:
+    columns: gate string, hall string
+    source: {format: parquet, path: data/gates}
 
 `place` ignores `source` and `into`; `deploy` requires them. Relative paths start at the folder of their file.
 """
@@ -45,6 +49,7 @@ class DeploymentFiles:
 
     network: Network
     sources: dict[str, StreamSpec]
+    """Of streams and tables."""
     queries: tuple[QueryFile, ...]
     runners: Mapping[str, str] = field(default_factory=dict)
     """The runner of each site that names one."""
@@ -57,9 +62,10 @@ def load_files(network: Path, queries: Path) -> DeploymentFiles:
 
 
 def load_sources(network: Path) -> dict[str, StreamSpec]:
-    """Returns the source of each stream that has one, by lower-case name."""
-    found = {}
-    for name, stream in read_yaml(network).named()["streams"].filled().items():
+    """Returns the source of each stream and table that has one, by lower-case name."""
+    file, found = read_yaml(network).named(), {}
+    tables = file["tables"].filled() if "tables" in file else {}
+    for name, stream in {**file["streams"].filled(), **tables}.items():
         entries = stream.named()
         if "source" in entries:
             found[name.lower()] = _source(name, entries, network.resolve().parent)
@@ -91,13 +97,14 @@ def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:
 
 
 def require_sources(files: DeploymentFiles) -> None:
-    """Refuses queries over streams that have no source."""
+    """Refuses queries over streams and tables that have no source."""
     for each in files.queries:
-        for relation in each.query.query.graph.relations:
+        for relation in each.query.query.whole.relations:
             if relation.stream.lower() not in files.sources:
+                kind = "table" if relation.is_table else "stream"
                 raise SpecError(
-                    f"query '{each.query.name}' reads stream '{relation.stream}', which has no source",
-                    hint=f"write streams.{relation.stream}.source: {{format: json, path: data}} in the network file",
+                    f"query '{each.query.name}' reads {kind} '{relation.stream}', which has no source",
+                    hint=f"write {kind}s.{relation.stream}.source: {{format: json, path: data}} in the network file",
                 )
 
 

@@ -15,14 +15,15 @@ from typing import Any
 
 from anabranch.adapt.settings import Settings
 from anabranch.errors import LinkError
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.commit import rows_by_stream, rows_out
 from anabranch.run.lease import Lease
 from anabranch.run.links.outlet import Outlet
 from anabranch.run.round import DIVERTED
 from anabranch.settings.secrets import without_secrets
 from anabranch.sites.local import LinkSource, LocalOperator, Source
-from anabranch.sites.local_files import FileSource, ParquetResults
+from anabranch.sites.local_files import FileSource, ParquetResults, read_table
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, control_inlets
 from anabranch.sites.tally import FIRST_PAUSE, LONGEST_PAUSE, Announce, Tally
@@ -125,6 +126,7 @@ class LightOperator:
             first_plan(choice),
             outlet=Outlet(orders.place, ReadersOf(self._root, spec.name), orders.limit),
             rules=change_rules(spec.query, AUTO, choice, adapt=adapt),
+            tables={name: read_table(orders.sources[name.lower()]) for name in spec.query.whole.tables},
         )
         store = operator.host.store
         assert store is not None

@@ -111,6 +111,7 @@ class LocalOperator:
         results: Results | None = None,
         slots: int = 1,
         rules: ChangeRules = NO_RULES,
+        tables: Mapping[str, pa.Table] | None = None,
         announce: Announce = lambda phase: None,
     ) -> None:
         self.spec = spec
@@ -118,7 +119,7 @@ class LocalOperator:
         self._source = source
         self.results = results
         self._announce = announce
-        self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=folder, rules=rules)
+        self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=folder, rules=rules, tables=tables)
         self._offsets = Offsets(folder)
         self._last_tick: int | None = None
         """The watermark that the latest batch of this process sent to the readers."""

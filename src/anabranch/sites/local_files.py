@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -40,24 +41,25 @@ _STRICT = "fix the file, or let Spark read the stream: 'runner: spark' for its s
 def why_spark(spec: OperatorSpec, orders: Orders) -> str | None:
     """Returns the reason why an operator needs Spark; None if it can run without Spark."""
     if spec.kind == GATE:
-        return _why_not_read(orders.sources[spec.serves])
+        return _why_not_read(orders.sources[spec.serves], f"stream '{spec.serves}'")
+    reasons = [_why_not_read(orders.sources[name.lower()], f"table '{name}'") for name in spec.query.whole.tables]
     if spec.kind == DELIVERY:
-        return _why_not_written(orders.sinks[spec.serves], spec.query.schema)
-    return None
+        reasons.append(_why_not_written(orders.sinks[spec.serves], spec.query.schema))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
-def _why_not_read(stream: StreamSpec) -> str | None:
+def _why_not_read(stream: StreamSpec, title: str) -> str | None:
     path, schema = stream.path or "", stream.schema
     form = _FORMS.get(stream.format or "")
     if form is None:
-        return f"stream '{stream.name}' has the format '{stream.format}'"
+        return f"{title} has the format '{stream.format}'"
     if "://" in path or any(mark in path for mark in "*?[{"):
-        return f"stream '{stream.name}' is not in a local folder"
+        return f"{title} is not in a local folder"
     if others := [key for key, _ in stream.options if key.lower() != "maxfilespertrigger"]:
-        return f"the source of stream '{stream.name}' has the option '{others[0]}'"
+        return f"the source of {title} has the option '{others[0]}'"
     kinds = [] if schema is None else [field.type for field in schema]
     if not all(map(form.can_hold, kinds)):
-        return f"stream '{stream.name}' has a column of a type that only Spark reads from {stream.format}"
+        return f"{title} has a column of a type that only Spark reads from {stream.format}"
     return None
 
 
@@ -73,6 +75,25 @@ def _why_not_written(sink: SinkSpec, schema: Schema) -> str | None:
     if any(pa.types.is_duration(field.type) for field in schema):
         return "the results have an interval, which Spark marks in its files"
     return None
+
+
+def read_table(table: StreamSpec) -> pa.Table:
+    """Returns the rows of a table: a file, or the files of a folder."""
+    assert table.schema is not None
+    assert table.path is not None
+    folder = Path(table.path)
+    if not folder.exists():
+        raise CatalogError(f"table '{table.name}' cannot be read: '{folder}' does not exist at this site")
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    types = {field.name: field.type for field in table.schema}
+    found = [_read(_FORMS[table.format or ""], str(path), types) for path in files if path.name[0] not in "._"]
+    return pa.concat_tables([table.schema.to_arrow().empty_table(), *found])
+
+
+def _read(form: FileForm, path: str, types: Mapping[str, pa.DataType]) -> pa.Table:
+    if not form.look_into(path, types).is_readable:
+        raise CatalogError(f"file '{path}' does not plainly have the columns of its stream or table", hint=_STRICT)
+    return form.read(path, types)
 
 
 class FileSource:
@@ -147,10 +168,7 @@ class FileSource:
         self._known.update(names)
 
     def _read(self, name: str) -> pa.Table:
-        path = f"{self._folder}/{name}"
-        if not self._form.look_into(path, self._types).is_readable:
-            raise CatalogError(f"file '{path}' does not plainly have the columns of its stream", hint=_STRICT)
-        return self._form.read(path, self._types)
+        return _read(self._form, f"{self._folder}/{name}", self._types)
 
 
 class ParquetResults:

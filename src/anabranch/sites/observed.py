@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from anabranch.errors import LinkError
-from anabranch.run.links.directory import SCHEME
+from anabranch.run.links.directory import SCHEME, address
+from anabranch.run.links.flight import FlightLink
 from anabranch.run.links.link import Link, LinkStatus
 from anabranch.run.links.place import open_link
 from anabranch.run.store import Store
@@ -38,12 +39,20 @@ class Observed:
         return report is not None and report["version"] >= version
 
     def newest(self, gate: str) -> int | None:
-        # From the manifest, not the report, because it has every committed batch.
-        manifest = Store(self._root.checkpoint(self._orders.wanted, gate)).latest(is_used=False)
-        return None if manifest is None else manifest.clocks.newest
+        # From the manifest, not the report, because it has every committed batch. Its site may be the only reader.
+        if not self._orders.place.startswith(SCHEME):
+            return newest_in(self._root.checkpoint(self._orders.wanted, gate))
+        at = address(self._orders.place, gate)
+        return None if at is None else FlightLink(at, self._orders.wanted.folder(gate)).newest()
 
     def link(self, name: str) -> Link:
         return open_link(self._orders.place, name, self._orders.limit)
+
+
+def newest_in(checkpoint: str) -> int | None:
+    """Returns the newest event time that an operator has committed; None before the first row."""
+    manifest = Store(checkpoint).latest(is_used=False)
+    return None if manifest is None else manifest.clocks.newest
 
 
 def flows(root: Root, orders: Orders) -> dict[str, LinkStatus]:

@@ -14,7 +14,8 @@ from typing import Any
 from anabranch.adapt.settings import Settings
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.links.outlet import Outlet
 from anabranch.run.work import Work
 from anabranch.settings.secrets import from_environment, without_secrets
@@ -30,7 +31,9 @@ from anabranch.spark.sinks.links import LinkSink
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.sink import Sink
 from anabranch.spark.spark_rows import LINKS
-from anabranch.spec.launch import read
+from anabranch.spark.tables import TableSource
+from anabranch.spec.launch import read, read_table
+from anabranch.spec.model import StreamSpec, TableSpec
 
 STARTING = 10.0
 """The seconds that an operator counts as starting.
@@ -101,6 +104,7 @@ class SparkOperator:
         options = RunOptions(
             {"processingTime": f"{round(1000 * orders.interval)} milliseconds"},
             announce=partial(self._announce, spec.name),
+            tables={name: _table(orders.sources[name.lower()], spark) for name in spec.query.whole.tables},
         )
         sinks = {ALONE: self._sink(orders, spark)}
         query, runner = start_query(spark, self._frames(orders, spark), work, sinks, self.checkpoint, options)
@@ -214,3 +218,12 @@ class SparkOperator:
             "error": self._error,
             **self._tally.to_json(),
         }
+
+
+def _table(source: StreamSpec, spark: SparkSession) -> TableSource:
+    """Returns a table, which is read when its operator starts."""
+    table = TableSpec(
+        source.name, source.format, source.path, None, source.schema, source.schema_text, options=source.options
+    )
+    assert source.schema is not None, "the network file has its columns"
+    return TableSource(partial(read_table, table, spark), source.schema)

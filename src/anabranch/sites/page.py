@@ -17,15 +17,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from anabranch.lang.sizes import size_text
 from anabranch.place.picture import svg
 from anabranch.place.topology import Topology
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.view import measured_landscape, plain_status, troubles
+from anabranch.sites.view import LINKS, OPERATORS, TEXTS, measured_landscape, plain_status, status_rows, troubles
 
 EVERY = 5
 """Seconds after which the browser asks again."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+NUMBER = ' class="n"'
 _STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
 table { border-collapse: collapse; margin: 0 0 2em; } td, th { padding: .2em .8em; border-bottom: 1px solid #ddd; }
@@ -58,38 +58,21 @@ def page_of(root: Root, topology: Callable[[], Topology], hosts: Iterable[str] =
 
 def _html(status: dict[str, Any], found: list[str]) -> str:
     waits = f"waiting for {'; '.join(status['waits'])}" if status["waits"] else "no change is in progress"
-    operators = [
-        (one["site"], one["kind"], name, one.get("runner"), one.get("batch"), one.get("rows_in"), one.get("late"))
-        for name, one in status["operators"].items()
-    ]
-    links = [
-        (
-            *(name, "closed" if one["closed"] else "open", one["lag"], size_text(one["retained"])),
-            *(_whole(one[kind][what]) for what in ("bytes_per_second", "cost") for kind in ("planned", "measured")),
-        )
-        for name, one in status["links"].items()
-    ]
-    cost = " and ".join(f"{_whole(status['cost'][kind])} {kind}" for kind in ("planned", "measured"))
-    of_links = ("link", "state", "lag", "retained", "bytes/s planned", "measured", "cost planned", "measured")
+    operators, links = status_rows(status)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{EVERY}">'
         f"<title>deployment</title><style>{_STYLE}</style><h1>Deployment, version {status['version']}</h1>"
-        f"<p>{escape(waits)}; network usage {cost}</p>"
+        f"<p>{escape(waits)}</p>"
         + "".join(f'<p class="trouble">{escape(each)}</p>' for each in found)
         + '<img src="network.svg" alt="the sites and their links">'
-        + _table(("site", "kind", "operator", "runner", "batch", "rows in", "late"), operators)
-        + _table(of_links, links)
+        + _table(OPERATORS, operators)
+        + _table(LINKS, links)
     )
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    def cell(value: Any) -> str:
-        kind = ' class="n"' if isinstance(value, int) else ""
-        return f"<td{kind}>{'-' if value is None else escape(str(value))}</td>"
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    def cell(number: int, value: str) -> str:
+        return f"<td{'' if number < TEXTS else NUMBER}>{escape(value)}</td>"
 
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(cell(*each) for each in enumerate(row))}</tr>" for row in rows)
     return f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>{body}</table>"
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)

@@ -7,6 +7,7 @@ Invariant: a refused change leaves the state as it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -155,6 +156,7 @@ class Planned:
                     "name": one.query.name,
                     "sink": one.query.sink,
                     "joins_at": sorted(one.query.joins_at),
+                    "max_latency": one.query.max_latency if math.isfinite(one.query.max_latency) else None,
                     "cql": one.cql,
                     "into": one.into.__dict__,
                 }
@@ -172,7 +174,8 @@ class Planned:
                 "partition_by": tuple(one["into"]["partition_by"]),
             }
             query = as_ranges(compile_query(one["cql"], network.catalog))
-            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one["joins_at"]))
+            most = math.inf if one["max_latency"] is None else one["max_latency"]
+            bound = SinkQuery(one["name"], query, one["sink"], frozenset(one["joins_at"]), most)
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
         sites = value["sites"]
@@ -228,8 +231,10 @@ def judged(before: Planned, after: Planned, seconds: float) -> Verdict:
     """
     old, new = before.landscape.cost, after.landscape.cost
     saved = old - new
-    if before.landscape.overloaded_sites or before.landscape.overloaded_links:
-        return Verdict(True, old, new, f"a site or a link was overloaded; network usage changes to {new:,.0f}")
+    if before.landscape.overloaded_sites or before.landscape.overloaded_links or before.landscape.slow_queries:
+        return Verdict(
+            True, old, new, f"a site or a link was overloaded, or a query too slow; network usage changes to {new:,.0f}"
+        )
     if new >= RATIO * old or saved < LEAST:
         return Verdict(False, old, new, f"network usage would go from {old:,.0f} to {new:,.0f}: not enough")
     if saved * PAYBACK < double_work(before.landscape, after.landscape) * seconds:

@@ -8,7 +8,8 @@
     <root>/status/<site>.json       what a site runs and how far it is
     <root>/links/<link>/…           the links, unless they are elsewhere
     <root>/addresses/<operator>.json  the site that serves the links of an operator, if sites keep them
-    <root>/work/<operator>/…        the checkpoint of an operator
+    <root>/work/<operator>/…        the checkpoint of an operator, unless its site keeps it
+    <root>/checkpoints/<site>.json  where a site keeps its checkpoints (null: here), and which of them have a batch
 
 A lease that is not renewed for `LEASE` seconds is free. Files are renamed into place, so readers see complete ones.
 
@@ -21,7 +22,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -87,6 +88,28 @@ class Root:
     def place_at_sites(self) -> str:
         """The place of links that the sites of their producers keep and serve."""
         return place_of(f"{self.location}/addresses")
+
+    def claim_checkpoints(self, site: str, folder: str | None) -> frozenset[str]:
+        """Records where a site keeps its checkpoints; returns those that have a batch.
+
+        Raises SiteError if the site has kept them elsewhere.
+        """
+        known = self.read(f"checkpoints/{site}.json")
+        if known is None:
+            self.note_checkpoints(site, folder, ())
+            return frozenset()
+        if known["folder"] != folder:
+            kept, given = ("the root" if each is None else f"'{each}'" for each in (known["folder"], folder))
+            raise SiteError(
+                f"site '{site}' keeps its checkpoints in {kept}, not in {given}",
+                detail="in another folder its operators would begin again and repeat their results",
+                hint="start it with the same '--checkpoints' as before",
+            )
+        return frozenset(known["begun"])
+
+    def note_checkpoints(self, site: str, folder: str | None, begun: Iterable[str]) -> None:
+        """Writes where a site keeps its checkpoints, and which of them have a batch."""
+        self.write(f"checkpoints/{site}.json", {"folder": folder, "begun": sorted(begun)})
 
     def checkpoint(self, wanted: Wanted, operator: str) -> str:
         return f"{self.location}/work/{wanted.folder(operator)}"
@@ -183,10 +206,6 @@ class Root:
         """Removes a file or a folder, if it exists."""
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{self._path}/{path}")
-
-    def remove_folder(self, path: str) -> None:
-        with suppress(FileNotFoundError, pa.ArrowException):
-            self._files.delete_dir(f"{self._path}/{path}")
 
 
 class Lease:

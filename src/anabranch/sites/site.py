@@ -1,10 +1,13 @@
 """A site: one process that runs the operators ordered by the controller.
 
 It reads the controller's orders, starts and stops operators to match them, and reports. Gates, relays and deliveries
-run in this process (`light`) if their files can be read and written without Spark; joins, groups and all others run in
-one Spark application (`on_spark`), which is opened for the first of them. A site with `runner: light` runs all
-operators in this process, and a site with `runner: spark` runs none there. An operator that began on Spark stays there
-if the site has Spark.
+run in this process (`light`) if their files can be read and written without Spark; joins, groups, queries that run at
+one site and all others run in one Spark application (`on_spark`), which is opened for the first of them. A site with
+`runner: light` runs all operators in this process, and a site with `runner: spark` runs none there. An operator that
+began on Spark stays there if the site has Spark.
+
+A site may keep the checkpoints of its operators in a folder of its own, so that no state crosses the network. If that
+folder is lost, its operators end in a named error, because they would repeat their results.
 
 Invariant: if a site dies, its parent process restarts it, and it continues from the checkpoints with the same offsets
 and the same link entries. Limit: one Spark application per site.
@@ -14,8 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
@@ -26,7 +31,8 @@ from anabranch.run.locations import locate
 from anabranch.run.private import make_private
 from anabranch.sites.light import LightOperator
 from anabranch.sites.local_files import why_spark
-from anabranch.sites.operators import GROUPS, JOIN, OperatorSpec
+from anabranch.sites.observed import newest_in
+from anabranch.sites.operators import GROUPS, OperatorSpec
 from anabranch.sites.root import LIGHT, SPARK, Orders, Root, now
 from anabranch.sites.tally import Announce
 
@@ -80,11 +86,15 @@ class Site:
         *,
         store: str | None = None,
         listen: tuple[str, int] = ("127.0.0.1", 0),
+        checkpoints: str | None = None,
     ) -> None:
         self.root, self.name, self._session = root, name, session
         self._announce = announce
         self._store = store or f"{root.location}/stores/{name}"
         self._listen = listen
+        self._checkpoints = checkpoints
+        self._begun: frozenset[str] = frozenset()
+        """The checkpoints of its own that have a batch."""
         self._server: LinkServer | None = None
         self._running: dict[str, RunningOperator] = {}
         self._refused: dict[str, str] = {}
@@ -93,6 +103,9 @@ class Site:
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Runs until the deployment is stopped or `until` returns true."""
+        self._begun = self.root.claim_checkpoints(self.name, self._checkpoints)
+        if self._checkpoints is not None:
+            make_private(self._checkpoints)
         self._lease.take()
         try:
             while not until():
@@ -122,11 +135,11 @@ class Site:
         wanted = {spec.name: spec for spec in orders.wanted.running if spec.site == self.name}
         for name, running in list(self._running.items()):
             # An operator removed and added between two reads is a new one.
-            if name not in wanted or running.checkpoint != self.root.checkpoint(orders.wanted, name):
+            if name not in wanted or running.checkpoint != self._checkpoint(orders, name):
                 self._running.pop(name).stop()
-                if not orders.wanted.has_folder(running.checkpoint.rpartition("/")[2]):
+                if not orders.wanted.has_folder(_folder_of(running)):
                     # Otherwise another site has adopted it.
-                    self.root.remove_folder(f"work/{running.checkpoint.rpartition('/')[2]}")
+                    self._remove(running.checkpoint)
         self._refused = {}
         for name, spec in wanted.items():
             try:
@@ -145,18 +158,39 @@ class Site:
     def report(self, *, is_stopped: bool = False) -> None:
         """Writes a report of the operators and their progress."""
         refused = {name: {"active": False, "version": -1, "error": error} for name, error in self._refused.items()}
+        reports = {name: running.report() for name, running in self._running.items()}
+        has_batch = {_folder_of(self._running[name]) for name, one in reports.items() if one["batch"] >= 0}
+        if self._checkpoints is not None and not has_batch <= self._begun:
+            self._begun |= has_batch
+            self.root.note_checkpoints(self.name, self._checkpoints, self._begun)
         self.root.report(
             self.name,
             {
                 "site": self.name,
                 "at": now(),
                 "stopped": is_stopped,
-                "operators": refused | {name: running.report() for name, running in self._running.items()},
+                "operators": refused | reports,
             },
         )
 
+    def _checkpoint(self, orders: Orders, operator: str) -> str:
+        if self._checkpoints is None:
+            return self.root.checkpoint(orders.wanted, operator)
+        return f"{self._checkpoints}/{orders.wanted.folder(operator)}"
+
+    def _remove(self, checkpoint: str) -> None:
+        files, path, _ = locate(checkpoint)
+        with suppress(FileNotFoundError, pa.ArrowException):
+            files.delete_dir(path)
+
+    def _newest(self, folder: str) -> int | None:
+        """Returns the newest event time in a checkpoint of this site."""
+        return newest_in(f"{self._checkpoints or self.root.location + '/work'}/{folder}")
+
     def _made(self, spec: OperatorSpec, orders: Orders) -> RunningOperator:
-        checkpoint = self.root.checkpoint(orders.wanted, spec.name)
+        checkpoint = self._checkpoint(orders, spec.name)
+        if self._checkpoints is not None:
+            self._refuse_own(spec, orders, checkpoint)
         if runs_light(spec, orders, checkpoint):
             return LightOperator(self.root, spec, checkpoint, self._announce)
         # Imported here because a site without such operators needs no Spark.
@@ -164,13 +198,28 @@ class Site:
 
         return SparkOperator(self.root, spec, checkpoint, self._session, self._announce)
 
+    def _refuse_own(self, spec: OperatorSpec, orders: Orders, checkpoint: str) -> None:
+        """Raises SiteError if the site cannot keep a checkpoint itself, or has lost it."""
+        if not orders.place.startswith(SCHEME):
+            raise SiteError(
+                f"site '{self.name}' has checkpoints of its own, but its links are elsewhere",
+                detail="a site that is replaced needs checkpoints that others can read",
+                hint="deploy with '--links sites', or start the site without '--checkpoints'",
+            )
+        if checkpoint.rpartition("/")[2] in self._begun and not _has(checkpoint, "anabranch"):
+            raise SiteError(
+                f"the checkpoint of operator '{spec.name}' is not in '{checkpoint}'",
+                detail="its window and its position in its inputs are lost",
+                hint="restore the folder, or remove the queries that it serves and add them again",
+            )
+
     def _has_links(self, spec: OperatorSpec, orders: Orders) -> bool:
         """Serves the links that this site keeps; returns True if all links that the operator reads are served."""
         if not orders.place.startswith(SCHEME):
             return True
         if self._server is None:
             make_private(self._store)
-            self._server = LinkServer(self._store, *self._listen)
+            self._server = LinkServer(self._store, *self._listen, self._newest)
         if address(orders.place, spec.name) != self._server.location:
             announce_address(orders.place, spec.name, self._server.location)
         wires = [orders.wanted.wiring.wires[spec.name, taken.stream] for taken in spec.inputs]
@@ -195,7 +244,11 @@ def runs_light(spec: OperatorSpec, orders: Orders, checkpoint: str) -> bool:
         return True
     if runner == SPARK or reason is not None or _has(checkpoint, "spark"):
         return False
-    return spec.kind not in (JOIN, GROUPS)
+    return spec.kind != GROUPS and len(spec.query.whole.names) == 1
+
+
+def _folder_of(running: RunningOperator) -> str:
+    return running.checkpoint.rpartition("/")[2]
 
 
 def _has(checkpoint: str, folder: str) -> bool:

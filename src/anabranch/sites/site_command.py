@@ -38,6 +38,11 @@ def add_arguments(commands: Commands) -> None:
         "--store", metavar="DIR", help="the folder for links that the site keeps (default: in the root)"
     )
     parser.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="the folder for checkpoints, for all machines of the site (with --links sites; default: in the root)",
+    )
+    parser.add_argument(
         "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the site serves its links; port 0: any"
     )
     parser.set_defaults(run=run)
@@ -75,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
-        Site(root, arguments.name, session, store=arguments.store, listen=listen).run(lambda: is_ended)
+        own = None if arguments.checkpoints is None else os.path.abspath(arguments.checkpoints)
+        site = Site(root, arguments.name, session, store=arguments.store, listen=listen, checkpoints=own)
+        site.run(lambda: is_ended)
     except (LinkError, SiteError) as error:
         # A hanging query would prevent Spark, and so this process, from exiting.
         Console(stderr=True).print(f"error: {error}", highlight=False)

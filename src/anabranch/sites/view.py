@@ -1,10 +1,10 @@
-"""The status of a deployment: operators and flows as a table, and as plain values for JSON."""
+"""The status of a deployment: operators and links as tables, and as plain values for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Group
 from rich.table import Table
@@ -19,6 +19,8 @@ from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
 from anabranch.sites.root import ERRORS, LEASE, WAITS, Orders, Root, now
 
+PLANNED_MEASURED = ("planned", "measured")
+
 
 def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
     """Returns the state of sites, operators, links and queries."""
@@ -32,7 +34,7 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
     compared, reached = _compared(root, orders), flows(root, orders)
-    cost = {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in ("planned", "measured")}
+    cost = {kind: _sum(each[kind]["cost"] for each in compared.values()) for kind in PLANNED_MEASURED}
     currency = (root.read("plan.json") or {}).get("currency")
     silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
@@ -183,57 +185,74 @@ def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landsc
     return Landscape(topology, Statistics({}), named)
 
 
-def status_table(root: Root, orders: Orders) -> Group:
-    """Returns operators and flows, for a terminal."""
-    status = plain_status(root, orders)
-    change = ", changing" if status["changing"] else ""
-    waits = f"\nwaiting for {'; '.join(status['waits'])}" if status["waits"] else ""
-    operators = Table(title=f"version {status['version']}{change}{waits}")
-    for column in ("site", "operator", "state"):
-        operators.add_column(column, overflow="fold")
-    for column in ("batch", "rows in", "rows out", "late", "state"):
-        operators.add_column(column, justify="right")
+Rows: TypeAlias = list[tuple[str, ...]]
+
+OPERATORS = ("site", "operator", "state", "runner", "batch", "rows in", "rows out", "late", "state size")
+LINKS = ("from", "to", "state", *("lag", "rows", "bytes", "retained"))
+LINKS += ("bytes/s planned", "measured", "cost planned", "measured")
+TEXTS = 3
+"""The columns of both tables that are texts; all others are numbers."""
+
+
+def status_rows(status: Mapping[str, Any]) -> tuple[Rows, Rows]:
+    """Returns the rows of OPERATORS and of LINKS; the last row of LINKS is their sum."""
+    operators = []
     for name, one in status["operators"].items():
         where = status["sites"][one["site"]]
-        site = one["site"] if where == "alive" else f"{one['site']} ({where})"
         state = "waiting" if one["waiting"] else "runs" if one.get("active") else "starting"
         if one.get("error"):
             state = one["error"].partition("\n")[0][:60]
-        operators.add_row(
-            site,
-            name,
-            state,
-            *(str(_shown(one.get(key))) for key in ("batch", "rows_in", "rows_out", "late")),
-            size_text(one.get("state_bytes") or 0),
+        operators.append(
+            (
+                one["site"] if where == "alive" else f"{one['site']} ({where})",
+                name,
+                state,
+                *(_shown(one.get(key)) for key in ("runner", "batch", "rows_in", "rows_out", "late")),
+                size_text(one.get("state_bytes") or 0),
+            )
         )
-    links = Table(title="links")
-    for column in ("from", "to", "state"):
-        links.add_column(column, overflow="fold")
-    for column in ("lag", "rows", "bytes", "retained", "bytes/s planned", "measured", "cost planned", "measured"):
-        links.add_column(column, justify="right")
+    links = []
     for name, link in status["links"].items():
         producer, _, reader = name.partition("--")
-        links.add_row(
-            producer,
-            reader,
-            "closed" if link["closed"] else "open",
-            *(f"{link[key]:,}" for key in ("lag", "rows")),
-            size_text(link["bytes"]),
-            size_text(link["retained"]),
-            *(_rounded(link[kind][what]) for what in ("bytes_per_second", "cost") for kind in ("planned", "measured")),
+        links.append(
+            (
+                producer,
+                reader,
+                "closed" if link["closed"] else "open",
+                *(f"{link[key]:,}" for key in ("lag", "rows")),
+                size_text(link["bytes"]),
+                size_text(link["retained"]),
+                *(_rounded(link[kind][each]) for each in ("bytes_per_second", "cost") for kind in PLANNED_MEASURED),
+            )
         )
-    links.add_section()
-    costs = (_rounded(status["cost"][kind]) for kind in ("planned", "measured"))
-    links.add_row("all", *("" for _ in range(8)), *costs)
+    blanks = [""] * (len(LINKS) - 3)
+    links.append(("all", *blanks, *(_rounded(status["cost"][kind]) for kind in PLANNED_MEASURED)))
     if (month := status["monthly"]) is not None:
-        prices = (_rounded(month[kind], 2) for kind in ("planned", "measured"))
-        links.add_row(f"{month['currency']} a month", *("" for _ in range(8)), *prices)
-    return Group(operators, links)
+        prices = (_rounded(month[kind], 2) for kind in PLANNED_MEASURED)
+        links.append((f"{month['currency']} a month", *blanks, *prices))
+    return operators, links
+
+
+def status_table(root: Root, orders: Orders) -> Group:
+    """Returns operators and links, for a terminal."""
+    status = plain_status(root, orders)
+    change = ", changing" if status["changing"] else ""
+    waits = f"\nwaiting for {'; '.join(status['waits'])}" if status["waits"] else ""
+    titles = f"version {status['version']}{change}{waits}", "links"
+    tables = []
+    for title, columns, rows in zip(titles, (OPERATORS, LINKS), status_rows(status), strict=True):
+        table = Table(title=title)
+        for number, column in enumerate(columns):
+            table.add_column(column, overflow="fold", justify="left" if number < TEXTS else "right")
+        for row in rows:
+            table.add_row(*row)
+        tables.append(table)
+    return Group(*tables)
 
 
 def _rounded(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _shown(value: Any) -> Any:
-    return "-" if value is None or value == -1 else value
+def _shown(value: Any) -> str:
+    return "-" if value is None or value == -1 else str(value)

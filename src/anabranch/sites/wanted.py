@@ -273,7 +273,7 @@ def _complete_from(wanted: Wanted, producer: str) -> int:
     if spec.kind == GATE:
         return BEFORE_ALL
     found = BEFORE_ALL
-    for relation, taken in zip(spec.query.graph.relations, spec.inputs, strict=True):
+    for relation, taken in zip(spec.query.whole.streamed, spec.inputs, strict=True):
         wire = wanted.wiring.wires[producer, taken.stream]
         since, start = wire.since, wire.stretches[0].start
         found = max(found, BEFORE_ALL if start is None else start)
@@ -284,7 +284,7 @@ def _complete_from(wanted: Wanted, producer: str) -> int:
 
 
 def _refuse_endless(spec: OperatorSpec, stream: str) -> None:
-    relation = next(each for each in spec.query.graph.relations if each.stream == stream)
+    relation = next(each for each in spec.query.whole.relations if each.stream == stream)
     if any(part.range >= FOREVER for part in relation.parts):
         raise SiteError(
             f"operator '{spec.name}' cannot be handed to another producer",

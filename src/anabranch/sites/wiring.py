@@ -90,7 +90,7 @@ class Wiring:
             segments = tuple(
                 Segment(wire.link(stretch), stretch.start) for stretch in wire.stretches if stretch.start is not None
             )
-            relation = next(r for r in operator.query.graph.relations if r.stream == taken.stream)
+            relation = next(r for r in operator.query.whole.relations if r.stream == taken.stream)
             since = BEFORE_ALL if wire.since is None else wire.since
             found.append(Inlet(taken.stream, taken.schema.to_arrow(), relation.parts, segments, since))
         return found

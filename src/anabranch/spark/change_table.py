@@ -19,8 +19,8 @@ from anabranch.errors import CatalogError
 from anabranch.lang.ddl import parse_schema
 from anabranch.run.kafka.changes import DEBEZIUM, UPSERT, ChangeForm
 from anabranch.run.kafka.json_values import require_types
-from anabranch.run.kafka.ranges import fetched
-from anabranch.spark.kafka_source import KafkaOptions, Offsets, listing, ranges_between
+from anabranch.run.kafka.ranges import Offsets, fetched, ranges_between
+from anabranch.spark.kafka_source import KafkaOptions, listing
 
 FORMATS = (DEBEZIUM, UPSERT)
 KEYS = "keycolumns"

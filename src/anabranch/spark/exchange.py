@@ -153,7 +153,7 @@ class OpenOutlet:
         if query in self._merging:
             yield from self._parts(query, batch)
         else:
-            yield from self.finished(query, results_of(self._members[query], batch))
+            yield from self.finished(query, results_of(self._members[query], batch, is_merged=True))
 
     def finished(self, query: str, results: Results) -> Iterator[pa.RecordBatch]:
         """Forwards finished results to the queries that read them, and to their sink."""

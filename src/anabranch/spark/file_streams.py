@@ -1,8 +1,9 @@
 """Streams of files and of Kafka whose rows never pass through the JVM: Spark finds them, reader tasks read them.
 
-Spark lists the folders, keeps the offsets and decides which files, or offsets, a micro-batch has. The streaming plan is
-a scan of each stream that is not run; only its files are taken, by private calls (`internals.queries`), and read as
-pieces (`run/pieces`). Without these calls, Spark reads.
+Spark keeps the offsets and decides which files, or offsets, a micro-batch has; it lists local folders, and sources of
+ours list topics (`kafka_source`) and stores (`stored_files`). The streaming plan is a scan of each stream that is not
+run; only its files are taken, by private calls (`internals.queries`), and read as pieces (`run/pieces`). Without these
+calls, Spark reads.
 
 Invariant: a batch has the rows that Spark would read. Spark reads streams that are not such scans, or that compute
 what the engine does not understand (`scans`), from the start. If readers cannot read a file of a batch, Spark reads all
@@ -32,8 +33,10 @@ from anabranch.run.files.csv import Csv
 from anabranch.run.files.form import Columns, FileForm, Footer, Reading
 from anabranch.run.files.json import Json
 from anabranch.run.files.parquet import Parquet
+from anabranch.run.files.stored import StoredFiles
 from anabranch.run.kafka.ranges import KafkaForm
 from anabranch.run.pieces import Piece, pieces_of
+from anabranch.spark import kafka_source, stored_files
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.expressions import to_column
 from anabranch.spark.failure import query_id
@@ -47,12 +50,11 @@ from anabranch.spark.internals.queries import (
     row_counters,
     scanned,
 )
-from anabranch.spark.kafka_source import FORMAT, KafkaOptions, form_of, ranges_between
+from anabranch.spark.kafka_source import KafkaOptions
 from anabranch.spark.scans import Scan, made_column, scan_of, source_of
 from anabranch.spark.spark_rows import SparkRows, spark_rows
+from anabranch.spark.stored_files import OFF, SEPARATORS, FolderOptions
 
-OFF = "ANABRANCH_SPARK_READS"
-"""An environment variable that, set to anything, lets Spark read all streams."""
 MOST_FILES = 256
 """Of more files in a batch, Spark reads all, with tasks for them."""
 MOST_LISTED = 10_000
@@ -83,10 +85,36 @@ _NEEDED_FOR_JSON = {**_NEEDED_FOR_CSV, "spark.sql.json.enablePartialResults": "t
 _OF_CSV = frozenset(("header", "sep", "delimiter", "inferschema"))
 _OF_JSON = {"mode": "permissive", "multiline": "false"}
 """The options of JSON files that readers know, with their only values."""
-_SEPARATORS = frozenset(",;|")
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
 _WATERMARK = "spark.watermarkDelayMs"
+_OURS = frozenset((kafka_source.FORMAT, stored_files.FORMAT))
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
+
+    execution: Any
+    """Spark's plan."""
+    relations: Sequence[Any | None]
+    """What its scans read."""
+    scans: Sequence[str]
+    pieces: Sequence[Piece] = ()
+    by_spark: tuple[DataFrame, SparkRows] | None = None
+
+    def count(self, rows_in: Mapping[str, int]) -> None:
+        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
+        rows = dict(rows_in)
+        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
+        by_scan = [rows.pop(name, 0) for name in self.scans]
+        found = [count for count, relation in zip(by_scan, self.relations, strict=True) if relation is not None]
+        counters = row_counters(self.execution)
+        counts = by_scan if len(counters) == len(by_scan) else found
+        if len(counters) == len(counts):
+            for counter, count in zip(counters, counts, strict=True):
+                if count and counter is not None:
+                    counter.add(count)
 
 
 @dataclass(frozen=True)
@@ -107,20 +135,21 @@ class FileStreams:
         """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
         return reduce(DataFrame.unionAll, (frames[name].select(f.lit(0)) for name in self.scans))
 
-    def of_batch(self, frame: DataFrame) -> list[Piece] | tuple[DataFrame, SparkRows]:
-        """The pieces of a micro-batch or, if one of its files is for Spark alone, its rows as Spark reads them."""
+    def of_batch(self, frame: DataFrame) -> BatchFiles:
+        """What a micro-batch reads."""
         execution, relations, of_stream = self._found(frame)
-        files = {stream: _names(found) for stream, found in of_stream.items()}
+        files = {stream: _names(self.whole[stream].form, found) for stream, found in of_stream.items()}
         footers = self._footers(files)
-        self._count(execution, relations, footers)
-        if all(map(_is_plain, of_stream.values())) and _can_read(footers):
-            return [
-                piece
-                for stream, paths in files.items()
-                for path, footer in zip(paths, footers[stream], strict=True)
-                for piece in pieces_of(stream, path, footer)
-            ]
-        return self._read_by_spark(frame.sparkSession, of_stream)
+        if not all(map(_is_plain, of_stream.values())) or not _can_read(footers):
+            by_spark = self._read_by_spark(frame.sparkSession, of_stream)
+            return BatchFiles(execution, relations, self.scans, by_spark=by_spark)
+        pieces = [
+            piece
+            for stream, paths in files.items()
+            for path, footer in zip(paths, footers[stream], strict=True)
+            for piece in pieces_of(stream, path, footer)
+        ]
+        return BatchFiles(execution, relations, self.scans, pieces)
 
     def _footers(self, files: Mapping[str, Sequence[str]]) -> dict[str, list[Footer]]:
         """Looks into the files of a batch, several at a time: those of text are parsed, outside of Python's lock."""
@@ -137,19 +166,6 @@ class FileStreams:
         of_stream = dict(zip(reversed(self.scans), reversed(relations), strict=True))
         return execution, relations, of_stream
 
-    def _count(self, execution: Any, relations: Sequence[Any | None], footers: Mapping[str, Sequence[Footer]]) -> None:
-        """Lets Spark's own listeners and pages show the rows of each stream, which Spark itself does not read."""
-        rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
-        # Of several scans of a stream the first counts; the optimizer removes those that find no files.
-        by_scan = [rows.pop(name, 0) for name in self.scans]
-        found = [count for count, relation in zip(by_scan, relations, strict=True) if relation is not None]
-        counters = row_counters(execution)
-        counts = by_scan if len(counters) == len(by_scan) else found
-        if len(counters) == len(counts):
-            for counter, count in zip(counters, counts, strict=True):
-                if count and counter is not None:
-                    counter.add(count)
-
     def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> tuple[DataFrame, SparkRows]:
         frames = {
             stream: _made(self.whole[stream], _frame(session, self.whole[stream].form, found))
@@ -160,15 +176,16 @@ class FileStreams:
         return spark_rows([name for name in dict.fromkeys(self.scans) if name in frames], frames, self.wanted, {})
 
 
-def _names(found: Any | None) -> tuple[str, ...]:
-    """The names of the pieces that a scan found: files of this machine, or ranges of offsets."""
+def _names(form: FileForm, found: Any | None) -> tuple[str, ...]:
+    """The names of the pieces that a scan found: files of this machine, or those of a source of ours."""
     if isinstance(found, OffsetsRead):
-        return tuple(map(str, ranges_between(found.start, found.end)))
+        assert isinstance(form, KafkaForm | StoredFiles)
+        return tuple(form.between(found.start, found.end))
     return () if found is None else tuple(map(local_name, paths_of(found)))
 
 
 def _is_plain(found: Any | None) -> bool:
-    """Whether rows are wholly in files of this machine, or in Kafka."""
+    """Whether rows are wholly in files of this machine, or in a source of ours."""
     if found is None or isinstance(found, OffsetsRead):
         return True
     paths = paths_of(found)
@@ -183,17 +200,19 @@ def _frame(session: SparkSession, form: FileForm, found: Any) -> DataFrame:
     """The rows that a scan found, read by Spark's tasks."""
     if not isinstance(found, OffsetsRead):
         return frame_of_files(session, found)
-    assert isinstance(form, KafkaForm)
-    ranges = _names(found)
-    return session.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(
-        partial(_ranges_read, form, ranges), to_spark(Schema.from_arrow(form.columns))
+    assert isinstance(form, KafkaForm | StoredFiles)
+    names = _names(form, found)
+    return session.range(0, len(names), 1, max(1, len(names))).mapInArrow(
+        partial(_pieces_read, form, names), to_spark(Schema.from_arrow(form.columns))
     )
 
 
-def _ranges_read(form: KafkaForm, ranges: Sequence[str], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pieces_read(
+    form: KafkaForm | StoredFiles, names: Sequence[str], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from form.read(ranges[number], form.whole).to_batches()
+            yield from form.read(names[number], form.whole).to_batches()
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:
@@ -247,9 +266,9 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
 
 
 def _is_found(frame: DataFrame) -> bool:
-    """Whether readers of ours find the rows of a stream: in a folder of this machine, or in Kafka."""
+    """Whether readers of ours find the rows of a stream: in a folder of this machine, or in a source of ours."""
     source = source_of(frame)
-    return folder_of(frame) is not None or (source is not None and source.format == FORMAT)
+    return folder_of(frame) is not None or (source is not None and source.format in _OURS)
 
 
 def folder_of(frame: DataFrame) -> str | None:
@@ -301,14 +320,16 @@ def _form(session: SparkSession, scan: Scan) -> FileForm | None:
             return _csv(session, scan.schema.names, options)
         case "json" if others <= _OF_JSON.keys() and _has(session, _NEEDED_FOR_JSON):
             return _json(session, scan.schema.names, {name: options[name] for name in others})
-        case kind if kind == FORMAT:
-            return form_of(KafkaOptions.of(options), scan.schema)
+        case kafka_source.FORMAT:
+            return kafka_source.form_of(KafkaOptions.of(options), scan.schema)
+        case stored_files.FORMAT:
+            return stored_files.form_of(FolderOptions.of(options), scan.schema)
     return None
 
 
 def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> Csv | None:
     separator, header = options.get("sep", options.get("delimiter", ",")), options.get("header", "false").lower()
-    if separator not in _SEPARATORS or {"sep", "delimiter"} <= options.keys() or header not in ("true", "false"):
+    if separator not in SEPARATORS or {"sep", "delimiter"} <= options.keys() or header not in ("true", "false"):
         return None
     if session.conf.get(_CORRUPT) in names:
         return None  # the schema asks for the text of rows that cannot be read

@@ -109,6 +109,9 @@ class Runner(Protocol):
     def has_answered(self) -> bool:
         """True if another run takes over from an event time on, and no older result can come."""
 
+    def finish(self, least: int) -> int:
+        """Makes the queries answer until an event time, at least the given one; returns it. Waits for the batch."""
+
     def history(self) -> list[dict[str, Any]]:
         """Returns the decisions and migrations since the checkpoint was created."""
 
@@ -190,7 +193,9 @@ class Changing(Protocol):
 
 
 _RENAMED = {"abort_migration": "abortMigration"}
-_INTERNAL = frozenset({"changes", "changing", "expect_end", "fail", "follow", "leaving", "queries", "raise_original"})
+_INTERNAL = frozenset(
+    {"changes", "changing", "expect_end", "fail", "finish", "follow", "leaving", "queries", "raise_original"}
+)
 """Members for the packages above; hidden from tab completion."""
 
 
@@ -497,6 +502,11 @@ class QueryHandle:
             finally:
                 self._is_changing = False
 
+    def finish(self, least: int) -> int:
+        """Makes the queries answer until an event time, at least the given one; returns it (`run/branching`)."""
+        with self._in_force() as runner:
+            return runner.finish(least)
+
     def fail(self, error: AnabranchError) -> None:
         """Records that the run ended because no new Spark query could start."""
         self._failure = error
@@ -520,18 +530,19 @@ class QueryHandle:
 
         >>> handle.policy("periodic", every="10 seconds")  # doctest: +SKIP
         """
-        self._reconfigure({"adapt": {"policy": policy, **settings}}, query)
+        self.reconfigure({"adapt": {"policy": policy, **settings}}, query=query)
 
     def objective(self, objective: str, *, query: str | None = None) -> None:
         """Changes what the plans of an adapting query optimize, from its next decision on; a restart keeps it."""
-        self._reconfigure({"objective": objective}, query)
+        self.reconfigure({"objective": objective}, query=query)
 
     def limits(self, *, cpu: float | None = None, memory: float | str | None = None, query: str | None = None) -> None:
         """Changes the limits of a slot for an adapting query, from its next decision on; a restart keeps them."""
         given = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
-        self._reconfigure({"limits": given}, query)
+        self.reconfigure({"limits": given}, query=query)
 
-    def _reconfigure(self, wanted: Mapping[str, Any], query: str | None) -> None:
+    def reconfigure(self, wanted: Mapping[str, Any], *, query: str | None = None) -> None:
+        """Changes policy, objective and limits at once, written as in a spec: `{"adapt": …, "objective": …}`."""
         with self._in_force() as runner:
             runner.reconfigure(wanted, query)
 

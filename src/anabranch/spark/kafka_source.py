@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -35,11 +35,13 @@ from anabranch.run.kafka.ranges import (
     RAW,
     RECORD_COLUMNS,
     KafkaForm,
-    OffsetRange,
+    Offsets,
     client_library,
+    ranges_between,
 )
 from anabranch.spark.arrow_schema import from_spark, to_spark
 from anabranch.spark.failure import lacks_connector
+from anabranch.spark.source_options import count_of, one_of
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -59,8 +61,6 @@ _KNOWN = {
     name.lower(): name for name in ("subscribe", "subscribePattern", "startingOffsets", _MOST, "badRecords", _POLL)
 }
 _IN_SPARK = {name.lower(): name for name in ("assign", "startingTimestamp", "failOnDataLoss", "minPartitions")}
-Offsets: TypeAlias = dict[str, dict[str, int]]
-"""Offsets by topic and partition, in the format of Spark's connector."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class KafkaOptions:
             frozenset(filter(None, (each.strip() for each in own.get("subscribe", "").split(",")))),
             own.get("subscribepattern"),
             own.get("startingoffsets", LATEST),
-            None if _MOST.lower() not in own else _count(_MOST, own[_MOST.lower()]),
-            _one_of("badRecords", own.get("badrecords", FAIL), (FAIL, DROP)),
-            _count(_POLL, own.get(_POLL.lower(), "120000")) / 1000,
+            None if _MOST.lower() not in own else count_of(_MOST, own[_MOST.lower()]),
+            one_of("badRecords", own.get("badrecords", FAIL), (FAIL, DROP)),
+            count_of(_POLL, own.get(_POLL.lower(), "120000")) / 1000,
         )
 
 
@@ -193,16 +193,6 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         _admins.clear()
-
-
-def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Returns the ranges of a batch; a partition that is missing from `start` begins at 0."""
-    return [
-        OffsetRange(topic, int(partition), begin, stop)
-        for topic, several in sorted(end.items())
-        for partition, stop in sorted(several.items(), key=lambda each: int(each[0]))
-        if (begin := start.get(topic, {}).get(partition, 0)) < stop
-    ]
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
@@ -390,15 +380,3 @@ def _require_columns(columns: pa.Schema) -> None:
         if column is None and each.name != CORRUPT:
             values.append(each)
     require_types(pa.schema(values))
-
-
-def _count(name: str, text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise CatalogError(f"option '{name}' is '{text}'", hint="give a whole number of at least 1")
-    return int(text)
-
-
-def _one_of(name: str, text: str, known: Sequence[str]) -> str:
-    if text not in known:
-        raise CatalogError(f"option '{name}' is '{text}'", hint=f"give {' or '.join(known)}")
-    return text

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.plan.query_set import QuerySet
+from anabranch.run.commit import rows_by_stream
 from anabranch.run.hot import MappedEngines
 from anabranch.run.ingest import Ingest, Reader
 from anabranch.run.lease import Lease
@@ -30,7 +31,7 @@ from anabranch.run.wire import wire_layout
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.exchange import PACKETS, Outlet, StageSequence
 from anabranch.spark.failure import query_id
-from anabranch.spark.file_streams import FileStreams, slots_frame
+from anabranch.spark.file_streams import BatchFiles, FileStreams, slots_frame
 from anabranch.spark.late import LateRows
 from anabranch.spark.locality import SLOT, located
 from anabranch.spark.places import Places
@@ -110,7 +111,8 @@ class MicroBatch(DriverSide):
     def __init__(self, pipeline: Pipeline, frame: DataFrame) -> None:
         super().__init__(pipeline, frame.sparkSession)
         self._frame = frame
-        self._pieces: list[Piece] | None = None
+        self._files: BatchFiles | None = None
+        self._pieces: Sequence[Piece] | None = None
 
     def arrivals(self, batch: int) -> Arrivals:
         """Finds the files of the batch."""
@@ -118,11 +120,11 @@ class MicroBatch(DriverSide):
         if isinstance(pipeline.source, SparkRows):
             self._rows = pipeline.source
         else:
-            found = pipeline.source.of_batch(self._frame)
-            if isinstance(found, list):
-                self._pieces = found
+            self._files = pipeline.source.of_batch(self._frame)
+            if self._files.by_spark is None:
+                self._pieces = self._files.pieces
             else:
-                self._frame, self._rows = found
+                self._frame, self._rows = self._files.by_spark
         pipeline.places.meet(self._session)
         return Arrivals(pipeline.tables.in_force(batch), files_of(self._pieces or ()))
 
@@ -131,7 +133,10 @@ class MicroBatch(DriverSide):
         pipeline = self._pipeline
         self._batch = Batch(task.batch, query_id(self._frame), task.attempt, task.answered_before)
         deliver(pipeline.sinks, self._batch, partial(self._results, task))
-        return self._reports(task)
+        reports = self._reports(task)
+        if self._files is not None:
+            self._files.count(rows_by_stream(self._queries, reports))
+        return reports
 
     def _results(self, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> DataFrame:
         """Returns the frame of the results; evaluating it runs all stages of the batch, once."""

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from threading import Lock, get_ident
+from threading import get_ident
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -54,7 +54,6 @@ class SparkRunner(RunningQueries):
 
     def __init__(self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions) -> None:
         super().__init__(work, sinks, checkpoint, options)
-        self._at_work = Lock()
         self._is_leaving = False
         self._running: StreamingQuery | None = None
         self._is_configured = False

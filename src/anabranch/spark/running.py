@@ -14,14 +14,14 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
 from anabranch.adapt.records import Record
 from anabranch.plan.query_set import ALONE
 from anabranch.run import hot
-from anabranch.run.branching import has_answered
+from anabranch.run.branching import finish, has_answered
 from anabranch.run.commit import (
     ahead_by_stream,
     late_by_stream,
@@ -82,6 +82,8 @@ class RunningQueries(Controls):
         self.sinks = sinks
         self.options = options
         self.failure: BaseException | None = None
+        self._at_work = Lock()
+        """Held while a batch runs, and while the checkpoint changes between two batches."""
         self.is_ending = False
         """True once the run is to end; errors that this causes are not failures."""
         self._last_done: int | None = None
@@ -137,6 +139,14 @@ class RunningQueries(Controls):
     def has_answered(self) -> bool:
         """True if another run takes over from an event time on, and no older result can come."""
         return has_answered(self.queries, self.manifest)
+
+    def finish(self, least: int) -> int:
+        """Sets the event time until which the queries answer, between two batches; returns it."""
+        with self._at_work:
+            self._lease.require()
+            time = finish(self.store, self.queries, least)
+            self.round.manifest = self.store.latest()
+        return time
 
     @property
     def manifest(self) -> Manifest | None:

@@ -31,7 +31,8 @@ from anabranch.run.local import LocalHost
 from anabranch.run.placeholders import placeholders_for
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command
-from anabranch.spec.commands import add_spec, prepared, spec_of
+from anabranch.spec.options import add_spec, spec_of
+from anabranch.spec.run_command import prepared
 
 if TYPE_CHECKING:
     from anabranch.api.run import Run

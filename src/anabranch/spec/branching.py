@@ -42,9 +42,10 @@ from anabranch.run.lease import Holder, Lease
 from anabranch.run.store import Store
 from anabranch.settings.commands import add_command
 from anabranch.spec.change_commands import FINISH
-from anabranch.spec.commands import add_run_options, add_spec, prepared, run_spec, spec_of
 from anabranch.spec.comparing import comparison, note_costs, results_folder
 from anabranch.spec.model import QuerySpec, SinkSpec, Spec
+from anabranch.spec.options import add_run_options, add_spec, spec_of
+from anabranch.spec.run_command import prepared, run_spec
 
 if TYPE_CHECKING:
     from anabranch.api.run import Run

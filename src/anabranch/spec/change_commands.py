@@ -1,4 +1,4 @@
-"""The commands that change the running queries: `anabranch add`, `anabranch remove`, `anabranch reload`.
+"""The commands that change the running queries: `anabranch add`, `remove`, `reload` and `set`.
 
 They send a request to the driver of a running `anabranch run` through its checkpoint and wait for the reply. They print
 the event time from which an added query produces results. Limit: they need neither Spark nor the streams, so the driver
@@ -22,12 +22,12 @@ from anabranch.spec.file import load, parse, parse_queries, read_text
 if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
 
-ADD, REMOVE, RELOAD, FINISH = "add", "remove", "reload", "finish"
+ADD, REMOVE, RELOAD, SET, FINISH = "add", "remove", "reload", "set", "finish"
 _Q = TypeVar("_Q")
 
 
 def add_arguments(commands: Commands) -> None:
-    """Adds the three commands."""
+    """Adds the four commands."""
     command = add_command(
         commands,
         ADD,
@@ -72,6 +72,24 @@ def add_arguments(commands: Commands) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="the spec file; its checkpoint names the run")
     command.set_defaults(run=reload)
 
+    command = add_command(
+        commands,
+        SET,
+        "change policy, objective or limits of a running query that adapts",
+        """
+        anabranch set checkpoint --objective memory --memory "2 GB"
+        anabranch set spec.yaml --query alerts --policy periodic --every "10 seconds"
+        """,
+    )
+    _add_run(command)
+    command.add_argument("--query", metavar="NAME", help="one of the queries that run together")
+    command.add_argument("--policy", metavar="POLICY", help="when to look for a better plan, such as periodic")
+    command.add_argument("--every", metavar="INTERVAL", help="of the policy: batches, or a duration of the streams")
+    command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
+    command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot")
+    command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB'")
+    command.set_defaults(run=set_entries)
+
 
 def _add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("of", metavar="CHECKPOINT", help="the checkpoint folder of the run, or its spec file")
@@ -95,12 +113,33 @@ def reload(arguments: argparse.Namespace) -> int:
     return _ask(parse(text, folder=folder).checkpoint, RELOAD, {"text": text, "folder": str(folder)})
 
 
+def set_entries(arguments: argparse.Namespace) -> int:
+    """Requests another policy, objective or limits of a query."""
+    every = arguments.every
+    adapt = _given(policy=arguments.policy, every=int(every) if every is not None and every.isdecimal() else every)
+    limits = _given(cpu=arguments.cpu, memory=arguments.memory)
+    wanted = _given(adapt=adapt or None, objective=arguments.objective, limits=limits or None)
+    if not wanted:
+        raise SpecError("nothing to set", hint="give --policy, --every, --objective, --cpu or --memory")
+    _request(arguments.of, SET, {"settings": wanted, "query": arguments.query})
+    print("set; the next decision uses it, and a restart keeps it")
+    return 0
+
+
+def _given(**entries: Any) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if value is not None}
+
+
 def _ask(run: str, kind: str, content: Mapping[str, Any]) -> int:
-    place = load(run).checkpoint if Path(run).suffix in (".yaml", ".yml") else run
-    done = request(opened(place)[0], kind, content)
+    done = _request(run, kind, content)
     for line in change_lines(done["joined"], done["left"]):
         print(line)
     return 0
+
+
+def _request(run: str, kind: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    place = load(run).checkpoint if Path(run).suffix in (".yaml", ".yml") else run
+    return request(opened(place)[0], kind, content)
 
 
 def only(queries: Mapping[str, _Q], names: Collection[str]) -> dict[str, _Q]:

@@ -1,14 +1,15 @@
-"""Changes the queries of a running spec: by `anabranch add`, `remove` and `reload`, or by SIGHUP.
+"""Changes the queries of a running spec: by `anabranch add`, `remove`, `reload` and `set`, or by SIGHUP.
 
 Every change is a target spec: the running spec with other queries. Its queries are compiled against the streams as
 registered at the start, and the running set is changed to them (`api/changing`).
 
-Invariant: only the set of queries can change. Any other difference between the specs is refused with the name of its
-entry, and a refused change does not affect the run.
+Invariant: only the set of queries can change and, by `set`, policy, objective and limits of a query that adapts. Any
+other difference between the specs is refused with the name of its entry, and a refused change does not affect the run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import control
 from anabranch.run.changing import SetChange
 from anabranch.run.store import Store
-from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, change_lines, only
+from anabranch.spec.change_commands import FINISH, RELOAD, REMOVE, SET, change_lines, only
 from anabranch.spec.file import parse_queries, read_text
 from anabranch.spec.launch import compile_members
 from anabranch.spec.model import Spec
@@ -55,6 +56,11 @@ class Changes:
                     control.answer(store, request, {"until": time})
                     said.append(f"answers until {instant_text(time)}; a branch takes over, and then this run ends")
                     continue
+                if request.kind == SET:
+                    self.handle.reconfigure(request.content["settings"], query=request.content["query"])
+                    control.answer(store, request, {})
+                    said.append(f"set by command: {json.dumps(request.content['settings'])}")
+                    continue
                 change = self.make(request.kind, request.content)
             except AnabranchError as error:
                 control.answer(store, request, error)
@@ -75,7 +81,7 @@ class Changes:
 
     def finish(self, least: int) -> int:
         """Makes the queries answer until an event time, because a branch takes over; returns the time."""
-        return self._running.finish(self.handle, least)
+        return self.handle.finish(least)
 
     def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
         """Applies one change."""
@@ -98,8 +104,9 @@ class Changes:
         running = self.spec.queries
         if ALONE in running:
             raise SpecError(
-                "queries cannot be added to a query that runs alone",
-                hint="write it below 'queries', even if it is the only one, and start it with a new checkpoint",
+                "a query that runs alone cannot change while it runs, and no other can join it",
+                hint="stop it, and start the changed query with --evolve allow; or write it below 'queries', even if "
+                "it is the only one, and start that with a new checkpoint",
             )
         if kind == REMOVE:
             rest = self._running.without([str(name) for name in content["names"]])

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 from pyarrow import parquet
 
 from anabranch.lang.sizes import size_text
+from anabranch.lang.window import instant_text
 from anabranch.plan.query import titled
 from anabranch.run.branching import ENTRY, Pair, branch_of, pairs_of
 from anabranch.run.store import Store
@@ -82,12 +83,25 @@ def comparison(store: Store) -> str:
     for pair in pairs_of(entry):
         found = difference(_results(store, pair.before, last), _results(store, pair.after, last))
         lines += described(pair, found)
+    newest = manifest.clocks.newest if manifest else None
+    lines += reach(entry.get("since"), newest)
     lines += _costs(store)
     return "\n".join(lines)
 
 
+def reach(since: int | None, newest: int | None) -> list[str]:
+    """Returns a line that says when results can be compared, if no row is as new as that."""
+    if since is None or newest is None or newest >= since:
+        return []
+    return [
+        f"results are compared from event time {instant_text(since)} on; the newest row is of {instant_text(newest)}"
+    ]
+
+
 def described(pair: Pair, found: Difference) -> list[str]:
     """Returns lines that describe a difference."""
+    if not found.before and not found.after:
+        return [f"{titled(pair.name)}: no results before, none after"]
     gone, come = (int(table[_COUNT].to_numpy().sum()) for table in (found.only_before, found.only_after))
     head = f"{titled(pair.name)}: {found.before:,} results before, {found.after:,} after; "
     equal = f"{found.before - gone:,} equal in {', '.join(found.columns) or 'no column'}"

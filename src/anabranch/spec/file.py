@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from anabranch.adapt.balancing import Balance, read_slots, read_strategy
+from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale, SplitRequest
 from anabranch.adapt.settings import Settings
@@ -28,7 +28,7 @@ from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.planning.choosing import (
+from anabranch.planning.options import (
     AUTO,
     SHARE,
     TOGETHER,
@@ -47,16 +47,7 @@ from anabranch.run.shedding import OVERLOADS, read_overload
 from anabranch.run.tables import FILES
 from anabranch.run.triggers import ALL_AND_END, REAL_TIME, Every, Trigger
 from anabranch.settings.entries import Entry, document, optional
-from anabranch.spec.model import (
-    FunctionSpec,
-    QuerySpec,
-    SinkSpec,
-    SparkSpec,
-    Spec,
-    StreamSpec,
-    SwitchSpec,
-    TableSpec,
-)
+from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, SparkSpec, Spec, StreamSpec, SwitchSpec, TableSpec
 
 _REQUIRED = {
     "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
@@ -271,7 +262,7 @@ def _moves(entry: Entry) -> tuple[Scheduled | SplitRequest, ...]:
         required = _REQUIRED_OF_SCALES if is_scale else _REQUIRED_OF_MOVES
         entries = each.mapping(known, required)
         at = entries["at_batch"].count()
-        strategy = optional(entries, "strategy", read_strategy, STRATEGIES[0])
+        strategy = optional(entries, "strategy", lambda each: each.choice(STRATEGIES), STRATEGIES[0])
         if is_scale:
             moves.append(ScheduledScale(at, entries["slots"].count(), strategy))
             continue

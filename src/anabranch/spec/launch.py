@@ -34,6 +34,7 @@ from anabranch.spark.redis_source import FORMAT as REDIS
 from anabranch.spark.redis_source import RedisStreams
 from anabranch.spark.sample import FrameSample, sample_of_files
 from anabranch.spark.session import DataFrame, SparkSession, open_session
+from anabranch.spark.stored_files import is_stored, open_stored, sample_of_store
 from anabranch.spark.versions import version_of
 from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, Spec, StreamSpec, TableSpec
 
@@ -171,8 +172,12 @@ def _sample_through_spark(stream: StreamSpec, spark: SparkSession) -> FrameSampl
     assert stream.format is not None
     assert stream.path is not None
     assert stream.schema_text is not None
-    reader = spark.read.options(**from_environment(stream.options)).schema(stream.schema_text)
-    found = sample_of_files(reader, stream.format, stream.path, spark)
+    options = from_environment(stream.options)
+    if is_stored(stream.format, stream.path):
+        found = sample_of_store(spark, stream.format, stream.path, stream.schema_text, options)
+    else:
+        reader = spark.read.options(**options).schema(stream.schema_text)
+        found = sample_of_files(reader, stream.format, stream.path, spark)
     if found is None:
         return None
     latest = None if found.latest is None else shaped(stream, found.latest)
@@ -213,6 +218,10 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
         assert stream.format is not None, "a stream without a table has a format"
         if stream.format == "kafka":
             return open_topics(spark, stream.schema_text, options)
+        if is_stored(stream.format, stream.path):
+            assert stream.path is not None
+            assert stream.schema_text is not None, "the spec was checked"
+            return open_stored(spark, stream.format, stream.path, stream.schema_text, options)
         if stream.format == REDIS:
             spark.dataSource.register(RedisStreams)
         reader = spark.readStream.options(**options).format(stream.format)

@@ -25,7 +25,7 @@ from anabranch.lang.expr import OwnFunction
 from anabranch.lang.schema import Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
-from anabranch.planning.choosing import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetPlanOptions
+from anabranch.planning.options import AUTO, DEFAULT_BATCH, TOGETHER, PlanOptions, SetPlanOptions
 from anabranch.run.evolving import Evolve
 from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.shedding import Overload

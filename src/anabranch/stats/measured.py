@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.errors import PlanError
@@ -35,6 +37,7 @@ def measured(
     seconds: float,
     *,
     partitioning: Partitioning | None = None,
+    before: Mapping[str, float] = MappingProxyType({}),
 ) -> FixedStatistics:
     """Returns the rates and selectivities of some batches of a running query.
 
@@ -49,12 +52,16 @@ def measured(
         fast the rows were processed.
     partitioning
         How the rows were spread over slots. Only needed if a row goes to several slots, to count it once.
+    before
+        The selectivities of earlier batches.
 
     A lookup that found m rows for p probing rows has the selectivity m / (p x live rows of the target). The live rows
     are those that arrive during the windows, once these are full (before, in proportion to the size of the state); more
     if the target receives a batch's rows before the probing input, fewer if it receives them after (`met_for`). A
     lookup that was never made has an unknown selectivity, not zero. A lookup without a match counts as half a match,
-    because a few rows do not prove that no rows ever match. The selectivity of a band that is looked up by bucket is
+    because a few rows do not prove that no rows ever match; if that is more than the selectivity before, too few rows
+    probed to know it, and it stays. So does a stream without a row count as half a row: at a rate of zero, every plan
+    would cost nothing, even a product. The selectivity of a band that is looked up by bucket is
     the fraction of all pairs that passed it with the other predicates of its pair, which then count as passed. Rates
     are measured after the filters, and the filters count as passed, so in a `Layered` view this view must precede those
     it replaces.
@@ -93,21 +100,37 @@ def measured(
         if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
     found |= {text: [(1.0, 1.0)] for text in implied} | banded
-    tables = {relation.name for relation in graph.relations if relation.is_table}
-    return FixedStatistics(
-        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items() if name not in tables},
-        rows={
-            state.state: state.rows / batches / copies([state.state]) for state in step.states if state.state in tables
-        },
-        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
-        selectivities={
-            name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
-            for name, parts in found.items()
-        },
+    return replace(
+        arrivals(graph, steps, seconds, partitioning),
+        selectivities={name: _selectivity(parts, before.get(name, 1.0)) for name, parts in found.items()},
         groups=_groups(query, plan, step, batches, seconds),
         predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
+    )
+
+
+def arrivals(
+    graph: JoinGraph, steps: Sequence[StepStatistics], seconds: float, partitioning: Partitioning | None = None
+) -> FixedStatistics:
+    """Returns the rates of streams and the rows of tables, both after the filters; they depend on no plan."""
+    step = merge(steps)
+
+    def copies(name: str) -> float:
+        return partitioning.copies([name]) if partitioning is not None else 1.0
+
+    tables = {relation.name for relation in graph.relations if relation.is_table}
+    counts = {name: count or 0.5 for name, count in step.rows_in.items() if name not in tables}
+    return FixedStatistics(
+        rates={name: count / seconds / copies(name) for name, count in counts.items()},
+        rows={each.state: each.rows / len(steps) / copies(each.state) for each in step.states if each.state in tables},
+        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
         provenance="measured",
     )
+
+
+def _selectivity(parts: Iterable[tuple[float, float]], before: float) -> float:
+    """Returns hits over chances; without a hit, at most half a hit and at most the selectivity before."""
+    hits, chances = map(sum, zip(*parts, strict=True))
+    return min(1.0, hits / chances) if hits else min(before, 0.5 / chances)
 
 
 def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int, seconds: float) -> dict[str, float]:

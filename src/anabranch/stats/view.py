@@ -136,9 +136,9 @@ class FixedStatistics:
                 )
 
     @classmethod
-    def from_mapping(cls, entries: Mapping[str, object], *, provenance: Provenance = "given") -> FixedStatistics:
+    def from_mapping(cls, entries: Mapping[str, object]) -> FixedStatistics:
         """Reads a `stats:` block that is given as a mapping."""
-        return cls.read(Entry("stats", entries), provenance=provenance)
+        return cls.read(Entry("stats", entries))
 
     @classmethod
     def read(cls, block: Entry, *, provenance: Provenance = "given") -> FixedStatistics:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anabranch.lang.schema import Field, is_text
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of, needs, question
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of, existence_probe, needs
 from anabranch.plan.selections import guarded_by
 
 
@@ -42,7 +42,7 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
             order.insert(draw(st.integers(max(missing, default=-1) + 1, len(order))), selection)
     for name in graph.names:
         if name != relation and draw(st.booleans()):
-            order.insert(draw(st.integers(0, order.index(name))), question(name))
+            order.insert(draw(st.integers(0, order.index(name))), existence_probe(name))
     return Route(tuple(order))
 
 

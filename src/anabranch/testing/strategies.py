@@ -258,13 +258,6 @@ _SHARED_JOINS = (
 """Predicates that cannot fail: joins with others are not shared."""
 
 
-@st.composite
-def overlapping_queries(draw: st.DrawFn, streams: int, count: int) -> tuple[str, ...]:
-    """Draws CQL texts of queries that share a join of two or three relations; windows, filters and more differ."""
-    overlap = draw(overlaps(streams))
-    return tuple(draw(overlapping_query(overlap)) for _ in range(count))
-
-
 @dataclass(frozen=True)
 class Overlap:
     """The join that queries share: its relations, its predicates, and the window of most of them."""

@@ -14,6 +14,7 @@ import yaml
 
 from anabranch.optimize import Budget, Hints, Objective, choose
 from anabranch.optimize.explain import explanation
+from anabranch.optimize.problem import Problem
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.stats.view import FixedStatistics
 from tests.unit.optimize.graphs import key, relation
@@ -34,11 +35,13 @@ def explained(text: str) -> str:
     statistics.check_names(graph)
     hints = setting.get("hints", {})
     choice = choose(
-        graph,
-        statistics,
-        Budget(**setting.get("limits", {})),
-        Objective.parse(setting.get("objective", "qualified")),
-        Hints.parse(graph, force=hints.get("force"), keep=hints.get("keep", ()), forbid=hints.get("forbid", ())),
+        Problem(
+            graph,
+            statistics,
+            Budget(**setting.get("limits", {})),
+            Objective.parse(setting.get("objective", "qualified")),
+            Hints.parse(graph, force=hints.get("force"), keep=hints.get("keep", ()), forbid=hints.get("forbid", ())),
+        )
     )
     return explanation(choice)
 

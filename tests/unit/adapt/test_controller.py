@@ -22,7 +22,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import NO_HINTS, Hints, Kind
-from anabranch.optimize.proposals import Budget, kind
+from anabranch.optimize.proposals import UNLIMITED, Budget, kind
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan
@@ -40,8 +40,10 @@ TREES = Hints(kinds=("tree",))
 """Without the mjoin, which is never bad under these statistics: what is followed is followed by a change of tree."""
 
 
-def loop(policy: Policy = OFTEN, cpu: float = 0.01, hints: Hints = NO_HINTS, **others: object) -> Controller:
-    criteria = Criteria(pricing=pricing(cpu), hints=hints)
+def loop(
+    policy: Policy = OFTEN, cpu: float = 0.01, hints: Hints = NO_HINTS, budget: Budget = UNLIMITED, **others: object
+) -> Controller:
+    criteria = Criteria(pricing=pricing(cpu), hints=hints, budget=budget)
     return controller(QUERY, replace(Settings(policy=policy), **others), criteria)  # type: ignore[arg-type]
 
 
@@ -180,7 +182,7 @@ def test_a_wished_strategy_is_taken_or_the_plan_is_kept() -> None:
 
 
 def test_memory_that_runs_short_is_a_reason_to_look() -> None:
-    adapting = loop(MemoryDriven(memory=20_000_000), hints=TREES)
+    adapting = loop(MemoryDriven(), hints=TREES, budget=Budget(memory=20_000_000))
     _, quiet = run(adapting, LEFT, [FOR_LEFT] * 10)
     assert not quiet
     plan, decisions = run(adapting, LEFT, [FOR_RIGHT] * 20, first=10)

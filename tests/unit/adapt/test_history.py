@@ -37,15 +37,22 @@ def test_routes_that_no_longer_do_what_they_did_have_drifted_once() -> None:
     reason = trend.drift(MESH)
     assert reason is not None
     assert "operator 'b'" in reason
-    trend = trend.judged()
+    trend = RouteTrend()
     for _ in range(8):
         trend = trend.after(routed(10_000, 9_000))
         assert trend.drift(MESH) is None
 
 
 def test_a_drift_that_led_to_nothing_makes_the_next_wait_longer() -> None:
-    once, twice = RouteTrend().judged(), RouteTrend().judged().judged()
-    assert RouteTrend().patience < once.patience < twice.patience
+    def noticed(patience: int) -> int:
+        trend = RouteTrend()
+        for batch in range(99):
+            trend = trend.after(routed(10_000, 5_000 if batch < 3 else 9_000))
+            if trend.drift(MESH, patience) is not None:
+                return batch
+        raise AssertionError("the drift was never noticed")
+
+    assert noticed(1) < noticed(2) < noticed(8)
 
 
 def empty() -> History:
@@ -66,12 +73,12 @@ def test_a_change_of_plan_begins_a_cool_down_and_keeps_the_statistics() -> None:
     for batch in range(4):
         now = now.after(observed(batch, LEFT, truth(0.01, 0.001)))
     now = now.after(replace(observed(4, LEFT, truth(0.01, 0.001)), is_migrating=True))
-    assert (now.recent, now.is_cooling) == ((), True)
+    assert (now.recent, now.since.is_cooling) == ((), True)
     assert now.statistics.rates
     cooling = []
     for batch in range(5, 8):
         now = now.after(observed(batch, parse("(a (b c))"), truth(0.01, 0.001)))
-        cooling.append(now.is_cooling)
+        cooling.append(now.since.is_cooling)
     assert cooling == [True, True, False]
 
 

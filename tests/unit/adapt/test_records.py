@@ -19,7 +19,6 @@ from anabranch.adapt.records import (
     QueryRecord,
     Refusal,
     Rival,
-    Warned,
 )
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
@@ -60,6 +59,7 @@ DECIDED = {
     "reason": "saves 1 cores",
     "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "rows": {}, "batch": 1.0},
     "considered": [{"plan": "(a b c)", "cost": {"cpu": 2.0, "memory": 1.0, "rate": 1.0}, "reason": "needs more CPU"}],
+    "bestWhile": [],
     "slots": [0, 1],
 }
 BEGAN = MigrationBegan(5, "loop", (0, 1), OLD, NEW, "moving-state", 2, 7, 0.25)
@@ -79,6 +79,7 @@ MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
                 "cost": {"cpu": 2.0, "memory": None, "rate": 5.0},
                 "reason": "least CPU",
                 "considered": DECIDED["considered"],
+                "bestWhile": [],
             },
         ),
         (replace(DECISION, slots=(0, 1)), DECIDED),
@@ -136,10 +137,6 @@ def test_a_record_has_the_keys_that_users_read(record: QueryRecord, form: dict[s
     # Of queries that run together, each record bears the name of its query.
     assert replace(record, query="alerts").to_json() == {**form, "query": "alerts"}
     assert (record.kind, record.batch) == (form["kind"], form["batch"])
-
-
-def test_a_warning_is_about_the_whole_run() -> None:
-    assert Warned(2, "the disk is full").to_json() == {"kind": "warning", "batch": 2, "reason": "the disk is full"}
 
 
 def test_moves_to_fewer_slots_do_not_claim_to_save_time() -> None:

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from anabranch.adapt.advisors.advisor import Suggestion
-from anabranch.adapt.advisors.routes import RouteAdvisor, running_cpu
+from anabranch.adapt.advisors.routes import RouteAdvisor
+from anabranch.adapt.cost_trend import CostTrend
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import History, Observation, Promise
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.rules import BESIDE, Criteria
 from anabranch.adapt.settings import Settings
+from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
 from anabranch.cql import compile_query
 from anabranch.plan.mesh import Plan, parse_mesh
@@ -144,14 +146,11 @@ def test_profiles_are_asked_for_only_where_some_mesh_could_pay() -> None:
 # --- promises ---------------------------------------------------------------------------------------------------------
 
 
-def running(promised: float, before: float) -> History:
-    """A mesh whose rows cost more than promised, or less, after its first batches."""
-    seen = history(counted(50), MESH, batches=8)
-    assert seen.flow is not None
-    cpu = running_cpu(MESH, seen.flow, QUERY, Criteria())
-    assert cpu is not None
-    each = cpu / sum(seen.flow.rates.values())
-    return replace(seen, promise=Promise(promised * each, MJOIN, before * each))
+def running(promised: float, before: float, batches: int = 8) -> History:
+    """A mesh whose rows cost more than promised, or less, from its first batch on."""
+    seen = history(counted(50), MESH, batches=batches)
+    each = price_of_step(counted(50), ENGINE) / sum(counted(50).rows_in.values())
+    return replace(seen, promise=Promise(MESH, promised * each, MJOIN, before * each))
 
 
 def test_a_mesh_that_costs_more_than_the_plan_before_it_is_left_for_that_plan() -> None:
@@ -171,7 +170,21 @@ def test_a_mesh_that_keeps_its_promise_stays() -> None:
     assert advisor().occasion(running(promised=0.9, before=2.0), 30, MESH) is None
 
 
-def test_a_promise_is_tested_once_windows_are_full_and_with_the_first_batches_only() -> None:
-    seen = running(promised=0.3, before=0.5)
-    for batches, tests in ((1, False), (8, True), (15, True), (16, False)):
-        assert replace(seen, trend=replace(seen.trend, batches=batches)).tests_promise is tests
+def test_a_promise_is_held_against_the_first_batch_over_full_windows() -> None:
+    filling = replace(history(batches=0), promise=running(0.3, 0.5).promise)
+    filling = replace(filling, trend=CostTrend(window=10.0))
+    seen = [filling := filling.after(one(number, counted(50))) for number in range(12)]
+    asked = [advisor().occasion(each, 30, MESH) is not None for each in seen]
+    assert asked == [False] * 10 + [True] * 2
+
+
+def test_a_mesh_is_not_blamed_for_streams_that_change_later() -> None:
+    seen = running(promised=0.9, before=2.0)
+    for number in range(8, 12):
+        seen = seen.after(one(number, counted(500)))
+    assert seen.trend.recent[-1] > 2 * seen.trend.first
+    assert advisor().occasion(seen, 30, MESH) is None
+
+
+def one(number: int, step: StepStatistics) -> Observation:
+    return Observation(BatchFacts(number, 1.0), MESH, lambda: step)

@@ -22,7 +22,8 @@ from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import IN_LINE, ChangeRules, Criteria
 from anabranch.adapt.searches import Searches, outcome
 from anabranch.adapt.settings import Settings
-from anabranch.optimize.choice import choose
+from anabranch.optimize.choice import answer_to
+from anabranch.optimize.problem import Problem
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
@@ -50,17 +51,17 @@ class Held:
         self.begun, self.free = Event(), Event()
         self.calls = 0
 
-    def choose(self, *arguments: Any, **named: Any) -> Any:
+    def answer_to(self, problem: Problem) -> Any:
         self.calls += 1
         self.begun.set()
         assert self.free.wait(60)
-        return choose(*arguments, **named)
+        return answer_to(problem)
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     optimizer = Held()
-    monkeypatch.setattr(advisor, "choose", optimizer.choose)
+    monkeypatch.setattr(advisor, "answer_to", optimizer.answer_to)
     yield optimizer
     optimizer.free.set()
 
@@ -199,10 +200,10 @@ def test_a_search_that_fails_is_tried_again_when_the_policy_says_so(monkeypatch:
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no rows")
 
-    monkeypatch.setattr(advisor, "choose", fails)
+    monkeypatch.setattr(advisor, "answer_to", fails)
     looping = adapting(Searches(waits=True))
     for batch in range(2):
         with pytest.warns(UserWarning, match="a search for plan failed"):
             assert observe(looping, batch, streams(0.05, 0.00001)) is None
-    monkeypatch.setattr(advisor, "choose", choose)
+    monkeypatch.setattr(advisor, "answer_to", answer_to)
     assert observe(looping, 2, streams(0.05, 0.00001)) is not None

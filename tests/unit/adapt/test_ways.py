@@ -44,7 +44,8 @@ COST = MODEL.price(with_default_orders(OLD, SIX.graph))
 
 
 def chosen(memory: float, wished: str = "auto") -> Price | None:
-    return way(SIX.graph, OLD, NEW, MODEL, prices, wished, COST, Budget(memory=memory))
+    criteria = Criteria(pricing=prices, budget=Budget(memory=memory))
+    return way(criteria, SIX.graph, OLD, NEW, MODEL, COST, wished)
 
 
 def test_without_a_limit_the_cheapest_way_is_taken_at_once() -> None:
@@ -125,7 +126,6 @@ def test_the_memory_driven_policy_takes_the_limit_where_no_memory_is_given() -> 
     assert not triggers(Budget(), MemoryDriven())
     assert not triggers(Budget(memory=10 * size), MemoryDriven())
     assert any("the state takes" in each for each in triggers(Budget(memory=size), MemoryDriven()))
-    # What the host takes of the limit is not there for the state; a memory of its own goes first.
+    # What the host takes of the limit is not there for the state.
     taken = Budget(memory=10 * size, taken=Resources(0.0, 9 * size, 0.0))
     assert any("the state takes" in each for each in triggers(taken, MemoryDriven()))
-    assert not triggers(taken, MemoryDriven(memory=100 * size))

@@ -21,7 +21,9 @@ from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, as_set
 from anabranch.plan.slots import FEWEST, SlotRange
-from anabranch.planning.choosing import TOGETHER, PlanOptions, allocate, decide
+from anabranch.planning.choosing import decide
+from anabranch.planning.options import TOGETHER, PlanOptions
+from anabranch.planning.together import allocate
 
 
 def line(slots: int) -> Partitioning:

@@ -181,5 +181,5 @@ def test_a_repair_report_of_a_whole_checkpoint_asks_for_nothing(
     (checkpoint / "anabranch" / "rows" / "000000009-0000-ab.arrow.0f.partial").write_bytes(b"half")
     assert cli.main(["checkpoint", "repair-report", str(checkpoint)]) == 0
     report = capsys.readouterr().out
-    assert "nothing is to be done" in report
+    assert "no repair is needed" in report
     assert "1 unfinished files" in report

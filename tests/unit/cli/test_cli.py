@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from anabranch.planning.calibration import calibrated_host
 from anabranch.run.local import LocalHost
 from anabranch.settings.commands import USER_ERROR, replace_text, require_writable
 from anabranch.spark.quiet import VERBOSE
-from anabranch.spec import commands as spec_commands
+from anabranch.spec import run_command
 from anabranch.spec.file import load
 from anabranch.telemetry.logs import LOG
 
@@ -223,6 +225,15 @@ def test_explain_needs_no_extra_and_no_java() -> None:
     assert "\nplan (" in done.out
 
 
+def test_a_reader_of_the_output_that_goes_away_ends_the_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "anabranch", "explain", str(EXAMPLES / "orders.yaml")]
+    done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
 def test_everything_but_sites_is_imported_without_their_extra() -> None:
     program = f"""
 import pkgutil, sys
@@ -351,7 +362,7 @@ def test_a_foreign_checkpoint_is_told_before_spark_starts(
         started.append("Spark")
         raise HostError("that far")
 
-    monkeypatch.setattr(spec_commands, "prepared", start)
+    monkeypatch.setattr(run_command, "prepared", start)
     spec_file.write_text(SPEC.replace("s2 [RANGE 5 SECONDS]", "s2 [RANGE 6 SECONDS]"))
     assert cli.main(["run", str(spec_file)]) == USER_ERROR
     told = capsys.readouterr().err

@@ -73,17 +73,20 @@ def statistics(plan: Plan) -> StepStatistics:
     )
 
 
-def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def progress(
+    batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = (), migrating: tuple[int, ...] = ()
+) -> dict[str, Any]:
     """The progress of a trigger, as a handle returns it."""
     ours = BatchProgress(
         plan=str(plan),
         plans=(plan, plan),
-        migrating=(),
+        migrating=migrating,
         records=tuple(Recorded(record) for record in records),  # type: ignore[misc]
         rows_in={"a": 40, "b": 20, "c": 10},
         rows_out=12,
         late_rows={"a": 1, "b": 0},
         ahead_rows={},
+        undated_rows={"a": 0, "c": 3},
         watermark=(1_700_000_000 + batch) * 1_000_000,
         newest={"a": (1_700_000_030 + batch) * 1_000_000},
         idle_streams=(),
@@ -119,8 +122,10 @@ class ScriptedHandle:
         self.error: BaseException | None = None
         self.status = {"isDataAvailable": True}
 
-    def add(self, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.batches.append(progress(len(self.batches), plan, records))
+    def add(
+        self, plan: Plan = TREE, records: Sequence[Mapping[str, Any]] = (), migrating: tuple[int, ...] = ()
+    ) -> None:
+        self.batches.append(progress(len(self.batches), plan, records, migrating))
         self.history += [dict(record) for record in records]
 
     def now(self) -> float:

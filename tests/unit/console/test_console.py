@@ -157,6 +157,7 @@ def test_metrics_can_be_read_by_prometheus_and_count_what_happened(handle: Scrip
     assert found[("anabranch_rows_in_total", run, ("stream", "a"))] == 80
     assert found[("anabranch_rows_out_total", ("query", "pairs"), run)] == 24
     assert found[("anabranch_late_rows_total", run, ("stream", "a"))] == 2
+    assert found[("anabranch_undated_rows_total", run, ("stream", "c"))] == 6
     assert found[("anabranch_slot_cpu_seconds_total", run, ("slot", "0"))] == pytest.approx(0.6)
     assert found[("anabranch_slot_groups", run, ("slot", "1"))] == 1
     assert found[("anabranch_migrations_total", run)] == 1

@@ -56,7 +56,8 @@ def at(browser: webdriver.Chrome, handle: ScriptedHandle) -> Iterator[webdriver.
 @contextmanager
 def opened(browser: webdriver.Chrome, handle: ScriptedHandle, token: str | None = None) -> Iterator[Console]:
     run = LiveRun(handle)
-    with Console(lambda: [run], token=token, now=handle.now) as console:
+    # A port of the system's choice: no other console on this machine takes it when this one closes.
+    with Console(lambda: [run], port=0, token=token, now=handle.now) as console:
         browser.set_window_size(1200, 900)
         browser.get(console.url)
         until(browser, lambda: "running, batch 0" in text(browser, "status"))
@@ -211,6 +212,41 @@ def test_a_migration_appears_and_opens_to_its_reasons(at: webdriver.Chrome, hand
         summary.click()
     until(at, lambda: "Looked because ten batches have passed" in text(at, "records"))
     assert complaints(at) == []
+
+
+def test_a_migration_in_progress_is_announced(at: webdriver.Chrome, handle: ScriptedHandle) -> None:
+    handle.add(migrating=(1,))
+    until(at, lambda: text(at, "notice") == "The plan is changing in slot 1.")
+    handle.add(records=[BEGAN], migrating=(0, 1))
+    until(at, lambda: text(at, "notice") == "The plan is changing to (a (b c)) in slots 0, 1.")
+    handle.add(records=[{**BEGAN, "phase": "ended", "plan": "(a (b c))"}])
+    until(at, lambda: not at.find_element("id", "notice").is_displayed())
+    at.find_element("id", "tab-why").click()
+    until(at, lambda: "change ended: the plan is (a (b c))" in text(at, "records"))
+
+
+def test_the_first_trigger_does_not_flatten_the_curve_of_the_others(
+    browser: webdriver.Chrome, handle: ScriptedHandle
+) -> None:
+    handle.batches[0]["durationMs"]["triggerExecution"] = 60_000
+    with opened(browser, handle):
+        for _ in range(12):
+            handle.add()
+        until(browser, lambda: "running, batch 12" in text(browser, "status"))
+        # The highest point of the curve half-way: of its line, which is less transparent than the area below it.
+        top = """
+            const canvas = document.querySelector("#chart-trigger canvas");
+            const {data} = canvas.getContext("2d").getImageData(canvas.width / 2, 0, 1, canvas.height);
+            const isLine = (y) => data[4 * y] > data[4 * y + 2] + 60 && data[4 * y + 3] > 100;
+            return [...Array(canvas.height).keys()].findIndex(isLine) / canvas.height;
+        """
+        until(browser, lambda: 0 < browser.execute_script(top) < 0.3)  # 1.5 s, of an axis to 1.65 s
+
+
+def test_the_bars_of_the_slots_begin_below_one_another(at: webdriver.Chrome) -> None:
+    until(at, lambda: len(at.find_elements("css selector", "#slots .load")) == 2)
+    first, second = (each.rect["x"] for each in at.find_elements("css selector", "#slots .load"))
+    assert first == second
 
 
 def test_the_plan_is_drawn_and_only_the_right_token_changes_it(at: webdriver.Chrome, handle: ScriptedHandle) -> None:

@@ -21,7 +21,9 @@ from anabranch.optimize.explain import explanation
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import over_budget
 from anabranch.plan.query_set import set_of
-from anabranch.planning.choosing import PlanOptions, SetPlanOptions, decide, decide_together, proposal
+from anabranch.planning.choosing import decide, proposal
+from anabranch.planning.options import PlanOptions, SetPlanOptions
+from anabranch.planning.together import decide_together
 from anabranch.stats.view import FixedStatistics
 
 CATALOG = Catalog()

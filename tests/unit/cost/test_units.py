@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.cost.units import ENGINE, UnitCosts, unit_costs
 from anabranch.errors import StatisticsError
-from anabranch.planning.choosing import PlanOptions
+from anabranch.planning.options import PlanOptions
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 

@@ -87,7 +87,7 @@ def test_rows_with_a_null_are_not_seen_unless_asked(kind: str, code: Callable[..
     [
         (lambda values: [1, 2], "bigint", "gave list, not an Arrow array"),
         (lambda values: values.slice(1), "bigint", "gave 1 values for 2 rows"),
-        (lambda values: np.array(["a", "b"]), "bigint", "gave values that are not of type bigint"),
+        (lambda values: np.array(["a", "b"]), "bigint", "returned values that are not of type bigint"),
         (lambda values: pc.divide(1, values), "bigint", "function 'bad' failed"),
     ],
 )

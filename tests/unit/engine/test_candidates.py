@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.kernels import BoolArray
-from anabranch.engine.operators.candidates import MOST, candidates
+from anabranch.engine.operators.candidates import MOST, REST, Candidates, _numbers, candidates
 from anabranch.engine.operators.group_by import GroupState, finish
 from anabranch.engine.state.arena import ProcessArena
 from anabranch.lang.catalog import Catalog, StreamDeclaration
@@ -83,3 +83,29 @@ def test_many_rows_of_a_group_are_not_searched() -> None:
     assert found.grouping is not None
     times = np.zeros(1, dtype=np.int64)
     assert candidates(found.grouping, times, times, lambda column: pytest.fail("read")) is None
+
+
+def test_the_pass_rests_where_it_leaves_out_few_rows() -> None:
+    grouping = query("v", 1).grouping
+    assert grouping is not None
+    found = Candidates(grouping)
+    times = np.zeros(8, np.int64)
+
+    def among(keys: list[str]) -> BoolArray | None:
+        columns = {"k": pa.array(keys), "v": pa.array(np.arange(8.0))}
+        return found.among(times, times + 10, lambda column: columns[column.name])
+
+    alike, apart = ["a"] * 8, list("abcdefgh")
+    assert [passed is None or int(passed.sum()) for passed in (among(alike), among(apart))] == [1, 8]
+    assert [among(alike) for _ in range(REST)] == [None] * REST
+    again = among(alike)
+    assert again is not None
+    assert int(again.sum()) == 1
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.float64(), pa.string()])
+def test_keys_of_any_type_are_told_apart(kind: pa.DataType) -> None:
+    values = [-128, 127, 0, 127, -128, 5] if pa.types.is_integer(kind) else ["1", "2", "0", "2", "1", "5"]
+    numbers, count = _numbers([pa.array(values).cast(kind), pa.array([0, 0, 0, 1, 0, 0])])
+    assert numbers.max() < count
+    assert [list(numbers).index(each) for each in numbers] == [0, 1, 2, 3, 0, 5]

@@ -137,5 +137,5 @@ def test_the_pace_follows_what_a_step_brings(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_merged_inputs_are_refused_by_name() -> None:
-    with pytest.raises(MigrationError, match="does not serve plan"):
+    with pytest.raises(MigrationError, match="does not support plan"):
         SPREAD.check(parse("([a] b)"), parse("(a b)"), query_of().graph)

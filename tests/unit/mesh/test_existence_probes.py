@@ -21,7 +21,7 @@ from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.testing.scripted import read_script
 
-SETTING = SearchSetting(asks=True)
+SETTING = SearchSetting(existence_probes=True)
 OPERATORS = ("b", "c", "d")
 UNIT = 1e-7
 

@@ -8,7 +8,8 @@ from anabranch.lang.ddl import parse_schema
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.proposals import Infeasible, Proposal
 from anabranch.plan.query import Query
-from anabranch.planning.choosing import PlanOptions, decide
+from anabranch.planning.choosing import decide
+from anabranch.planning.options import PlanOptions
 from anabranch.stats.view import NOTHING_KNOWN
 
 CORE = "SELECT a.v AS x, b.v AS y FROM a [RANGE 10 SECONDS] JOIN b [RANGE 10 SECONDS] ON a.k = b.k"

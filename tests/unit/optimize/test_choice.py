@@ -5,20 +5,22 @@ import pytest
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
-from anabranch.optimize.proposals import kind
+from anabranch.optimize.problem import Problem
+from anabranch.optimize.proposals import UNLIMITED, kind
 from anabranch.plan.physical import JoinNode, nodes
 from anabranch.stats.view import FixedStatistics
 from tests.unit.optimize.graphs import chain_graph
 
 GRAPH = chain_graph("abcd", seconds=50)
 NESTED_LIKE = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
+NO_HINTS = Hints()
 SEEN = FixedStatistics(
     rates=dict.fromkeys("abcd", 20.0), selectivities={"a b": 0.02, "b c": 0.2, "c d": 0.05}, costs=NESTED_LIKE.by_name()
 )
 
 
-def answer(budget: Budget | None = None, objective: str = "qualified", hints: Hints | None = None) -> Choice:
-    return choose(GRAPH, SEEN, budget, Objective.parse(objective), hints)
+def answer(budget: Budget = UNLIMITED, objective: str = "qualified", hints: Hints = NO_HINTS) -> Choice:
+    return choose(Problem(GRAPH, SEEN, budget, Objective.parse(objective), hints))
 
 
 def proposal(choice: Choice) -> Proposal:
@@ -118,7 +120,7 @@ def test_an_order_can_be_forbidden() -> None:
 def test_hints_are_obeyed_within_and_beyond_the_exhaustive_search(names: str) -> None:
     graph = chain_graph(names)
     hints = Hints.parse(graph, keep=["a b c", "a b", "i j"], forbid=["mjoin"])
-    plan = proposal(choose(graph, FixedStatistics(), hints=hints)).plan
+    plan = proposal(choose(Problem(graph, FixedStatistics(), hints=hints))).plan
     joined = [set(node.relations) for node in nodes(plan)]
     assert {"a", "b"} in joined
     assert {"a", "b", "c"} in joined
@@ -143,7 +145,7 @@ def test_bad_hints_are_named(arguments: dict[str, object], error: type[Exception
 
 def test_hints_that_leave_no_plan_are_refused() -> None:
     with pytest.raises(SpecError, match="exclude every plan"):
-        choose(chain_graph("abc"), FixedStatistics(), hints=Hints.parse(chain_graph("abc"), force="jtree"))
+        choose(Problem(chain_graph("abc"), FixedStatistics(), hints=Hints.parse(chain_graph("abc"), force="jtree")))
     with pytest.raises(SpecError, match="overlapping"):
         answer(hints=Hints.parse(GRAPH, keep=["a b", "b c"]))
 
@@ -162,6 +164,6 @@ def test_objectives_are_read() -> None:
 
 
 def test_one_relation_and_two_need_no_search() -> None:
-    alone = choose(chain_graph("a"), FixedStatistics())
+    alone = choose(Problem(chain_graph("a"), FixedStatistics()))
     assert str(proposal(alone).plan) == "a"
-    assert str(proposal(choose(chain_graph("ab"), FixedStatistics())).plan) == "(a b)"
+    assert str(proposal(choose(Problem(chain_graph("ab"), FixedStatistics()))).plan) == "(a b)"

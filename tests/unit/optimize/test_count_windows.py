@@ -14,7 +14,8 @@ from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.check import validate
 from anabranch.plan.query import Query
-from anabranch.planning.choosing import PlanOptions, decide, first_plan
+from anabranch.planning.choosing import decide, first_plan
+from anabranch.planning.options import PlanOptions
 from anabranch.stats.view import FixedStatistics
 
 NAMES = [f"r{number}" for number in range(13)]

@@ -8,7 +8,7 @@ from anabranch.cql import compile_query
 from anabranch.optimize.choice import choose
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.hints import Hints
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.problem import Problem, resource_model
 from anabranch.optimize.proposals import Candidate, Proposal
 from anabranch.plan.check import validate
 from anabranch.plan.query import Query
@@ -76,7 +76,7 @@ def test_a_predicate_that_guards_another_stays() -> None:
 def test_choosing_considers_it_and_the_hints_still_hold() -> None:
     compiled = query(PATTERN)
     statistics = known(compiled, 0.9, 1e-6)
-    answer = choose(compiled.graph, statistics, hints=Hints.parse(compiled.graph, None, keep=("a b",))).answer
+    answer = choose(Problem(compiled.graph, statistics, hints=Hints.parse(compiled.graph, None, keep=("a b",)))).answer
     assert isinstance(answer, Proposal)
     assert str(answer.plan) == "((a b) c #0)"
     assert deferred_thetas(answer.plan) == {0: frozenset("abc")}

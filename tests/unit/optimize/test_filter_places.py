@@ -18,7 +18,8 @@ from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, costly_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
-from anabranch.planning.choosing import AUTO, decide, on_spark
+from anabranch.planning.choosing import decide, on_spark
+from anabranch.planning.options import AUTO
 from anabranch.run import filters
 from anabranch.run.filters import bytes_of_columns, seen_filters
 from anabranch.run.rows import relation_batch

@@ -13,8 +13,10 @@ from anabranch.errors import NoFeasiblePlan
 from anabranch.optimize.joint import FAIR, JointChoice
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import together
-from anabranch.planning.choosing import AUTO, PlanOptions, SetPlanOptions, decide, decide_together, joint_plans
+from anabranch.planning.choosing import decide
 from anabranch.planning.explain import explain_joint
+from anabranch.planning.options import AUTO, PlanOptions, SetPlanOptions
+from anabranch.planning.together import RunChoice, decide_together
 from anabranch.testing.scripted import read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, j bigint, v bigint)" for name in "abcd"))
@@ -50,7 +52,7 @@ def joint(
     choices = {name: decide(one, each[name]) for name, one in queries.items()}
     found = decide_together(together(queries), choices, each, of_set or SHARING)
     assert found is not None
-    assert set(joint_plans(choices, found)) == set(queries)
+    assert set(RunChoice(choices, found).plans) == set(queries)
     return found
 
 

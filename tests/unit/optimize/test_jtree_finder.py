@@ -220,8 +220,9 @@ def test_a_small_query_is_planned_without_a_compiler() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
         "from anabranch.optimize import choose\n"
+        "from anabranch.optimize.problem import Problem\n"
         "from anabranch.stats.view import FixedStatistics\n"
         "from tests.unit.optimize.graphs import chain_graph\n"
-        "choose(chain_graph('abcdefgh'), FixedStatistics())\n"
+        "choose(Problem(chain_graph('abcdefgh'), FixedStatistics()))\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -23,7 +23,7 @@ NAMED = pytest.mark.parametrize(
 
 def asked(problem: Problem, optimizer: str) -> Proposal:
     hints = Hints.parse(problem.graph, optimizer=optimizer)
-    answer = choose(problem.graph, problem.statistics, problem.budget, problem.objective, hints).answer
+    answer = choose(Problem(problem.graph, problem.statistics, problem.budget, problem.objective, hints)).answer
     assert isinstance(answer, Proposal)
     assert {each.origin for each in answer.considered} == {optimizer}
     return answer

@@ -9,6 +9,7 @@ import pytest
 from anabranch.cql import compile_query
 from anabranch.optimize import Choice, Hints, Proposal, choose
 from anabranch.optimize.explain import explanation
+from anabranch.optimize.problem import Problem
 from anabranch.plan.query import Query
 from anabranch.stats.view import FixedStatistics
 from anabranch.testing.scripted import read_script
@@ -35,7 +36,7 @@ def chosen(
 ) -> Choice:
     rates = dict.fromkeys(query.graph.names, 1000.0)
     seen = FixedStatistics(rates, {}, selectivities or {}, groups=groups or {})
-    return choose(query.graph, seen, hints=hints, batch=1.0, grouping=query.grouping)
+    return choose(Problem(query.graph, seen, hints=hints or Hints(), batch=1.0, grouping=query.grouping))
 
 
 def plan(choice: Choice) -> str:

@@ -190,8 +190,8 @@ def test_a_cyclic_query_has_a_plan_whenever_brute_force_has_one(seed: int) -> No
     )
     costs = undominated_costs(Problem(graph, seen).model, all_shapes(graph.names))
     for cpu, memory in costs:
-        answer = choose(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 + 1e-6))).answer
+        answer = choose(Problem(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 + 1e-6)))).answer
         assert isinstance(answer, Proposal)
-        below = choose(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 - 1e-6))).answer
+        below = choose(Problem(graph, seen, Budget(cpu * (1 + 1e-6), memory * (1 - 1e-6)))).answer
         fits = any(other[0] <= cpu * (1 + 1e-6) and other[1] <= memory * (1 - 1e-6) for other in costs)
         assert isinstance(below, Proposal) if fits else isinstance(below, Infeasible) and below.is_proven

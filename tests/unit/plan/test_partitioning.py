@@ -312,7 +312,7 @@ def test_a_split_that_cannot_be_is_refused(code: str, value: int, over: list[int
 
 def test_a_key_is_split_once_and_united_once() -> None:
     split = KEYED.split("k", 7, [0, 1])
-    with pytest.raises(PlanError, match="is split already"):
+    with pytest.raises(PlanError, match="is already split"):
         split.split("k", 7, [2, 3])
     with pytest.raises(PlanError, match="is not split"):
         KEYED.united("k", 7)

@@ -55,15 +55,15 @@ def test_a_key_that_two_queries_compare_has_one_code() -> None:
 def test_the_longest_window_is_kept_and_the_shorter_one_is_the_querys_own() -> None:
     made = together(short=PAIR.format(5), long=PAIR.format(60))
     assert str(made.graph.relation("a").window) == "[RANGE 1 MINUTE]"
-    terms = {member.name: [(own.relation, own.range) for own in member.terms] for member in made.members}
-    assert terms == {"long": [], "short": [("a", 5_000_000)]}
+    residuals = {member.name: [(own.relation, own.range) for own in member.residuals] for member in made.members}
+    assert residuals == {"long": [], "short": [("a", 5_000_000)]}
 
 
 def test_what_filters_have_in_common_is_tested_once_and_the_rest_by_its_query() -> None:
     made = together(all=PAIR.format(20), some=PAIR.format(20) + " AND a.v > 3")
     assert str(made.graph.relation("a").filter) == "a.k IS NOT NULL"
     assert made.graph.relation("a").schema.names == ("v",)
-    (own,) = next(member for member in made.members if member.name == "some").terms
+    (own,) = next(member for member in made.members if member.name == "some").residuals
     assert str(own.filter) == "a.v > 3"
 
 
@@ -72,7 +72,7 @@ def test_a_test_that_can_fail_stays_behind_what_guards_it() -> None:
     test = " AND a.v * 2 < 9"
     made = together(some=PAIR.format(20) + " AND a.v < 7" + test, others=PAIR.format(20) + " AND a.v < 8" + test)
     assert str(made.graph.relation("a").filter) == "a.k IS NOT NULL"
-    own = [str(terms.filter) for member in made.members for terms in member.terms]
+    own = [str(residual.filter) for member in made.members for residual in member.residuals]
     assert sorted(own) == ["(a.v < 7) AND ((a.v * 2) < 9)", "(a.v < 8) AND ((a.v * 2) < 9)"]
     made = together(
         some=PAIR.format(20) + " AND a.v < 7" + test, fewer=PAIR.format(20) + " AND a.v < 7" + test + " AND a.v > 1"
@@ -128,8 +128,8 @@ OUTER = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a LEFT ANTI JOIN b [RANGE 
 def test_a_query_with_outer_joins_takes_part_with_the_rows_that_others_keep() -> None:
     made = together(unpaid=OUTER, pair=PAIR.format(60))
     assert made.graph.names == ("a", "b")
-    (terms,) = made.member("unpaid").terms
-    assert (terms.relation, terms.is_shorter) == ("a", True)
+    (residual,) = made.member("unpaid").residuals
+    assert (residual.relation, residual.is_shorter) == ("a", True)
     assert partitioning_of(made, 4).is_partition
 
 
@@ -190,7 +190,7 @@ def test_a_table_is_shared_like_a_stream() -> None:
     other = compile_query("SELECT a.v AS x, t.v AS y FROM a [NOW] AS a, t WHERE a.k = t.k AND t.v > 3", catalog)
     made = query_set.together({"one": one, "other": other})
     assert made.graph.tables == ("t",)
-    assert [terms.relation for terms in made.member("other").terms] == ["t"]
+    assert [residual.relation for residual in made.member("other").residuals] == ["t"]
 
 
 def test_queries_with_nothing_in_common_are_spread_along_one_axis() -> None:
@@ -246,7 +246,9 @@ def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
 def test_a_filter_of_one_query_may_stand_beside_a_condition_over_event_times() -> None:
     """Sums of times are compared exactly, so the condition cannot fail for rows that the filter keeps away."""
     timed = PAIR.format(20) + " AND a.v < 9 AND b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts + INTERVAL 1 SECONDS"
-    assert [terms.relation for terms in together(timed=timed, pair=PAIR.format(20)).member("timed").terms] == ["a"]
+    assert [
+        residual.relation for residual in together(timed=timed, pair=PAIR.format(20)).member("timed").residuals
+    ] == ["a"]
 
 
 def test_more_relations_than_rows_can_name_are_refused() -> None:

@@ -85,10 +85,13 @@ def test_the_longest_window_and_the_common_filters() -> None:
         other=joined("5 3", " AND a.v > 1 AND b.v > 6"),
     )
     found = common(queries, long="(a b)", one="{a b}", other="{a b}")
-    demands = {terms.relation: (terms.range, terms.is_shorter, str(terms.filter)) for terms in found.member.terms}
+    demands = {
+        residual.relation: (residual.range, residual.is_shorter, str(residual.filter))
+        for residual in found.member.residuals
+    }
     assert demands == {"a": (9_000_000, True, "a.v > 1"), "b": (3_000_000, True, "None")}
     rest = {
-        name: [(terms.relation, terms.is_shorter, str(terms.filter)) for terms in each.terms]
+        name: [(residual.relation, residual.is_shorter, str(residual.filter)) for residual in each.residuals]
         for name, each in found.rests.items()
     }
     assert rest == {"one": [("b", False, "b.v > 5")], "other": [("a", True, "None"), ("b", False, "b.v > 6")]}

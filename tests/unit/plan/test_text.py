@@ -17,7 +17,6 @@ from anabranch.plan.physical import (
     mjoin,
     nodes,
     shape,
-    ungrouped,
 )
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans
@@ -47,8 +46,6 @@ def test_a_plan_knows_its_parts(data: st.DataObject) -> None:
     for position, join in enumerate(joins):
         inner = [child for child in map(_unmerged, join.inputs) if isinstance(child, JoinNode)]
         assert all(child in joins[:position] for child in inner)
-    assert "[" not in str(ungrouped(plan))
-    assert str(ungrouped(plan)) == str(plan).replace("[", "").replace("]", "")
 
 
 def _unmerged(plan: PhysicalPlan) -> PhysicalPlan:

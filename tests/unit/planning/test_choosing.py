@@ -20,19 +20,10 @@ from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.text import parse
-from anabranch.planning.choosing import (
-    MOST_RIVALS,
-    Learn,
-    PlanOptions,
-    change_rules,
-    decide,
-    first_plan,
-    headline,
-    learns,
-    proposal,
-    taken,
-)
+from anabranch.planning.choosing import MOST_RIVALS, change_rules, decide, first_plan, headline, learns, proposal, taken
 from anabranch.planning.explain import Explanation
+from anabranch.planning.mesh_offer import Learn
+from anabranch.planning.options import PlanOptions
 from anabranch.run.work import Work
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.view import FixedStatistics, Known

@@ -16,7 +16,8 @@ from anabranch.cql import compile_query
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.mesh import Mesh
-from anabranch.planning.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.planning.choosing import change_rules, decide, first_plan
+from anabranch.planning.options import AUTO
 from anabranch.run.local import LocalHost
 
 NAMES = "abcde"

@@ -202,7 +202,7 @@ def test_a_stand_in_is_never_taken_for_a_value(tmp_path: Path) -> None:
 def test_a_filter_over_columns_that_were_not_kept_and_some_that_were_is_refused() -> None:
     filtered = PAIRS + " AND a.v < a.w"
     plain = "SELECT a.v AS x FROM a [RANGE 9 SECONDS] AS a"
-    with pytest.raises(BundleError, match="rows of 'a' were kept without columns that the running queries") as caught:
+    with pytest.raises(BundleError, match="rows of 'a' lack columns that the running queries") as caught:
         refuse_change(sets(pairs=filtered), sets(pairs=filtered, plain=plain))
     assert "give 'a' another alias" in caught.value.hint
     refuse_change(sets(pairs=filtered), sets(pairs=filtered, plain="SELECT z.v AS x FROM a [RANGE 9 SECONDS] AS z"))

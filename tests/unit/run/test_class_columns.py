@@ -20,7 +20,8 @@ from anabranch.plan.mesh import parse_mesh, parse_plan
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, alone, by_itself, partitioning_of, together
-from anabranch.planning.choosing import PlanOptions, decide, first_plan
+from anabranch.planning.choosing import decide, first_plan
+from anabranch.planning.options import PlanOptions
 from anabranch.run.changing import change_set
 from anabranch.run.local import LocalHost
 from anabranch.run.meshing import learn_from_rows

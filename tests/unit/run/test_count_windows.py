@@ -73,14 +73,14 @@ def test_rows_wait_for_the_watermark_in_whatever_model(asked: ExecutionModel, ru
     query = compile_query("SELECT a.v AS v, b.v AS w FROM a [ROWS 2], b [NOW] WHERE a.k = b.k", catalog())
     host = LocalHost(query, mjoin(query.graph.names), execution=asked)
     assert engines_of(host)[0].execution == runs
-    with pytest.raises(InvariantBroken, match="before the watermark"):
+    with pytest.raises(InvariantBroken, match="buffers rows until the watermark"):
         Engine.alone(query, mjoin(query.graph.names))
 
 
 def test_moves_on_parallel_tracks_are_refused() -> None:
     query = compile_query("SELECT a.v AS v, b.v AS w FROM a [ROWS 2], b [NOW] WHERE a.k = b.k", catalog())
     host = LocalHost(query, mjoin(query.graph.names), slots=2)
-    with pytest.raises(PlanError, match="may stay in its window of rows for ever"):
+    with pytest.raises(PlanError, match="may stay in its count window forever"):
         host.move([0], 1, "parallel-track")
 
 

@@ -177,7 +177,7 @@ def test_filters_of_one_column_that_are_put_off_one_by_one_lose_nothing(tmp_path
 def test_a_filter_that_stand_ins_of_an_earlier_move_do_not_pass_stays(tmp_path: Path) -> None:
     """No value is known with which both pass: the first moves, and the second must wait."""
     other = "a.note LIKE '%pay'"
-    with pytest.raises(BundleError, match=r"have stand-ins that .* LIKE '%pay' rejects"):
+    with pytest.raises(BundleError, match=r"have placeholders that fail .* LIKE '%pay'"):
         put_off_one_by_one(tmp_path, other)
     queries = alone(compiled([LIKE], TEXT.replace("a.v <> 3", other)))
     LocalHost(queries, parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(9) for name in "ab"})

@@ -68,7 +68,7 @@ def test_to_ask_shows_the_difference_and_when_results_are_complete(tmp_path: Pat
     with pytest.raises(QueryChanged, match="has changed") as caught:
         evolved(tmp_path, {ALONE: FILTERED}, Evolve.ASK)
     assert caught.value.detail is not None
-    assert "this query adds 'AND a . v > 1'" in caught.value.detail
+    assert "this query adds 'AND a.v > 1'" in caught.value.detail
     assert "results of the query would be complete from event time 1970-01-01 00:00:02.000001+00:00 on" in (
         caught.value.detail
     )

@@ -95,3 +95,8 @@ def test_neighbours_do_not_matter(texts: list[bytes | None]) -> None:
 def test_a_type_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(CatalogError, match="column 'b' of type binary cannot be read from JSON"):
         require_types(pa.schema([("b", pa.binary())]))
+
+
+def test_a_value_of_a_schema_registry_is_named() -> None:
+    found = parse([b"\x00\x00\x00\x00\x07\x02\x0aabcde"], pa.schema([("k", pa.int64())]))
+    assert "as Avro and Protobuf of a schema registry do" in found.bad[0]

@@ -17,3 +17,8 @@ def test_a_worker_loads_no_library_that_it_may_never_need() -> None:
     code = f"import json, sys, anabranch.spark.worker; print(json.dumps([m for m in {names} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_a_driver_loads_the_libraries_of_a_sink_only_if_it_has_one() -> None:
+    code = "import sys, anabranch.spec.launch; sys.exit('pyiceberg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -73,7 +73,7 @@ def untold(batch: dict[str, pa.Table]) -> dict[str, pa.Table]:
 def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
     asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiled, "SEARCH", replace(profiled.SEARCH, asks=asks))
+    monkeypatch.setattr(profiled, "SEARCH", replace(profiled.SEARCH, existence_probes=asks))
     query, rng = the_query("string" if asks else "bigint"), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
     batches = [untold(batch) for batch in batches] if asks else batches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from anabranch.adapt.records import Warned
+from anabranch.adapt.records import SettingsChanged
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.text import parse
 from anabranch.run.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
@@ -39,7 +39,7 @@ def progress(*, is_named: bool) -> BatchProgress:
         plan="pairs: (a b)" if is_named else "(a b)",
         plans=(PLAN, PLAN),
         migrating=migrating_slots(REPORTS),
-        records=(Warned(3, "no space"),),
+        records=(SettingsChanged(3, {"adapt": False}),),
         rows_in={"s": 5},
         rows_out=2,
         late_rows={"s": 1},
@@ -62,7 +62,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "plan": "(a b)",
         "plans": ["(a b)", "(a b)"],
         "migrating": [1],
-        "records": [{"kind": "warning", "batch": 3, "reason": "no space"}],
+        "records": [{"kind": "settings", "batch": 3, "settings": {"adapt": False}}],
         "slots": 2,
         "rowsIn": {"s": 5},
         "rowsOut": 2,

@@ -56,7 +56,7 @@ def test_a_late_filter_is_its_querys_own(after: str, slots: int) -> None:
     d              4s                   7s
     """
     queries_together = together({"late": LATE, "early": EARLY, "without": WITHOUT})
-    assert "early asks of a: [RANGE 3 SECONDS], a.c > 2" in describe(queries_together)
+    assert "early restricts a to [RANGE 3 SECONDS], a.c > 2" in describe(queries_together)
     assert "late asks" not in describe(queries_together)
     first = Plans({"late": parse_plan("((a b) d #0)"), "early": parse_plan("(b a)"), "without": parse_plan("(a b)")})
     host = LocalHost(queries_together, first, slots=slots)

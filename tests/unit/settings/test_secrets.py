@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import SpecError
-from anabranch.settings.secrets import HIDDEN, from_environment, hidden, is_secret, without_secrets
+from anabranch.settings.secrets import HIDDEN, from_environment, is_secret, without_secrets
 
 SECRET = "Tr0ub4dor+3"
 
@@ -54,8 +54,7 @@ def test_any_text_can_be_asked(text: str) -> None:
 
 
 def test_options_are_hidden_by_name() -> None:
-    options = {"user": "me", "password": SECRET, "url": f"jdbc:x://me:{SECRET}@h", "dbtable": "t"}
-    assert hidden(options) == {"user": "me", "password": HIDDEN, "url": f"jdbc:x://me:{HIDDEN}@h", "dbtable": "t"}
+    assert is_secret("password")
     assert is_secret("spark.hadoop.fs.s3a.secret.key")
     assert not is_secret("keyColumns")
 

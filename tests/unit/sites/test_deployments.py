@@ -38,7 +38,8 @@ from anabranch.sites.on_spark import SparkOperator
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.view import plain_status
+from anabranch.sites.site import Site
+from anabranch.sites.view import LINKS, OPERATORS, plain_status
 from anabranch.sites.waiting import waits
 from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.sites.wiring import Wiring
@@ -179,6 +180,65 @@ def test_an_operator_is_the_same_after_a_trip_through_a_file(tmp_path: Path) -> 
         encode(object())
     with pytest.raises(SiteError, match="'Thing', which is not known"):
         decode({"Thing": {}})
+
+
+TABLE = """tables:
+  t: {columns: "k bigint, name string", source: {format: parquet, path: data/t.parquet}}
+"""
+OUTER = (
+    "SELECT a.x, t.name, b.y FROM a [RANGE 10 SECONDS] JOIN t ON a.k = t.k "
+    "LEFT JOIN b [RANGE 5 SECONDS] ON a.k = b.k AND b.y > 2 WHERE a.x < 5"
+)
+
+
+def test_a_query_with_outer_joins_or_tables_runs_at_its_sink(tmp_path: Path) -> None:
+
+    files = load_files(*written(tmp_path, ("q", "middle", OUTER), ("r", "east", PAIR), network=NETWORK + TABLE))
+    require_sources(files)
+    planned = Planned(files.network.landscape, planner="exhaustive")
+    for query in files.queries:
+        planned = planned.with_query(query)
+    program = compile_program(planned.landscape, files.network.catalog)
+    whole = next(spec for spec in program.operators.values() if spec.serves == "q" and spec.kind == DELIVERY)
+    assert [program.operators[taken.producer].kind for taken in whole.inputs] == [GATE, GATE]
+    assert str(whole.inputs[0].shape.filter) == ".s0_k IS NOT NULL AND (.s0_x < 5)"
+    assert (whole.site, whole.query.whole.tables) == ("middle", ("t",))
+    assert sum(flow.cost for flow in program.flows.values()) == pytest.approx(planned.landscape.cost)
+    assert decode(json.loads(json.dumps(encode(program.operators)))) == program.operators
+    again = Planned.from_json(json.loads(json.dumps(planned.to_json())), files.network)
+    assert again.landscape.cost == planned.landscape.cost
+    assert again.replanned(Learnt({"a": 50.0})).landscape.operators["q"].is_whole
+    left = planned.without_query("q").landscape
+    assert set(left.queries) == {"r"}
+    assert not any(operator.is_whole for operator in left.operators.values())
+
+
+@pytest.mark.parametrize(
+    ("network", "entry", "message"),
+    [
+        (NETWORK + TABLE, {"joins_at": ["east"]}, "runs at its sink 'middle', which is not one of its 'joins_at'"),
+        (NETWORK.replace("middle, east]", "{name: middle, memory: 10}, east]", 1) + TABLE, {}, "site 'middle'"),
+        (NETWORK.replace("cost: 1}]", "cost: 1, bandwidth: 1}]") + TABLE, {}, "link 'middle'-'east'"),
+        (NETWORK + TABLE.replace(" t:", " a:"), {}, "entry 'tables.a' has the name of a stream"),
+        (NETWORK + TABLE.partition(", source")[0] + "}\n", {}, "reads table 't', which has no source"),
+    ],
+)
+def test_a_query_that_cannot_run_at_its_sink_is_refused(
+    tmp_path: Path, network: str, entry: dict[str, object], message: str
+) -> None:
+    into = {"format": "parquet", "path": "out/q"}
+    (tmp_path / "network.yaml").write_text(network)
+    queries = [{"name": "q", "sink": "middle", "query": OUTER, "into": into, **entry}]
+    (tmp_path / "queries.yaml").write_text(json.dumps({"queries": queries}))
+
+    def placed() -> None:
+        files = load_files(tmp_path / "network.yaml", tmp_path / "queries.yaml")
+        require_sources(files)
+        Planned(files.network.landscape).with_query(files.queries[0])
+
+    with pytest.raises(AnabranchError) as refused:
+        placed()
+    assert message in str(refused.value)
 
 
 def test_orders_are_the_same_after_a_trip_through_the_root(tmp_path: Path) -> None:
@@ -377,8 +437,12 @@ def test_a_controller_replans_by_itself_when_that_pays(tmp_path: Path, monkeypat
             controller.step()
             return next(one.site for one in controller.orders.wanted.operators.values() if one.kind == JOIN)
 
+        learnt = Learnt({"a": 6.0})
         before = join_after(controller_module.REPLAN_EVERY)
-        assert controller.orders.wanted.version == 1, "measured as planned"
+        assert controller.orders.wanted.version == 1, "measured almost as planned"
+        assert controller.planned.learnt == learnt
+        flows = root.read("plan.json") or {}
+        assert sum(flow["bytes"] * flow["distance"] for flow in flows["flows"]) == controller.planned.landscape.cost
         # A stream that is far faster than it was planned: the join moves to its site.
         learnt = Learnt({"a": 0.1, "b": 500.0})
         assert join_after(controller_module.REPLAN_EVERY / 2) == before
@@ -556,6 +620,19 @@ def test_a_lost_site_that_keeps_its_links_is_not_replaced(tmp_path: Path) -> Non
         assert f"site '{lost}' does not respond and keeps its links itself" in refused.value.detail
         assert controller.orders == before
         assert plain_status(root, before)["unreachable"], "no site serves its links yet"
+
+
+def test_checkpoints_at_a_site_need_links_at_sites(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "middle", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        controller.begin(Planned(files.network.landscape), files.queries, Orders(Wanted(), place=root.default_place))
+        site = Site(root, "east", lambda: pytest.fail("Spark is not needed"), checkpoints=str(tmp_path / "own"))
+        site.follow(controller.orders)
+        site.report()
+        errors = {one["error"] for one in (root.status("east") or {"operators": {}})["operators"].values()}
+        assert len(errors) == 1
+        assert "site 'east' has checkpoints of its own, but its links are elsewhere" in errors.pop()
 
 
 def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -880,6 +957,8 @@ def test_the_page_shows_the_map_and_the_problems_of_a_deployment(
     shown = client.get("/").text
     assert delivery.name in shown
     assert "&lt;b&gt;no space left&lt;/b&gt;" in shown
+    assert all(f"<th>{title}</th>" in shown for title in (*OPERATORS, *LINKS))
+    assert '<td class="n">' in shown
     drawn = client.get("/network.svg").text
     assert all(site in drawn for site in ("west", "middle", "east"))
     assert client.get("/status.json").json()["version"] == 1

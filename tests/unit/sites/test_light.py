@@ -24,7 +24,7 @@ from anabranch.sites.local import LinkSource, Offsets
 from anabranch.sites.local_files import FileSource, ParquetResults, why_spark
 from anabranch.sites.operators import DELIVERY, GATE, JOIN
 from anabranch.sites.root import Orders
-from anabranch.sites.site import runs_light
+from anabranch.sites.site import Site, runs_light
 from anabranch.sites.tally import Tally
 from anabranch.sites.waiting import GateProgress, ticks
 from anabranch.sites.wanted import Wanted
@@ -230,6 +230,64 @@ def test_sites_without_spark_deploy_change_and_finish_while_all_streams_are_sile
         deployed.end()
     assert not deployed.root.names("leases")
     assert show.results(tmp_path, "display")
+
+
+UNSEEN = (
+    "SELECT bg.flight, ar.hall, ci.status FROM baggage [RANGE 2 SECONDS] AS bg JOIN areas AS ar ON bg.area = ar.area "
+    "LEFT JOIN checkins [RANGE 2 SECONDS] AS ci ON bg.flight = ci.flight AND ci.status <> 'status-1'"
+)
+
+
+def test_an_outer_join_with_a_table_runs_at_its_sink(tmp_path: Path) -> None:
+    """Also one that joins later: it has the answer over the rows since. Sites keep their checkpoints."""
+    areas = {"columns": "area string, hall bigint", "source": {"format": "parquet", "path": "data/areas.parquet"}}
+    network = {**light_network(idle_timeout="1 second"), "tables": {"areas": areas}}
+    (tmp_path / "data").mkdir()
+    rows = pa.table({"area": [f"area-{number}" for number in range(3)], "hall": [7, 8, 8]})
+    parquet.write_table(rows, tmp_path / "data" / "areas.parquet")
+    deployed = Deployed(tmp_path, None, network, {"unseen": ("middle", UNSEEN)})
+    deployed.write("later.yaml", {"later": ("east", UNSEEN)})
+    deployed.feed(10)
+    deployed.begin(deployed.root.place_at_sites)
+
+    def wanted(since: int = 0) -> str:
+        checked = f"SELECT * FROM checkins WHERE micros >= {since} AND status <> 'status-1'"
+        return (
+            f"SELECT bg.flight, ar.hall, ci.status FROM (SELECT * FROM baggage WHERE micros >= {since}) AS bg "
+            f"JOIN '{tmp_path}/data/areas.parquet' AS ar ON bg.area = ar.area LEFT JOIN ({checked}) AS ci "
+            "ON bg.flight = ci.flight AND abs(bg.micros - ci.micros) <= 2000000"
+        )
+
+    for site in ("west", "middle", "east"):
+        deployed.start_site(site, str(tmp_path / f"own-{site}"))
+    try:
+        deployed.await_answer("unseen", wanted())
+        assert not (tmp_path / "root" / "work").exists(), "sites keep their checkpoints"
+        # A site that was ended continues with its own folder only.
+        deployed.end_site("middle")
+        with pytest.raises(SiteError, match=r"keeps its checkpoints in '.*own-middle', not in the root"):
+            Site(deployed.root, "middle", deployed._session).run()
+        (tmp_path / "own-middle").rename(tmp_path / "elsewhere")
+        deployed.start_site("middle", str(tmp_path / "own-middle"))
+        deployed.await_("the loss is named", lambda: "is not in" in str(deployed.errors()))
+        deployed.end_site("middle")
+        (tmp_path / "elsewhere").rename(tmp_path / "own-middle")
+        deployed.start_site("middle", str(tmp_path / "own-middle"))
+        deployed.await_("all sites are back", lambda: not deployed.errors())
+        assert {(one["kind"], one["runner"]) for one in deployed.status()["operators"].values()} == {
+            (GATE, "light"),
+            (DELIVERY, "light"),
+        }
+        assert deployed.ask("add", file=str(tmp_path / "later.yaml")) == "adding later"
+        deployed.await_("the change is through", deployed.is_settled)
+        deployed.second += 3600
+        deployed.feed(10)
+        since = deployed.status()["queries"]["later"]["complete_from"]
+        deployed.await_answer("later", wanted(since))
+        deployed.await_answer("unseen", wanted())
+        assert deployed.late() == 0
+    finally:
+        deployed.end()
 
 
 def test_ticks_do_not_end_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from anabranch.run.branching import Pair
-from anabranch.spec.comparing import described, difference
+from anabranch.spec.comparing import described, difference, reach
 
 PAIR = Pair("", "before", "after")
 
@@ -34,5 +34,15 @@ def test_versions_without_a_common_column_or_without_results_are_told_apart() ->
         "the query: 2 results before, 1 after; 1 equal in no column, 1 only before, 0 only after",
         "  only before: ",
     ]
+    assert described(PAIR, difference(pa.table({}), pa.table({}))) == ["the query: no results before, none after"]
     empty = difference(pa.table({}), pa.table({"b": [1]}))
     assert (empty.before, empty.after) == (0, 1)
+
+
+def test_it_is_said_when_results_can_be_compared() -> None:
+    since = 1_700_000_000_000_000
+    (said,) = reach(since, since - 5_000_000)
+    assert said.startswith(
+        "results are compared from event time 2023-11-14T22:13:20.000Z on; the newest row is of 2023"
+    )
+    assert reach(since, since) == reach(None, since) == reach(since, None) == []

@@ -17,7 +17,8 @@ from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.slots import FEWEST, SlotRange
-from anabranch.planning.choosing import PlanOptions, decide, first_plan
+from anabranch.planning.choosing import decide, first_plan
+from anabranch.planning.options import PlanOptions
 from anabranch.run.triggers import REAL_TIME, AvailableNow, Every
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
@@ -263,7 +264,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("slots", True, "entry 'slots' is true", "at least 1"),
         ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
         ("plan", ["a", "b"], "entry 'plan' is a list", "mjoin"),
-        ("queries", {"alerts": {}}, "the spec has both 'query' and 'queries'", "below the query that it belongs to"),
+        ("queries", {"alerts": {}}, "the spec has both 'query' and 'queries'", "write 'query' below its query"),
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is 'sure'", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is 3", "10 seconds"),
         ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),

@@ -122,9 +122,15 @@ def test_what_was_never_looked_up_stays_unknown() -> None:
     idle = StepStatistics(rows_in=dict.fromkeys("abcd", 0), probes=(ProbeStatistics("(a b)", "a", "b"),))
     seen = measured(query, plan, [idle], 1.0)
     assert seen.pair_selectivity("a", "b") is None
-    known = seen.rate("a", "a_stream")
-    assert known is not None
-    assert known.value == 0.0
+
+
+def test_a_stream_without_rows_is_slow_not_stopped() -> None:
+    """At a rate of zero every plan would cost nothing, and a product of streams could be chosen."""
+    idle = StepStatistics(rows_in={**dict.fromkeys("bcd", 9), "a": 0})
+    assert measured(LOAD.query(), parse("(((a b) c) d)"), [idle], 2.0).rates == {
+        "a": 0.25,
+        **dict.fromkeys("bcd", 4.5),
+    }
 
 
 def test_a_lookup_that_never_matched_is_rare_not_impossible() -> None:
@@ -133,9 +139,11 @@ def test_a_lookup_that_never_matched_is_rare_not_impossible() -> None:
         probes=(ProbeStatistics("(a b)", "a", "b", probes=100),),
         states=(StateStatistics("b", 200, 0, inserted=100),),
     )
-    known = measured(LOAD.query(), parse("(((a b) c) d)"), [step], 1.0).pair_selectivity("a", "b")
-    assert known is not None
-    assert 0 < known.value < 1e-3
+    first = measured(LOAD.query(), parse("(((a b) c) d)"), [step], 1.0).selectivities["a b"]
+    assert 0 < first < 1e-3
+    for before, after in ((2 * first, first), (first / 2, first / 2)):
+        seen = measured(LOAD.query(), parse("(((a b) c) d)"), [step], 1.0, before={"a b": before})
+        assert seen.selectivities["a b"] == after, "few rows without a match do not prove more than was known"
 
 
 def test_progress_says_the_same_as_the_steps() -> None:

@@ -18,17 +18,14 @@ from math import inf
 from anabranch.adapt.advisors.ways import way
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, Resource, Verdict, amount_of, judge, scarce
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.problem import resource_model
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Payback:
     """The cost model under the current statistics."""
     current: PhysicalPlan
     """The running plan, with its probe orders."""
-    trigger: float | None = None
-    """Seconds of a whole trigger; None if unknown."""
+    gate: Gate
+    """The gate for the length of the current triggers."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """Returns the cost of a plan now: the model's price, corrected by counts of plans that ran."""
@@ -56,18 +53,12 @@ class Payback:
 
         The second value is the length of the phase, in seconds, at which a plan pays that does not pay yet, if any.
         """
-        first, *others = plans
-        judged = [] if str(first) == str(self.current) else [self._judged(decision, first, self.price(first))]
-        for plan in others:
-            cost = self.price(plan)
-            if str(plan) != str(self.current) and self._may_pass(plan, cost, decision.cost):
-                judged.append(self._judged(decision, plan, cost))
-        passed = [each for each in judged if each[1].passed]
-        best = max(passed, key=self._gain) if passed else None
+        first, *others = (plan for plan in plans if plan is plans[0] or self._may_pass(plan))
+        judged = [self._judged(decision, plan) for plan in (first, *others) if str(plan) != str(self.current)]
+        best = max((each for each in judged if each[1].passed), key=self._gain, default=None)
         # Plans that are cheaper now, and that would pay if the statistics lasted longer.
-        resource = self._scarce(decision)
-        kept = getattr(decision.cost if best is None else best[0].proposed_cost, resource)
-        cheaper = [each for each in judged if getattr(each[0].proposed_cost, resource) < kept]
+        kept = self._amount(decision.cost if best is None else best[0].proposed_cost)
+        cheaper = [each for each in judged if self._amount(each[0].proposed_cost) < kept]
         later = min(cheaper, key=lambda each: each[1].pays_after, default=None)
         if later is None or later[1].pays_after == inf or not self.settings.foresight:
             chosen = best or next(iter(judged), None)
@@ -78,75 +69,64 @@ class Payback:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _judged(self, decision: Decision, plan: PhysicalPlan, cost: Resources) -> tuple[Decision, Verdict]:
+    def _judged(self, decision: Decision, plan: PhysicalPlan) -> tuple[Decision, Verdict]:
         """Returns the decision on one plan, and the verdict of the gate."""
-        wished, criteria = self.settings.strategy, self.criteria
+        wished, criteria, graph, cost = self.settings.strategy, self.criteria, self.query.graph, self.price(plan)
         proposed = replace(decision, proposed=plan, proposed_cost=cost)
-        price = way(
-            self.query.graph,
-            self.current,
-            with_default_orders(plan, self.query.graph),
-            self.model,
-            criteria.pricing,
-            wished,
-            decision.cost,
-            criteria.budget,
-        )
+        price = way(criteria, graph, self.current, with_default_orders(plan, graph), self.model, self._now, wished)
         if price is None:
             reason = f"{wished} cannot serve this change"
             return replace(proposed, reason=reason), Verdict(False, reason)
-        gate = self._gate.without_state() if price.strategy == "none" else self._gate
-        if criteria.budget.allows(decision.cost):
+        gate = self.gate.without_state() if price.strategy == "none" else self.gate
+        if criteria.budget.allows(self._now):
             gate = replace(gate, horizon=self._horizon)
-        risk = self._risk(plan, self._scarce(decision))
-        verdict = judge(gate, decision.cost, cost, price, criteria.objective, criteria.budget, risk)
+        verdict = judge(gate, self._now, cost, price, criteria.objective, criteria.budget, self._risk(plan))
         return replace(proposed, action=verdict.action, price=price, reason=verdict.reason), verdict
 
-    def _may_pass(self, plan: PhysicalPlan, cost: Resources, now: Resources) -> bool:
+    def _may_pass(self, plan: PhysicalPlan) -> bool:
         """Returns True if the hints allow a plan, and it saves enough or the running plan exceeds its limits."""
         if self.criteria.hints.objection(plan):
             return False
-        resource = scarce(now, self.criteria.objective, self.criteria.budget)
-        saves = getattr(now, resource) >= self._gate.without_state().ratio * getattr(cost, resource)
-        return saves or not self.criteria.budget.allows(now)
+        saves = self._amount(self._now) >= self.gate.without_state().ratio * self._amount(self.price(plan))
+        return saves or not self.criteria.budget.allows(self._now)
 
     def _gain(self, judged: tuple[Decision, Verdict]) -> float:
         """Returns what a change saves within the horizon, less its price."""
         decision, verdict = judged
-        resource = self._scarce(decision)
-        saved = getattr(decision.cost, resource) - getattr(decision.proposed_cost, resource)
-        return float(saved * (self._horizon - verdict.pays_after))
+        saved = self._amount(decision.cost) - self._amount(decision.proposed_cost)
+        return saved * (self._horizon - verdict.pays_after)
 
-    def _risk(self, plan: PhysicalPlan, resource: Resource) -> float:
+    def _risk(self, plan: PhysicalPlan) -> float:
         """Returns half of what a return of the previous statistics would cost; less than 0 if the plan suits them."""
         before = self._model_before
         if before is None or not self.settings.foresight:
             return 0.0
         back: tuple[Price, ...] = self.criteria.pricing(self.query.graph, plan, self.current, before)
-        costs = [self.experience.price(each, before, self.current) for each in (plan, self.current)]
-        new, old = (getattr(cost, resource) for cost in costs)
+        new, old = (self._amount(self.experience.price(each, before, self.current)) for each in (plan, self.current))
         unnoticed = self.settings.remember * before.batch
-        price = amount_of(back[0], resource) if back else 0.0
-        return float((price + (new - old) * unnoticed) / 2)
+        price = amount_of(back[0], self._scarce) if back else 0.0
+        return (price + (new - old) * unnoticed) / 2
 
-    def _scarce(self, decision: Decision) -> Resource:
-        return scarce(decision.cost, self.criteria.objective, self.criteria.budget)
+    @cached_property
+    def _now(self) -> Resources:
+        """The cost of the running plan."""
+        return self.price(self.current)
+
+    @cached_property
+    def _scarce(self) -> Resource:
+        return scarce(self._now, self.criteria.objective, self.criteria.budget)
+
+    def _amount(self, cost: Resources) -> float:
+        """Returns what a plan needs of the scarce resource."""
+        return cost.cpu if self._scarce == "cpu" else cost.memory
 
     @property
     def _horizon(self) -> float:
-        most = self.settings.gate.horizon
+        most = self.gate.horizon
         return self.phases.horizon(most) if self.settings.foresight else most
-
-    @cached_property
-    def _gate(self) -> Gate:
-        """The gate, with the CPU that a change must save in relation to a whole trigger."""
-        return self.settings.gate.within(self.trigger, self.model.batch, self.criteria.budget.slots)
 
     @cached_property
     def _model_before(self) -> ResourceModel | None:
         """The cost model under the statistics of the previous phase."""
-        before: Knowledge | None = self.phases.before
-        if before is None:
-            return None
-        view = Layered((before.view, self.criteria.given))
-        return resource_model(self.query.graph, view, before.batch, self.query.merging, self.criteria.partitioning)
+        before = self.phases.before
+        return None if before is None else self.criteria.model(self.query, before)

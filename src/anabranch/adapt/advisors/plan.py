@@ -21,15 +21,15 @@ from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision, Rival
 from anabranch.adapt.rules import IN_LINE, LISTED, Criteria
 from anabranch.adapt.settings import Settings
+from anabranch.cost.intra_batch_order import in_turns, takes_turns
 from anabranch.cost.resources import with_default_orders
-from anabranch.optimize.beside import price_of_sides
-from anabranch.optimize.choice import choose
-from anabranch.optimize.problem import resource_model
+from anabranch.optimize.choice import answer_to
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
+from anabranch.optimize.validity import validity
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.view import Layered, StatisticsView
 
 
 @dataclass(frozen=True)
@@ -51,41 +51,35 @@ class PlanAdvisor:
     name: ClassVar[str] = "plan"
 
     def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        """Returns a reason besides those of the policies: a postponed change pays now, or rows cost more."""
+        """Returns a reason besides those of the policies: a postponed change pays now."""
         lasted = history.phases.lasted
-        if history.retry is not None:
-            is_due = lasted >= history.retry
-            return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s") if is_due else None
-        watches_cost = self.settings.foresight and not self.settings.policy.is_strict
-        if not watches_cost or not history.trend.has_risen(history.patience(self.name)):
+        if history.retry is None or lasted < history.retry:
             return None
-        return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
+        return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s")
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
         return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
 
     def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
-        known = history.statistics
-        view = Layered((known.view, self.criteria.given))
-        return partial(best_plan, self.query, view, self.criteria, known.batch), len(self.query.graph.names) > IN_LINE
+        problem = self.criteria.problem(self.query, history.statistics)
+        return partial(best_plan, problem), len(self.query.graph.names) > IN_LINE
 
     def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
         assert not isinstance(plan, Mesh)
         graph, known = self.query.graph, history.statistics
-        view = Layered((known.view, self.criteria.given))
-        model = resource_model(graph, view, known.batch, self.query.merging, self.criteria.partitioning)
+        problem, model = self.criteria.problem(self.query, known), self.criteria.model(self.query, known)
         current = with_default_orders(plan, graph)
         steps = [each.step for each in history.recent]
         experience = history.experience.after(current, steps, history.measured_seconds, model, graph)
         payback = Payback(
             self.query,
             self.settings,
-            self.criteria.met(self.query, view, model),
+            replace(self.criteria, budget=problem.budget),
             history.phases,
             experience,
             model,
             current,
-            history.trigger,
+            history.in_triggers(self.settings.gate, self.criteria.budget.slots),
         )
         decision = Decision(
             batch=batch,
@@ -105,24 +99,19 @@ class PlanAdvisor:
         listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
         now = replace(history, experience=experience).remembering([found.plan, *listed, current])
         candidates = {str(each): each for each in (found.plan, *listed)} | dict(now.plans)
+        if takes_turns(model):
+            # Searches ignore the intra-batch order, which matters if windows are as short as batches.
+            reordered = [in_turns(each, model) for each in candidates.values()]
+            candidates |= {str(each): each for each in reordered}
         chosen, retry = payback.choose(decision, list(candidates.values()))
+        if chosen.action == "migrate" and not isinstance(chosen.proposed, Mesh):
+            chosen = replace(chosen, best_while=tuple(map(str, validity(problem, chosen.proposed))))
         return Suggestion(chosen, replace(now, retry=retry))
 
 
-def best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> Found:
+def best_plan(problem: Problem) -> Found:
     """Returns the plan that the optimizer chooses now; if no plan keeps the limits, the one closest to them."""
-    answer = choose(
-        query.graph,
-        view,
-        criteria.budget,
-        criteria.objective,
-        criteria.hints,
-        batch=batch,
-        grouping=query.merging,
-        partitioning=criteria.partitioning,
-        beside=price_of_sides(query, view, batch),
-        around=criteria.around(query, view),
-    ).answer
+    answer = answer_to(problem)
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]
     best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_PLANS]

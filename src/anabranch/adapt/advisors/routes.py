@@ -23,7 +23,6 @@ from anabranch.adapt.advisors.ways import way
 from anabranch.adapt.facts import RATIO
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.history import Flow, History, Promise
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import IN_LINE, Criteria, Staging
@@ -33,16 +32,14 @@ from anabranch.cost.resources import ResourceModel, Resources, with_default_orde
 from anabranch.cost.units import UnitCosts, unit_costs
 from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.choice import choose
+from anabranch.optimize.choice import answer_to
 from anabranch.optimize.jtree_finder import Space
-from anabranch.optimize.problem import resource_model
-from anabranch.optimize.proposals import Budget, Proposal
+from anabranch.optimize.proposals import Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.stats.view import Layered
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
@@ -74,7 +71,6 @@ class RouteAdvisor:
     criteria: Criteria
     staging: Staging
     is_free: bool = True
-    slots: int = 1
     name: ClassVar[str] = "routes"
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -84,11 +80,9 @@ class RouteAdvisor:
         if isinstance(plan, Mesh):
             if self._broken(history, plan) is not None:
                 return Reason("routes", "the mesh costs more than expected")
-            drift = history.routes.drift(plan)
+            drift = history.routes.drift(plan, history.patience)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-            if self.is_free and history.trend.has_risen(history.patience(self.name)):
-                return Reason("cost", f"the cost of a row changed by a factor of {history.trend.factor:.3g}")
         return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
@@ -126,36 +120,36 @@ class RouteAdvisor:
         correction = history.correction if broken is None else max(1.0, broken.each / broken.promise.each)
         now = replace(history, retry=None, promise=None, correction=correction)
         if isinstance(found, Broken):
-            return Suggestion(self._left(batch, plan, reason, flow, found), now)
+            return Suggestion(self._left(history, batch, plan, reason, flow, found), now)
         decision = self._mesh(history, flow, batch, plan, reason, found)
         if self.is_free and isinstance(plan, Mesh):
             decision = self._tree(decision, found, flow, history)
         if decision.action == "migrate" and isinstance(decision.proposed, Mesh):
-            rows = max(sum(flow.rates.values()), 1e-9)
-            left = None if isinstance(plan, Mesh) else plan
-            promise = Promise(decision.proposed_cost.cpu / rows, left, decision.cost.cpu / rows)
-            now = replace(now, promise=promise)
+            left, before = None if isinstance(plan, Mesh) else plan, history.trend.mean
+            each = before * decision.proposed_cost.cpu / decision.cost.cpu
+            now = replace(now, promise=Promise(decision.proposed, each, left, before) if before else None)
         return Suggestion(replace(decision, mesh=found), now)
 
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def _broken(self, history: History, plan: Plan) -> Broken | None:
-        """Returns the counted cost of the running mesh if it exceeds the expected cost; else, or too early, None."""
-        promise, flow = history.promise, history.flow
-        if not isinstance(plan, Mesh) or promise is None or flow is None or not history.tests_promise:
+        """Returns the cost of a row in the first batch of the running mesh over full windows if it was promised less.
+
+        A later batch does not count: if its rows cost more, the streams have changed, and the mesh is not to blame.
+        """
+        promise, each = history.promise, history.trend.first
+        if promise is None or str(plan) != str(promise.mesh):
             return None
-        cpu = running_cpu(plan, flow, self.query, self.criteria)
-        each = 0.0 if cpu is None else cpu / max(sum(flow.rates.values()), 1e-9)
         return Broken(promise, each) if each > RATIO * promise.each else None
 
-    def _left(self, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
+    def _left(self, history: History, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
         """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
         rows, promise = sum(flow.rates.values()), found.promise
         left = promise.left
         assert left is not None
         assert not isinstance(left, Mesh)
         cost = Resources(found.each * rows, flow.state_bytes, flow.results)
-        price = self._way_back(left, cost, _model(self.query, flow, self.criteria))
+        price = self._way_back(left, cost, self.criteria.model(self.query, history.statistics))
         ratio, promised = found.each / promise.before, promise.each / promise.before
         return Decision(
             batch=batch,
@@ -169,7 +163,7 @@ class RouteAdvisor:
             origin="promise",
             price=price,
             reason=f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised",
-            statistics=_known(self.query, flow, {}),
+            statistics=history.statistics,
         )
 
     # --- judging ------------------------------------------------------------------------------------------------------
@@ -182,7 +176,7 @@ class RouteAdvisor:
         beside = _beside(flow, units)
         now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
         is_counted = learnt.profiled is not None and not flow.step.checks
-        counted = running_cpu(plan, flow, self.query, self.criteria) if is_counted else None
+        counted = running_cpu(plan, history, self.query, self.criteria) if is_counted else None
         if counted is not None:
             now, proposed = counted, beside + _routing(learnt, flow, units) * history.correction
         best = as_mjoin(learnt.mesh) if self.is_free and not learnt.is_mesh else learnt.mesh
@@ -198,11 +192,11 @@ class RouteAdvisor:
             origin="search",
             price=AT_ONCE,
             reason="the running routes are the best ones known",
-            statistics=Knowledge(rates=flow.rates, batch=flow.batch),
+            statistics=history.statistics,
         )
         if str(plan) == str(best):
             return replace(decision, price=None)
-        return self._judged(decision, history, AT_ONCE, replace(self.criteria.budget, slots=self.slots))
+        return self._judged(decision, history, AT_ONCE)
 
     def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
         """Returns the decision to go back to a plan without routes if that is better than the given decision."""
@@ -212,21 +206,12 @@ class RouteAdvisor:
         pairs = _selectivities(learnt.profiled.fan_outs, flow)
         # Profiled matches have passed the predicates of their pair, so these must not count twice.
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
-        known = _known(self.query, flow, pairs | passed)
-        view = Layered((known.view, criteria.given))
-        answer = choose(
-            graph,
-            view,
-            criteria.budget,
-            criteria.objective,
-            criteria.hints,
-            batch=flow.batch,
-            grouping=self.query.merging,
-            around=criteria.around(self.query, view),
-        ).answer
+        measured = history.statistics
+        known = replace(measured, selectivities={**measured.selectivities, **pairs, **passed})
+        answer = answer_to(criteria.problem(self.query, known))
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
             return decision
-        model = resource_model(graph, view, flow.batch, self.query.merging)
+        model = criteria.model(self.query, known)
         cost = history.experience.price(answer.plan, model, answer.plan)
         joins = max(0.0, cost.cpu - model.base.cpu)
         cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
@@ -234,22 +219,20 @@ class RouteAdvisor:
         if price is None or (decision.action == "migrate" and cost.cpu >= decision.proposed_cost.cpu):
             return decision
         tree = replace(decision, proposed=answer.plan, proposed_cost=cost, origin="optimizer", statistics=known)
-        judged = self._judged(replace(tree, action="keep"), history, price, criteria.budget)
+        judged = self._judged(replace(tree, action="keep"), history, price)
         return judged if judged.action == "migrate" else decision
 
     def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
-        graph, criteria = self.query.graph, self.criteria
-        base = with_default_orders(mjoin(graph.names), graph)
-        return way(graph, base, plan, model, criteria.pricing, "auto", cost, criteria.budget)
+        graph = self.query.graph
+        return way(self.criteria, graph, with_default_orders(mjoin(graph.names), graph), plan, model, cost)
 
-    def _judged(self, decision: Decision, history: History, price: Price, budget: Budget) -> Decision:
-        gate = self._gate(history)
-        verdict = judge(gate, decision.cost, decision.proposed_cost, price, self.criteria.objective, budget)
+    def _judged(self, decision: Decision, history: History, price: Price) -> Decision:
+        gate, criteria = self._gate(history), self.criteria
+        verdict = judge(gate, decision.cost, decision.proposed_cost, price, criteria.objective, criteria.budget)
         return replace(decision, action=verdict.action, price=price, reason=verdict.reason)
 
     def _gate(self, history: History) -> Gate:
-        batch = history.flow.batch if history.flow is not None else 0.0
-        return self.settings.gate.within(history.trigger, batch, self.slots)
+        return history.in_triggers(self.settings.gate, self.criteria.budget.slots)
 
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
@@ -259,7 +242,7 @@ class RouteAdvisor:
         Assumes that every row finds no match at its first lookup. The price of a search grows with each consecutive
         search that led to no change.
         """
-        running = running_cpu(plan, flow, self.query, self.criteria)
+        running = running_cpu(plan, history, self.query, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
         units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
@@ -269,15 +252,15 @@ class RouteAdvisor:
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
         price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
-        budget = replace(self.criteria.budget, slots=self.slots)
-        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, budget).passed
+        return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
 
 
-def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> float | None:
+def running_cpu(plan: Plan, history: History, query: Query, criteria: Criteria) -> float | None:
     """Returns the cores that the running plan uses, by its counts; None if the counts do not determine them."""
-    if not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
+    flow = history.flow
+    if flow is None or not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
         return None
-    model = _model(query, flow, criteria)
+    model = criteria.model(query, history.statistics)
     ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, query.graph)
     return counted_cpu(ordered, flow.step, flow.batches, flow.seconds, model, query.graph)
 
@@ -336,16 +319,3 @@ def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float
         if (held := flow.held(target)) > 0:
             found.setdefault(" ".join(sorted((origin, target))), []).append(max(matches, 0.5 / held) / held)
     return {pair: min(1.0, sum(values) / len(values)) for pair, values in found.items()}
-
-
-def _known(query: Query, flow: Flow, selectivities: Mapping[str, float]) -> Knowledge:
-    """Returns the statistics of a flow: rates and rows of tables, both after the filters."""
-    relations = query.graph.relations
-    tables = {each.name: flow.held(each.name) for each in relations if each.is_table}
-    filters = {each.name: 1.0 for each in relations if each.filter is not None}
-    return Knowledge(flow.rates, selectivities, filters, flow.batch, rows=tables)
-
-
-def _model(query: Query, flow: Flow, criteria: Criteria) -> ResourceModel:
-    view = Layered((_known(query, flow, {}).view, criteria.given))
-    return resource_model(query.graph, view, flow.batch, query.merging, criteria.partitioning)

@@ -10,21 +10,22 @@ Limit: plans are searched only for queries with few relations; any other query k
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from anabranch.adapt.controller import Controller
-from anabranch.adapt.facts import BatchFacts, Since
-from anabranch.adapt.gate import Gate, judge
+from anabranch.adapt.facts import Since
+from anabranch.adapt.gate import judge
+from anabranch.adapt.history import Flow
+from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
 from anabranch.cost.resources import with_default_orders
-from anabranch.cost.shares import Partaker, of_common_join
+from anabranch.cost.shares import MemberModel, of_common_join
 from anabranch.errors import BundleError
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.choice import choose
+from anabranch.optimize.choice import answer_to
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.joint import Contender, choose_together, plans_around, price_together
 from anabranch.optimize.problem import resource_model
@@ -35,7 +36,6 @@ from anabranch.plan.physical import PhysicalPlan, Shared, kept, mjoin, shared_pa
 from anabranch.plan.query import titled
 from anabranch.plan.query_set import Member, QuerySet
 from anabranch.plan.sharing import SHARING, common_join, shared_join
-from anabranch.stats.report import QueryReport
 
 
 @dataclass(frozen=True)
@@ -49,57 +49,35 @@ class SharingRules:
 BY_HAND_ONLY = SharingRules()
 
 
-class SharingLoop:
-    """Makes the decisions about shared joins of one set of queries."""
+@dataclass(frozen=True)
+class SharingAdvisor:
+    """Proposes which joins the queries of one set share."""
 
-    def __init__(self, queries: QuerySet, rules: Mapping[str, ChangeRules], sharing: SharingRules) -> None:
-        self._set = queries
-        self._rules = rules
-        self._sharing = sharing
-        self._adapting = {name for name, each in rules.items() if each.adapt is not None} & set(queries.names)
-        self._since = Since()
-        self._tested: Counter[tuple[str, str]] = Counter()
-        """Rows since the last decision that the filter of a query of its own has tested, by query and relation."""
-        self._passed: Counter[tuple[str, str]] = Counter()
-        self._passing: dict[tuple[str, str], float] = {}
-
-    @property
-    def is_active(self) -> bool:
-        return self._sharing.is_automatic and len(self._adapting) > 1
-
-    def note(self, facts: BatchFacts, reports: Iterable[Mapping[str, QueryReport]]) -> None:
-        """Adds a batch of all slots in which no query changed its plan."""
-        self._since = self._since.after(facts)
-        for slot in reports:
-            for query, report in slot.items():
-                for relation, (rows, passed) in report.statistics.tested.items():
-                    self._tested[query, relation] += rows
-                    self._passed[query, relation] += passed
-
-    def restart(self) -> None:
-        """Resets the counts, because plans are changing."""
-        self._since = Since()
-        self._tested.clear()
-        self._passed.clear()
+    queries: QuerySet
+    rules: Mapping[str, ChangeRules]
+    """The rules with which the queries were started; those that adapt may have other rules by now."""
+    sharing: SharingRules
 
     def decide(
-        self, batch: int, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
+        self, batch: int, since: Since, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
     ) -> SharingDecided | None:
-        """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries."""
-        if not all(self._since.has_passed(gate.cool_down) for gate in self._gates(self._adapting)):
+        """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries.
+
+        `since` counts the batches since the last decision in which no query changed its plan.
+        """
+        if not self.sharing.is_automatic or len(adapting) < 2:
+            return None
+        if not all(since.has_passed(each.settings.gate.cool_down) for each in adapting.values()):
             return None
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
-        # Half a row instead of none: a filter that has passed no row may pass one later.
-        self._passing |= {at: max(self._passed[at], 0.5) / rows for at, rows in self._tested.items() if rows}
-        self.restart()
         now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        partakers = {member.name: self._partaker(member, adapting) for member in self._set.members}
-        core_model = partial(of_common_join, partakers=partakers)
-        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in partakers.items()]
-        joint = choose_together(several, core_model, self._sharing.budget)
+        member_models = {member.name: self._member_model(member, adapting) for member in self.queries.members}
+        core_model = partial(of_common_join, member_models=member_models)
+        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in member_models.items()]
+        joint = choose_together(several, core_model, self.sharing.budget)
         try:
-            cost, _ = price_together([*partakers.values()], now, core_model)
+            cost, _ = price_together([*member_models.values()], now, core_model)
         except BundleError:  # the running plans share joins that were formed for other queries
             return None
         running = {part for plan in now.values() for part in shared_parts(plan)}
@@ -114,10 +92,11 @@ class SharingLoop:
             for name in sorted(adapting)
             if shared_parts(now[name]) != shared_parts(joint.plans[name])
         }
-        price, objective = self._price(changed, now, partakers), Objective.parse("cpu")
+        price, objective = self._price(changed, now, member_models), Objective.parse("cpu")
+        # A joint change must pass the gate of each query whose plan changes.
         verdicts = [
-            judge(gate, cost, joint.cost, price, objective, self._sharing.budget)
-            for gate in self._gates(changed or self._adapting)
+            judge(adapting[name].gate, cost, joint.cost, price, objective, self.sharing.budget)
+            for name in sorted(changed or adapting)
         ]
         verdict = next((each for each in verdicts if not each.passed), verdicts[0])
         is_frozen = any(each.is_frozen for each in adapting.values())
@@ -127,47 +106,36 @@ class SharingLoop:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _gates(self, names: Iterable[str]) -> list[Gate]:
-        """Returns the gates of some adapting queries; a joint change must pass each of them."""
-        return [adapt.gate for name in sorted(names) if (adapt := self._rules[name].adapt) is not None]
-
     def _graph(self, query: str) -> JoinGraph:
-        return self._set.member(query).query.graph
+        return self.queries.member(query).query.graph
 
-    def _partaker(self, member: Member, adapting: Mapping[str, Controller]) -> Partaker:
+    def _member_model(self, member: Member, adapting: Mapping[str, Controller]) -> MemberModel:
         own, query = adapting.get(member.name), member.query
-        criteria = self._rules[member.name].criteria if member.name in self._rules else Criteria()
-        view = criteria.given if own is None else own.view
-        batch = 1.0 if own is None else own.history.statistics.batch
-        model = resource_model(query.graph, view, batch, query.grouping)
-        passing = {relation: share for (name, relation), share in self._passing.items() if name == member.name}
-        return Partaker(member, model, passing)
+        criteria = self.rules[member.name].criteria if member.name in self.rules else Criteria()
+        known = Knowledge() if own is None else own.history.statistics
+        model = resource_model(query.graph, criteria.view(known), known.batch, query.grouping)
+        return MemberModel(member, model, {} if own is None else _passing(own.history.flow))
 
-    def _contender(self, plan: Plan, partaker: Partaker, own: Controller | None) -> Contender:
-        query = partaker.member.query
+    def _contender(self, plan: Plan, member_model: MemberModel, own: Controller | None) -> Contender:
+        query = member_model.member.query
         if isinstance(plan, Mesh):
-            return Contender(partaker, (mjoin_of(query.graph),), may_share=False)
+            return Contender(member_model, (mjoin_of(query.graph),), may_share=False)
         if own is None:
-            return Contender(partaker, (plan,), may_share=False)
+            return Contender(member_model, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
-            answer = choose(
-                query.graph,
-                own.view,
-                criteria.budget,
-                criteria.objective,
-                criteria.hints,
-                batch=own.history.statistics.batch,
-                grouping=query.grouping,
-            ).answer
+            answer = answer_to(criteria.problem(query, own.history.statistics))
             found = [each.plan for each in answer.considered if each.standing != "refused"][:LISTED]
             # The first plan is the one without sharing: the best for a query that shares now, else its running plan.
             plans = [*found, *plans] if shared_parts(plan) else [*plans, *found]
         ordered = (with_default_orders(each, query.graph) for each in plans)
-        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
+        return Contender(member_model, tuple(dict.fromkeys(ordered)), may_share=criteria.hints.plan is None)
 
     def _price(
-        self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
+        self,
+        changed: Mapping[str, PhysicalPlan],
+        now: Mapping[str, PhysicalPlan],
+        member_models: Mapping[str, MemberModel],
     ) -> Price:
         """Returns the price of computing all states of shared joins, and those of the queries whose plan changes."""
         after = {**now, **changed}
@@ -175,10 +143,10 @@ class SharingLoop:
         for name, plan in after.items():
             for part in shared_parts(plan):
                 users.setdefault(part, []).append(name)
-        states = [(partakers[name].wide, [*kept(plan)]) for name, plan in changed.items()]
+        states = [(member_models[name].wide, [*kept(plan)]) for name, plan in changed.items()]
         rows, size = 0.0, 0.0
         for part, names in users.items():
-            wide = of_common_join(common_join(part, [partakers[name].member for name in names]), partakers).wide
+            wide = of_common_join(common_join(part, [member_models[name].member for name in names]), member_models).wide
             states.append((wide, [*kept(part.join)]))
             if any(len(after[name].relations) > len(part.relations) for name in names):
                 rows += wide.held(wide.estimates.everything)
@@ -187,9 +155,18 @@ class SharingLoop:
             for mask in (model.estimates.mask(inner.relations) for inner in joins):
                 rows += model.held(mask)
                 size += model.joined_bytes(mask)
-        units = next(iter(partakers.values())).wide.units
+        units = next(iter(member_models.values())).wide.units
         seconds = rows * (units.insert + units.insert_joined + units.link + units.probe + units.match)
         return Price(SHARING, seconds, size, seconds)
+
+
+def _passing(flow: Flow | None) -> dict[str, float]:
+    """Returns the measured share of rows that pass the query's own filter of each relation.
+
+    A filter that has passed no row may pass one later, so half a row counts.
+    """
+    tested = {} if flow is None else flow.step.tested
+    return {relation: max(passed, 0.5) / rows for relation, (rows, passed) in tested.items() if rows}
 
 
 def mjoin_of(graph: JoinGraph) -> PhysicalPlan:

@@ -12,29 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.adapt.gate import has_memory_for
-from anabranch.adapt.rules import Pricing
+from anabranch.adapt.rules import Criteria, Pricing
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
 
 
 def way(
+    criteria: Criteria,
     graph: JoinGraph,
     old: PhysicalPlan,
     new: PhysicalPlan,
     model: ResourceModel,
-    pricing: Pricing,
-    wished: str,
     cost: Resources,
-    budget: Budget,
+    wished: str = "auto",
 ) -> Price | None:
     """Returns the price of the chosen migration; None if the wished strategy does not support the change.
 
-    `wished` is a strategy, or `auto` for any; `cost` is that of the old plan.
+    `cost` is that of the old plan; `wished` is a strategy, or `auto` for any.
     """
+    pricing, budget = criteria.pricing, criteria.budget
     ways = [
         each for each in pricing(graph, old, new, model) if wished in ("auto", each.strategy) or each.strategy == "none"
     ]

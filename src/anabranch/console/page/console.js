@@ -88,8 +88,13 @@
     else if (kind === "ended") notice("The query has ended. The figures are those of its last minute.");
     else if (quiet === "idle") notice(`Idle since ${clock(figures.end)}: no new rows.`);
     else if (quiet === "busy") notice(`No batch has ended since ${clock(figures.end)}. The next one is running.`);
-    else if (figures && figures.migrating.length) notice(`The plan is changing in slot ${figures.migrating.join(", ")}.`);
+    else if (figures && figures.migrating.length) notice(changing(figures.migrating));
     else notice("");
+  }
+
+  function changing(slots) {
+    const begun = records.findLast((each) => each.phase === "began");
+    return `The plan is changing${begun ? ` to ${begun.to}` : ""} in slot${slots.length > 1 ? "s" : ""} ${slots.join(", ")}.`;
   }
 
   function silence() {
@@ -142,7 +147,7 @@
       each.stream + (each.idle ? " (idle)" : ""), isIdle ? "0" : count(each.rate), none(each.lag) ? "–" : seconds(Math.max(0, each.lag)), lateRows(each.late), lateRows(each.lateTotal)])));
     const most = Math.max(1, ...now.slots.map((slot) => slot.load));
     $("slots").replaceChildren(table("Slots", ["slot", "load (cores)", "state", "groups"], now.slots.map((slot) => [
-      slot.slot, el("span", {}, el("span", {class: "load"}, el("i", {style: `width:${isIdle ? 0 : 100 * slot.load / most}%`})), isIdle ? "0" : short(slot.load)),
+      slot.slot, el("span", {}, el("span", {class: "load"}, el("i", {style: `width:${isIdle ? 0 : 100 * slot.load / most}%`})), el("span", {class: "figure"}, isIdle ? "0" : short(slot.load))),
       bytes(slot.bytes) + (slot.rebuilt ? " (rebuilt)" : ""), slot.groups])));
     $("queries").replaceChildren(...(now.queries.length ? [table("Queries", ["query", "results/s", "results", "plan"],
       now.queries.map((each) => [each.query, isIdle ? "0" : count(each.rate), count(each.total), each.plan]), [3])] : []));
@@ -162,17 +167,22 @@
   function draw() {
     const of = (name) => samples.map((each) => none(each[name]) ? null : Math.max(0, each[name]));
     plot("chart-rows", [["in", "in", of("in")], ["out", "out", of("out"), false, "right"]], count);
-    plot("chart-trigger", [["whole", "spark", of("trigger"), true], ["ours", "ours", of("own"), true]], seconds, STEPS);
+    plot("chart-trigger", [["whole", "spark", of("trigger"), true], ["ours", "ours", of("own"), true]], seconds, STEPS, withoutLongest);
     plot("chart-state", [["bytes", "ours", of("stateBytes"), true]], bytes);
     plot("chart-lag", [["behind", "out", of("lag")]], seconds, STEPS);
   }
 
   const fromZero = {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]};
+  // The first trigger of a run may take longer than a hundred later ones; the curve leaves the chart there.
+  const withoutLongest = {range: (chart) => {
+    const [longest = 1, next = longest] = chart.data[1].filter((each) => !none(each)).sort((a, b) => b - a);
+    return [0, 1.1 * (chart.data[0].length > 10 ? next : longest)];
+  }};
 
   // The style sheet gives each chart its place; below the curve is the legend.
   const size = (id) => ({width: $(id).clientWidth, height: Math.max(120, $(id).clientHeight - ($(id).querySelector(".u-legend")?.offsetHeight ?? 40))});
 
-  function plot(id, series, words, incrs) {
+  function plot(id, series, words, incrs, range = fromZero) {
     const data = [samples.map((each) => each.number), ...series.map((each) => each[2])];
     if (charts[id]) {
       const wanted = size(id);
@@ -183,12 +193,12 @@
     const axis = {stroke: colour("soft"), grid: {stroke: colour("line"), width: 1}, ticks: {stroke: colour("line")}};
     const tall = {...axis, size: 72, values: (_, ticks) => ticks.map(words), ...(incrs ? {incrs} : {})};
     const path = uPlot.paths.stepped({align: 1});
-    charts[id] = new uPlot({...size(id), cursor: {drag: {x: true, y: false}}, plugins: [{hooks: {drawAxes: [marks], setLegend: [latestInLegend]}}],
+    charts[id] = new uPlot({...size(id), cursor: {drag: {x: true, y: false}}, padding: [null, series.some((each) => each[4]) ? null : 30, null, null], plugins: [{hooks: {drawAxes: [marks], setLegend: [latestInLegend]}}],
       series: [{label: "time", value: (_, time) => none(time) ? "" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5,
         fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: (chart) => chart.data[0].length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
       axes: [{...axis, space: 90, size: 34, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
         ...series.filter((each) => each[4]).map((each) => ({...tall, scale: each[4], side: 1, grid: {show: false}, stroke: colour(each[1])}))],
-      scales: {y: fromZero, right: fromZero}}, data, $(id));
+      scales: {y: range, right: fromZero}}, data, $(id));
     latestInLegend(charts[id]);
   }
 
@@ -277,8 +287,9 @@
     switch (record.kind) {
       case "start": return `started with ${record.plan}: ${record.reason}`;
       case "decision": return record.action === "migrate" ? `change to ${record.proposed}: ${record.reason}` : `keep ${record.plan}: ${record.reason}`;
-      case "migration": return record.phase === "began" ? `${record.from} → ${record.to} by ${record.strategy}, ${count(record.recomputedRows)} rows computed in ${seconds(record.seconds)}`
-        : `${record.phase}: the plan is ${record.plan}` + (record.reason ? ` (${record.reason})` : "");
+      case "migration": return record.phase === "began" ? `${record.from} → ${record.to} ` + (record.strategy === "none" ? "without moving state" : `by ${record.strategy}`)
+          + (record.recomputedRows ? `, ${count(record.recomputedRows)} rows computed` : "") + `, ${seconds(record.seconds)} of pause`
+        : `change ${record.phase}: the plan is ${record.plan}` + (record.reason ? ` (${record.reason})` : "");
       case "move": if (!record.moves.length && (record.split || record.united)) return `a key was ${record.split ? "split over slots" : "united"} by ${record.by}`;
         return `${record.moves.reduce((n, move) => n + move.groups.length, 0)} partition groups moved by ${record.by}, ${count(record.rows)} rows taken over`;
       case "balance": return (record.action === "move" ? "move groups" : "leave the groups") + `: ${record.reason}`;
@@ -309,6 +320,7 @@
       if (record.migrationCost) parts.push(el("p", {class: "note"}, "Migration as estimated: " + Object.entries(record.migrationCost).map(([key, value]) => `${key} ${typeof value === "number" ? number(value) : value}`).join(", ")));
       parts.push(el("details", {}, el("summary", {}, "Statistics it rested on"), el("pre", {}, JSON.stringify(record.statistics, null, 1))));
     }
+    if ((record.bestWhile || []).length) parts.push(el("p", {class: "note"}, "The plan stays the best while"), el("ul", {class: "note"}, ...record.bestWhile.map((each) => el("li", {}, each))));
     const nearby = record.kind === "start" || record.action === "keep" ? null : around(record.batch);
     if (nearby) parts.push(nearby);
     parts.push(el("details", {}, el("summary", {}, "The record"), el("pre", {}, JSON.stringify(record, null, 1))));

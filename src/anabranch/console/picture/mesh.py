@@ -20,7 +20,7 @@ from anabranch.console.picture.svg import Colours, Drawing, Face
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, Test, depth, leaves, walk
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import is_selection
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, asked, is_question, selected
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, checked_relation, is_existence_probe, selected
 from anabranch.plan.query import Query
 from anabranch.plan.sides import Side
 
@@ -338,8 +338,8 @@ def _head(query: Query, name: str) -> str:
 def _story(frame: _Frame, operator: str) -> str:
     if is_selection(operator):
         return f"checks {selected(operator, frame.query.graph)}"
-    if is_question(operator):
-        return f"drops rows without a partner in {_head(frame.query, asked(operator))}"
+    if is_existence_probe(operator):
+        return f"drops rows without a partner in {_head(frame.query, checked_relation(operator))}"
     return f"looks up {_head(frame.query, operator)}"
 
 
@@ -347,8 +347,8 @@ def _stop_colours(frame: _Frame, operator: str) -> Colours:
     """Returns the colours of the probed relation, on white for an existence probe; white for predicates."""
     if is_selection(operator):
         return _CHECK
-    if is_question(operator):
-        return replace(_stop_colours(frame, asked(operator)), fill=_CHECK.fill)
+    if is_existence_probe(operator):
+        return replace(_stop_colours(frame, checked_relation(operator)), fill=_CHECK.fill)
     return _STOPS[frame.query.graph.names.index(operator) % len(_STOPS)]
 
 

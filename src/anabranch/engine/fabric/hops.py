@@ -16,7 +16,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import look_up, meeting, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, Theta, is_selection
-from anabranch.plan.mesh import asked, is_question, selected
+from anabranch.plan.mesh import checked_relation, is_existence_probe, selected
 
 MESH = "mesh"
 """The name under which the probes of all routes are counted, where a plan would name the join."""
@@ -35,7 +35,7 @@ class ProbeHop:
     """The names under which the meter counts."""
 
     def work(self, found: Combinations) -> Iterator[Combinations]:
-        if is_question(self.name):
+        if is_existence_probe(self.name):
             return iter((meeting(self.probe, found, self.state, self.bases, self.meter, self.names),))
         return look_up(self.probe, found, self.state, self.bases, self.meter, self.names)
 
@@ -70,7 +70,7 @@ def compile_hop(
     """
     if is_selection(operator):
         return SelectionHop(operator, selected(operator, graph), bases)
-    target = asked(operator) if is_question(operator) else operator
+    target = checked_relation(operator) if is_existence_probe(operator) else operator
     probe = compile_probe(0, frozenset(bound), frozenset([target]), graph)
     probe = replace(probe, thetas=tuple(theta for theta in probe.thetas if theta not in deferred))
     return ProbeHop(operator, bases[target], probe, bases, meter, (MESH, relation, operator))

@@ -16,7 +16,7 @@ from anabranch.engine.fabric.hops import Hop, ProbeHop, compile_hop
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import RelationRoutes, Route, is_question, selected
+from anabranch.plan.mesh import RelationRoutes, Route, is_existence_probe, selected
 
 GATHERED = 1 << 13
 """The number of combinations to forward at once, if there are that many."""
@@ -77,7 +77,7 @@ def _hops(graph: JoinGraph, relation: str, route: Route, bases: Mapping[str, Bas
     bound = {relation}
     for operator in route.operators:
         yield compile_hop(graph, relation, operator, bound, deferred, bases, meter)
-        if not is_selection(operator) and not is_question(operator):
+        if not is_selection(operator) and not is_existence_probe(operator):
             bound.add(operator)
 
 

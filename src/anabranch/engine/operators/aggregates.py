@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,8 +141,14 @@ def merged(
         if part.function == "mean":
             found |= _merged_moments(part, read, rows, groups, len(lengths))
         elif part.ranking is not None:
-            lists = read(part.name).cast(part.type).take(pa.array(rows))
-            found[part.name] = _first_rows(part.type, part.ranking, lists, groups, len(lengths))
+            lists = read(part.name).cast(part.type)
+            if len(rows) == len(lengths):
+                # Nothing to merge: a list is the first rows of its part already.
+                found[part.name] = lists.take(pa.array(rows))
+                continue
+            owners = np.empty(len(rows), np.int64)
+            owners[rows] = groups
+            found[part.name] = _first_rows(part.type, part.ranking, lists, owners, len(lengths))
         elif part.function in _ITEMS:
             lists = read(part.name).cast(part.type).take(pa.array(rows))
             found[part.name] = _shrunk(part, lists, groups, len(lengths), limits.get(part.name, 1))
@@ -196,27 +203,50 @@ def _shrunk(part: Part, lists: pa.Array, groups: Int64Array, count: int, limit: 
 
 
 def _first_rows(kind: pa.DataType, ranking: Ranking, lists: pa.Array, groups: Int64Array, count: int) -> pa.Array:
-    """Returns the first rows of each group, in order; ties of all sort keys are ordered by the values of the rows."""
+    """Returns the first rows of each group, in order; ties of all sort keys are ordered by the values of the rows.
+
+    `groups` has the group of each list.
+    """
     owners = np.repeat(groups, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     items = lists.flatten()
     columns = items.flatten()
     values, keys = columns[: -len(ranking.is_descending)], columns[-len(ranking.is_descending) :]
     directions = zip(keys, ranking.is_descending, ranking.nulls_first, strict=True)
-    codes = [owners, *(code for each in directions for code in sort_codes(*each))]
-    order = np.lexsort(codes[::-1])
-    place = _places(owners[order])
-    # Ties matter only if they begin among the first rows.
-    begins = np.append(True, np.logical_or.reduce([code[order][1:] != code[order][:-1] for code in codes]))[
-        : len(order)
-    ]
-    start = place[begins][np.cumsum(begins) - 1]
-    tied = (start < ranking.rows) & ~(begins & np.append(begins[1:], True)[: len(order)])
-    if tied.any():
-        rows, runs = order[tied], (np.cumsum(begins) - 1)[tied]
-        ties = [code for each in values for code in sort_codes(each.take(pa.array(rows)), False, True)]
-        order[tied] = rows[np.lexsort([*ties[::-1], runs])]
-    kept = order[place < ranking.rows]
-    return _regrouped(owners[kept], items.take(pa.array(kept)), count, kind)
+    codes = [code for each in directions for code in sort_codes(*each)]
+    # An unstable sort will do, because ties are ordered below.
+    order = by_group(np.argsort(codes[0]) if len(codes) == 1 else np.lexsort(codes[::-1]), owners, count)
+    found = owners[order]
+    place = _places(found)
+    begins = place == 0
+    begins[1:] |= np.logical_or.reduce([code[order][1:] != code[order][:-1] for code in codes])
+    if not begins.all():
+        runs = np.cumsum(begins) - 1
+        # Ties matter only if they begin among the first rows.
+        tied = (place[begins][runs] < ranking.rows) & ~(begins & np.append(begins[1:], True))
+        if tied.any():
+            rows = order[tied]
+            ties = [code for each in values for code in sort_codes(each.take(pa.array(rows)), False, True)]
+            order[tied] = rows[np.lexsort([*ties[::-1], runs[tied]])]
+    first = place < ranking.rows
+    sizes = np.bincount(found[first], minlength=count)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), items.take(pa.array(order[first]))).cast(kind)
+
+
+@numba.njit("int64[::1](int64[::1], int64[::1], int64)", cache=True, nogil=True)
+def by_group(order: Int64Array, owners: Int64Array, count: int) -> Int64Array:
+    """Returns positions group by group, in each group in the given order; owners are groups below `count`."""
+    next_place = np.zeros(count + 1, dtype=np.int64)
+    for owner in owners:
+        next_place[owner + 1] += 1
+    for group in range(count):
+        next_place[group + 1] += next_place[group]
+    found = np.empty_like(order)
+    for position in order:
+        owner = owners[position]
+        found[next_place[owner]] = position
+        next_place[owner] += 1
+    return found
 
 
 def sort_codes(values: pa.Array, is_descending: bool, nulls_first: bool) -> list[Int64Array]:
@@ -239,7 +269,9 @@ def sort_codes(values: pa.Array, is_descending: bool, nulls_first: bool) -> list
 
 def _places(owners: NDArray[Any]) -> Int64Array:
     """Returns the place of each item among those of its group, from 0; the items of a group are side by side."""
-    places: Int64Array = np.arange(len(owners)) - np.searchsorted(owners, owners)
+    starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[: len(owners)])
+    lengths = np.diff(np.append(starts, len(owners)))
+    places: Int64Array = np.arange(len(owners)) - np.repeat(starts, lengths)
     return places
 
 

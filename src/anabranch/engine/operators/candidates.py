@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numba
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.kernels import BoolArray, Int64Array
@@ -21,7 +22,27 @@ from anabranch.lang.schema import is_float
 from anabranch.plan.query import Grouping
 
 MOST = 64
+USELESS, REST = 0.75, 15
+"""After a pass that more than this share of the rows passed, as many blocks are taken without one."""
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
+
+
+class Candidates:
+    """The pass over the new rows of one query; it rests where most rows pass."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.grouping = grouping
+        self._resting = 0
+
+    def among(self, newest: Int64Array, deadline: Int64Array, read: Callable[[Column], pa.Array]) -> BoolArray | None:
+        """Returns which combinations may be among the first rows of their groups; None if all of them may."""
+        if self._resting:
+            self._resting -= 1
+            return None
+        found = candidates(self.grouping, newest, deadline, read)
+        if found is not None and np.count_nonzero(found) > USELESS * len(found):
+            self._resting = REST
+        return found
 
 
 def candidates(
@@ -51,15 +72,29 @@ def _numbers(members: Sequence[pa.Array]) -> tuple[Int64Array, int]:
     """Returns a number for each row, equal where all members are equal, and one more than the largest number."""
     numbers, count = np.zeros(len(members[0]), dtype=np.int64), 1
     for member in members:
-        values = order_of(member) if is_float(member.type) else member
-        encoded = values.dictionary_encode(null_encoding="encode")
-        numbers = numbers * len(encoded.dictionary) + encoded.indices.to_numpy().astype(np.int64)
-        count *= len(encoded.dictionary)
+        own, size = _distinct(member)
+        numbers = own if count == 1 else numbers * size + own
+        count *= size
         if count > 4 * len(numbers):
             # Numbers that occur, so that the product stays small.
-            again = pa.array(numbers).dictionary_encode()
-            numbers, count = again.indices.to_numpy().astype(np.int64), len(again.dictionary)
+            numbers, count = _encoded(pa.array(numbers))
     return numbers, count
+
+
+def _distinct(member: pa.Array) -> tuple[Int64Array, int]:
+    """Returns a number for each value, equal for equal values, and one more than the largest number."""
+    if pa.types.is_integer(member.type) and not member.null_count:
+        ends = pc.min_max(member)
+        least, most = ends["min"].as_py(), ends["max"].as_py()
+        if most - least < 4 * len(member):
+            values = member.to_numpy(zero_copy_only=False)
+            return values.astype(np.int64) - least, most - least + 1
+    return _encoded(order_of(member) if is_float(member.type) else member)
+
+
+def _encoded(values: pa.Array) -> tuple[Int64Array, int]:
+    found = values.dictionary_encode(null_encoding="encode")
+    return found.indices.to_numpy().astype(np.int64), len(found.dictionary)
 
 
 @numba.njit("boolean[::1](int64[::1], int64[::1], int64, int64)", cache=True, nogil=True)

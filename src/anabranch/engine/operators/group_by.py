@@ -129,7 +129,15 @@ class GroupState:
         table = pa.table(keys | raw_parts(self.grouping, _parts(self.grouping), read, len(newest), carried))
         table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
         table = table.filter(pa.array(first <= last))
-        parts = self._reduced(table, "first", "last")
+        if self.grouping.ranked is None:
+            # A grouping by one column less is faster.
+            by = ["first"] if (first == last).all() else ["first", "last"]
+            parts = self._reduced(table, *by)
+            if len(by) == 1:
+                parts = parts.add_column(1, "last", parts.column("first"))
+        else:
+            # Ranked rows are sorted once, when they are answered or pending blocks are merged.
+            parts = table.select(["first", "last", *parts_schema(self.grouping).names[1:]])
         first, last = _ends(parts)
         is_long = last - first >= LONG
         if is_long.any():
@@ -173,9 +181,11 @@ class GroupState:
             # Sessions arrive when the watermark has passed them, each with a boundary of its own.
             self.pending.setdefault(int(pc.min(parts.column("boundary")).as_py()), []).append(parts)
             return
-        order = pc.sort_indices(parts.column("boundary"))
-        parts = parts.take(order)
-        numbers, starts = np.unique(parts.column("boundary").to_numpy(), return_index=True)
+        boundaries = parts.column("boundary").to_numpy()
+        if (boundaries[1:] < boundaries[:-1]).any():
+            parts = parts.take(pc.sort_indices(parts.column("boundary")))
+            boundaries = parts.column("boundary").to_numpy()
+        numbers, starts = np.unique(boundaries, return_index=True)
         stops = [*starts[1:], parts.num_rows]
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             several = self.pending.setdefault(int(number), [])
@@ -197,6 +207,8 @@ def _spread(parts: pa.Table, last: Int64Array) -> pa.Table:
     """Repeats each part at every boundary from its first to the given last one."""
     first, _ = _ends(parts)
     counts = last - first + 1
+    if (counts == 1).all():
+        return parts.drop_columns(["first", "last"]).append_column("boundary", parts.column("first"))
     rows = np.repeat(np.arange(parts.num_rows), counts)
     boundary = first[rows] + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return parts.drop_columns(["first", "last"]).take(pa.array(rows)).append_column("boundary", pa.array(boundary))
@@ -215,11 +227,16 @@ def parts_schema(grouping: Grouping) -> pa.Schema:
     return pa.schema(fields)
 
 
-def finish(query: Query, parts: pa.Table) -> tuple[pa.Table, Int64Array]:
-    """Turns merged parts into answer rows, one per boundary and group that passes HAVING, and their event times."""
+def finish(query: Query, parts: pa.Table, *, is_merged: bool = False) -> tuple[pa.Table, Int64Array]:
+    """Turns parts into answer rows, one per boundary and group that passes HAVING, and their event times.
+
+    If parts are merged, each group of a boundary has one.
+    """
     grouping = query.grouping
     assert grouping is not None
-    merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping), limits_of(grouping))
+    merged = parts
+    if not is_merged:
+        merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping), limits_of(grouping))
     columns: dict[str, pa.Array] = {
         BOUNDARY.name: pc.multiply(_flat(merged, "boundary"), grouping.slide).cast(pa.timestamp("us")).cast(TIMESTAMP)
     }

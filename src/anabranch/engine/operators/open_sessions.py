@@ -5,7 +5,7 @@ row. Rows enter when the watermark has passed them, in order of time, so a sessi
 watermark has passed the end, its rows get that end as their deadline, and the groups count them there, once.
 
 Invariant: rows of open sessions stay in their base state, so nothing here is durable; sessions that were answered
-before a restart are left out. Limit: a step scans every open row, a few nanoseconds each.
+before a restart are left out. Limit: a step looks at every open row, a few nanoseconds each.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.counting import part_codes, refuse_equal_codes
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.ring import DEADLINE
@@ -26,10 +27,14 @@ from anabranch.lang.window import SessionWindow
 from anabranch.plan.join_graph import Relation
 
 _NONE = np.empty(0, dtype=np.int64)
+_FIRST = -1
+"""In place of the previous row of a session's first row."""
+_ROWS, _SESSIONS = ("session", "row", "previous"), ("code", "last", "row")
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class OpenSessions:
-    """The rows of open sessions, sorted by the code of their partition and by time."""
+    """The open sessions, and their rows in the order in which they entered."""
 
     def __init__(self, arena: Arena, relation: Relation, base: BaseState) -> None:
         assert isinstance(relation.window, SessionWindow)
@@ -39,18 +44,21 @@ class OpenSessions:
         self.base = base
         self.passed: int | None = None
         """The watermark up to which sessions have been answered."""
-        self._open: tuple[Int64Array, Int64Array, Int64Array] = (_NONE, _NONE, _NONE)
-        """Codes, event times and row numbers."""
+        self._rows: tuple[Int64Array, ...] = (_NONE, _NONE, _NONE)
+        """The position of its session, the number of a row, and that of the row before it in the session."""
+        self._sessions: tuple[Int64Array, ...] = (_NONE, _NONE, _NONE)
+        """The code of the partition, the event time and the number of the last row; older sessions first."""
         self._entered: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+        """Codes, event times and row numbers."""
         self._written = 0
-        self._file: str | None = None
+        self._files: list[str] = []
 
     def __len__(self) -> int:
-        return len(self._open[0]) + sum(len(codes) for codes, _, _ in self._entered)
+        return len(self._rows[0]) + sum(len(codes) for codes, _, _ in self._entered)
 
     @property
     def bytes(self) -> int:
-        return 24 * len(self)
+        return 24 * (len(self) + len(self._sessions[0]))
 
     def enter(self, found: Combinations) -> None:
         """Adds rows that the watermark has passed."""
@@ -63,28 +71,23 @@ class OpenSessions:
 
     def settle(self, watermark: int) -> Iterator[Combinations]:
         """Yields the rows of the sessions that the watermark has closed, each with the end of its session."""
-        codes, times, rows = self._sorted()
+        self._join()
+        session, rows, previous = self._rows
         passed = self.passed
         self.passed = watermark if passed is None else max(watermark, passed)
-        if not len(rows):
+        ends = self._sessions[1] + self.window.gap
+        over = ends < watermark
+        if not over.any():
             return
-        begins = np.append(True, (codes[1:] != codes[:-1]) | (times[1:] - times[:-1] > self.window.gap))
-        starts = np.flatnonzero(begins)
-        lengths = np.diff(np.append(starts, len(rows)))
-        ends = times[starts + lengths - 1] + self.window.gap
-        closed = np.repeat(ends < watermark, lengths)
-        if not closed.any():
-            return
-        ends, done = np.repeat(ends, lengths)[closed], rows[closed]
-        inside = ~begins[closed]
+        self._sessions = tuple(column[~over] for column in self._sessions)
+        *left, done, before, ends = _split(session, rows, previous, over, ends)
+        self._rows = tuple(left)
+        inside = before != _FIRST
+        one, other = done[inside], before[inside]
         read = self.base.column
         refuse_equal_codes(
-            self.relation,
-            self.window.partition,
-            lambda name: read(name, done[inside]),
-            lambda name: read(name, done[np.append(inside[1:], False)]),
+            self.relation, self.window.partition, lambda name: read(name, one), lambda name: read(name, other)
         )
-        self._open = codes[~closed], times[~closed], rows[~closed]
         self.base.ring.lower(DEADLINE, done, ends)
         found = Combinations({self.relation.name: done}, ends, ends)
         # After a restart, rows of sessions that had been answered may come back.
@@ -92,33 +95,121 @@ class OpenSessions:
         if new.any():
             yield found if new.all() else Combinations({self.relation.name: done[new]}, ends[new], ends[new])
 
-    def _sorted(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns all open rows in order; rows that entered are not older than the others of their partition."""
-        if self._entered:
-            blocks = [self._open, *self._entered]
-            codes, times, rows = (np.concatenate([block[i] for block in blocks]) for i in range(3))
-            # Stable, and linear for runs that are sorted already.
-            order = np.argsort(codes, kind="stable")
-            self._open, self._entered = (codes[order], times[order], rows[order]), []
-        return self._open
+    def _join(self) -> None:
+        """Gives the rows that entered their sessions; they are not older than the others of their partition."""
+        if not self._entered:
+            return
+        codes, times, rows = (np.concatenate([block[i] for block in self._entered]) for i in range(3))
+        self._entered = []
+        known = len(self._sessions[0])
+        sessions = tuple(np.concatenate([column, np.empty_like(codes)]) for column in self._sessions)
+        joined, previous = np.empty_like(rows), np.empty_like(rows)
+        count = _assign(codes, times, rows, self.window.gap, known, *sessions, joined, previous)
+        self._sessions = tuple(column[:count] for column in sessions)
+        found = (joined, rows, previous)
+        self._rows = tuple(np.concatenate(each) for each in zip(self._rows, found, strict=True))
 
     def layout(self) -> dict[str, Any]:
-        """Writes the open rows to the arena and returns their location."""
-        if self._file is not None:
-            self.arena.release(self._file)
-            self._file = None
-        columns = self._sorted()
-        if len(columns[0]):
-            self._file = f"open.{self._written}"
-            self._written += 1
-            batch = pa.RecordBatch.from_arrays([pa.array(each) for each in columns], names=["code", "time", "row"])
-            self.arena.keep_batch(self._file, batch)
-        return {"passed": self.passed, "written": self._written, "file": self._file}
+        """Writes the open sessions to the arena and returns their location."""
+        for file in self._files:
+            self.arena.release(file)
+        self._files = []
+        self._join()
+        if len(self._rows[0]):
+            for columns, names in ((self._rows, _ROWS), (self._sessions, _SESSIONS)):
+                file = f"open.{self._written}"
+                self._written += 1
+                self.arena.keep_batch(file, pa.RecordBatch.from_arrays(list(map(pa.array, columns)), names=list(names)))
+                self._files.append(file)
+        return {"passed": self.passed, "written": self._written, "files": self._files}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self.passed, self._written, self._file = layout["passed"], layout["written"], layout["file"]
-        self._open, self._entered = (_NONE, _NONE, _NONE), []
-        if self._file is not None:
-            kept = self.arena.open_batch(self._file)
-            codes, times, rows = (np.array(column) for column in kept.columns)
-            self._open = codes, times, rows
+        self.passed, self._written, self._files = layout["passed"], layout["written"], list(layout["files"])
+        self._rows, self._sessions, self._entered = (_NONE, _NONE, _NONE), (_NONE, _NONE, _NONE), []
+        if self._files:
+            # Copies: the memory of a file is read-only, and compiled code does not accept such arrays.
+            self._rows, self._sessions = (
+                tuple(np.array(column) for column in self.arena.open_batch(file).columns) for file in self._files
+            )
+
+
+@numba.njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def _assign(
+    codes: Int64Array,
+    times: Int64Array,
+    rows: Int64Array,
+    gap: int,
+    known: int,
+    code_of: Int64Array,
+    last_of: Int64Array,
+    row_of: Int64Array,
+    joined: Int64Array,
+    previous: Int64Array,
+) -> int:
+    """Writes the session of each row and the row before it; returns the number of sessions, old and new ones."""
+    shift = 62
+    size = 4
+    while size < 2 * (known + len(codes)):
+        size *= 2
+        shift -= 1
+    # The newest session of each partition, by open addressing.
+    table = np.full(size, -1, dtype=np.int64)
+    count = known
+    for session in range(known):
+        place = np.int64((np.uint64(code_of[session]) * _GOLDEN) >> np.uint64(shift))
+        while table[place] >= 0 and code_of[table[place]] != code_of[session]:
+            place = (place + 1) & (size - 1)
+        table[place] = session
+    for row in range(len(codes)):
+        code = codes[row]
+        place = np.int64((np.uint64(code) * _GOLDEN) >> np.uint64(shift))
+        while table[place] >= 0 and code_of[table[place]] != code:
+            place = (place + 1) & (size - 1)
+        session = table[place]
+        if session >= 0 and times[row] - last_of[session] <= gap:
+            previous[row] = row_of[session]
+            last_of[session] = max(last_of[session], times[row])
+        else:
+            session = count
+            count += 1
+            table[place] = session
+            code_of[session] = code
+            last_of[session] = times[row]
+            previous[row] = _FIRST
+        row_of[session] = rows[row]
+        joined[row] = session
+    return count
+
+
+@numba.njit(
+    "UniTuple(int64[::1], 6)(int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1])", cache=True, nogil=True
+)
+def _split(
+    session: Int64Array, rows: Int64Array, previous: Int64Array, over: BoolArray, ends: Int64Array
+) -> tuple[Int64Array, ...]:
+    """Returns the rows of open sessions, their sessions renumbered, and of those that are over: each with its end."""
+    position = np.empty(len(over), dtype=np.int64)
+    count = 0
+    for each in range(len(over)):
+        position[each] = count
+        count += not over[each]
+    closed = 0
+    for row in range(len(rows)):
+        closed += over[session[row]]
+    left = np.empty((3, len(rows) - closed), dtype=np.int64)
+    done = np.empty((3, closed), dtype=np.int64)
+    first, last = 0, 0
+    for row in range(len(rows)):
+        own = session[row]
+        if over[own]:
+            done[0, last], done[1, last], done[2, last] = rows[row], previous[row], ends[own]
+            last += 1
+        else:
+            left[0, first], left[1, first], left[2, first] = position[own], rows[row], previous[row]
+            first += 1
+    return left[0], left[1], left[2], done[0], done[1], done[2]

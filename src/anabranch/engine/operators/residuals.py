@@ -27,25 +27,25 @@ def demanded(
     several: Iterable[ResidualPredicates], found: Combinations, bases: Mapping[str, BaseState]
 ) -> Combinations:
     """Returns the combinations that pass the residual predicates, with their shortened deadlines."""
-    for terms in several:
-        found = passing(terms, within(terms, found, bases), bases)
+    for residual in several:
+        found = passing(residual, within(residual, found, bases), bases)
     return found
 
 
-def within(terms: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def within(residual: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
     """Returns the combinations that are valid in the query's own, shorter window of a relation."""
-    if not terms.is_shorter or not len(found):
+    if not residual.is_shorter or not len(found):
         return found
-    times = bases[terms.relation].times(found.rows[terms.relation])
-    deadline = np.minimum(found.deadline, terms.window.deadline(times))
+    times = bases[residual.relation].times(found.rows[residual.relation])
+    deadline = np.minimum(found.deadline, residual.window.deadline(times))
     return keep(replace(found, deadline=deadline), found.newest <= deadline)
 
 
-def passing(terms: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def passing(residual: ResidualPredicates, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
     """Returns the combinations that pass the query's own filter of a relation."""
-    if terms.filter is None or not len(found):
+    if residual.filter is None or not len(found):
         return found
-    return keep(found, evaluate_mask(terms.filter, lambda column: read_column(bases, column, found), len(found)))
+    return keep(found, evaluate_mask(residual.filter, lambda column: read_column(bases, column, found), len(found)))
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Demanding:
     """An input operator behind residual predicates."""
 
     inner: InputWork
-    terms: tuple[ResidualPredicates, ...]
+    residuals: tuple[ResidualPredicates, ...]
     bases: Mapping[str, BaseState]
 
     def work(self, found: Combinations) -> Combinations:
-        return self.inner.work(demanded(self.terms, found, self.bases))
+        return self.inner.work(demanded(self.residuals, found, self.bases))
 
     def compact(self, state: IntermediateState, low: int) -> None:
         self.inner.compact(state, low)

@@ -125,7 +125,7 @@ class PlanTrack:
     def _operator(self, node: InputOperator) -> InputWork:
         context = self.context
         work = make_work(node, context.query, self.bases, context.owns)
-        inside = tuple(terms for terms in context.terms if terms.relation in node.relations)
+        inside = tuple(residual for residual in context.residuals if residual.relation in node.relations)
         return Demanding(work, inside, self.bases) if inside else work
 
     @classmethod

@@ -37,7 +37,7 @@ class PlanContext:
     arena: Arena
     meter: Meter = field(default_factory=Meter)
     owns: Ownership | None = None
-    terms: tuple[ResidualPredicates, ...] = ()
+    residuals: tuple[ResidualPredicates, ...] = ()
     """The query's restrictions on shared relations beyond those of all queries."""
     shared: Mapping[Shared, SharedJoin] = field(default_factory=dict)
     """The shared joins of the whole set."""

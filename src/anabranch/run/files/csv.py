@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from anabranch.lang.schema import TIMESTAMP, is_integer
-from anabranch.run.files.form import Columns
-from anabranch.run.files.text import TextForm, Unsure
+from anabranch.run.files.form import Columns, Unsure
+from anabranch.run.files.text import TextForm
 
 _MARKS = (b'"', b"\\", b"\xef\xbb\xbf", b"0x", b"0X")
 """Bytes after which the two may differ: quotes, escapes, marks of order, numbers by sixteens."""
@@ -44,10 +44,6 @@ class Csv(TextForm):
     def can_hold(self, kind: pa.DataType) -> bool:
         is_plain = is_integer(kind) or kind in (pa.float64(), pa.string(), pa.bool_(), pa.date32())
         return is_plain or (kind == TIMESTAMP and self.is_utc)
-
-    @property
-    def headers(self) -> int:
-        return int(self.has_header)
 
     def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
         if not self._is_plain(data):

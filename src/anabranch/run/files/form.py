@@ -10,6 +10,7 @@ to Spark (`look_into`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
@@ -17,6 +18,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.errors import CatalogError
 from anabranch.lang.expr import Column, Expr, columns
 from anabranch.run.rows import flat
 
@@ -27,12 +29,28 @@ Part: TypeAlias = tuple[str, Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file says of itself: its rows, whether a reader can read it, and the bytes of its parts."""
+    """What a file says of itself: whether a reader can read it, and the bytes of its parts."""
 
-    rows: int
     is_readable: bool
     sizes: tuple[int, ...] = field(default=(), compare=False)
     """Of parts that can be read by themselves; one for a file that cannot be divided."""
+
+
+class Unsure(Exception):
+    """A file has something that Spark may read otherwise."""
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Gives errors of reading a file their name."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, Unsure) as error:
+        raise CatalogError(
+            f"file '{path}' of a stream cannot be read",
+            detail=str(error).partition("\n")[0] or "it has changed since it was found",
+            hint="the batch is not committed; put the file back as it was, and write new rows to new files",
+        ) from error
 
 
 class FileForm(Protocol):

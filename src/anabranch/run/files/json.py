@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.run.files.form import Columns
-from anabranch.run.files.text import TextForm, Unsure
+from anabranch.run.files.form import Columns, Unsure
+from anabranch.run.files.text import TextForm
 from anabranch.run.json_lines import NotPlain, can_be_read, read_lines
 
 

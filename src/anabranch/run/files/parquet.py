@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import parquet
 
-from anabranch.errors import CatalogError
 from anabranch.lang.schema import TIMESTAMP, is_decimal, is_float, is_integer
-from anabranch.run.files.form import Columns, Footer, OneByOne
+from anabranch.run.files.form import Columns, Footer, OneByOne, Unsure, reading
 
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """In the footer of files whose old dates count days otherwise."""
@@ -35,32 +34,52 @@ class Parquet(OneByOne):
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
             with parquet.ParquetFile(path) as file:
-                metadata, schema = file.metadata, file.schema_arrow
-                leaves = [file.schema.column(place) for place in range(len(file.schema.names))]
+                metadata, why = file.metadata, _difference(file, wanted)
         except (OSError, pa.ArrowException):
-            return Footer(0, is_readable=False)
-        names, physical = schema.names, {leaf.path: leaf.physical_type for leaf in leaves}
-        is_readable = not any(key in (metadata.metadata or {}) for key in _LEGACY) and _can_unpack(metadata)
-        is_readable = is_readable and all(
-            names.count(name) == 1 and _is_read_as(schema.field(name).type, physical.get(name), kind)
-            for name, kind in wanted.items()
-        )
-        sizes = tuple(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        return Footer(int(metadata.num_rows), is_readable, sizes)
+            return Footer(is_readable=False)
+        return Footer(why is None, _sizes(metadata))
+
+    def sizes(self, source: pa.NativeFile) -> tuple[int, ...]:
+        """Returns the bytes of the row groups of an open file."""
+        with parquet.ParquetFile(source) as file:
+            return _sizes(file.metadata)
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
-        try:
-            with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                # Threads of Arrow's own would compete with the other slots.
-                groups = range(file.num_row_groups) if parts is None else parts
-                table = file.read_row_groups(list(groups), columns=list(wanted), use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise CatalogError(
-                f"file '{path}' of a stream cannot be read",
-                detail=str(error).partition("\n")[0],
-                hint="the batch is not committed; fix the file, or write the columns that it has into the schema",
-            ) from error
+        with reading(path):
+            return self.table(path, wanted, parts)
+
+    def table(self, source: str | pa.NativeFile, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
+        """Returns columns of an open file; raises `Unsure` if its columns are not those of the stream."""
+        # Of a file in a store, the parts that are needed are asked for at once.
+        is_remote = not isinstance(source, str)
+        with parquet.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=is_remote) as file:
+            if why := _difference(file, wanted):
+                raise Unsure(why)
+            # Threads of Arrow's own would compete with the other slots.
+            groups = range(file.num_row_groups) if parts is None else parts
+            table = file.read_row_groups(list(groups), columns=list(wanted), use_threads=False)
         return pa.table({name: _cast(table.column(name), kind) for name, kind in wanted.items()})
+
+
+def _difference(file: parquet.ParquetFile, wanted: Columns) -> str | None:
+    """Returns why Spark may read other values from a file than Arrow; None if it does not."""
+    if any(key in (file.metadata.metadata or {}) for key in _LEGACY):
+        return "its dates use an old calendar"
+    if not _can_unpack(file.metadata):
+        return "its compression is not known to Arrow"
+    schema, names = file.schema_arrow, file.schema_arrow.names
+    leaves = [file.schema.column(place) for place in range(len(file.schema.names))]
+    physical = {leaf.path: leaf.physical_type for leaf in leaves}
+    for name, kind in wanted.items():
+        if names.count(name) != 1:
+            return f"it has {names.count(name)} columns '{name}'"
+        if not _is_read_as(schema.field(name).type, physical.get(name), kind):
+            return f"its column '{name}' has type {schema.field(name).type}, and that of the stream {kind}"
+    return None
+
+
+def _sizes(metadata: parquet.FileMetaData) -> tuple[int, ...]:
+    return tuple(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
 
 
 def _can_unpack(metadata: parquet.FileMetaData) -> bool:

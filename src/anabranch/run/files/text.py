@@ -6,24 +6,18 @@ wholly plain is left to Spark.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
-from anabranch.errors import CatalogError
-from anabranch.run.files.form import Columns, Footer, OneByOne
+from anabranch.run.files.form import Columns, Footer, OneByOne, Unsure, reading
 
 MOST_BYTES = 256 * 2**20
 """Of a larger file, Spark's tasks read a part each."""
-_PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
-_END = ord("\n")
-
-
-class Unsure(Exception):
-    """A file has something that Spark may read otherwise."""
+PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
 
 
 class TextForm(OneByOne):
@@ -33,37 +27,22 @@ class TextForm(OneByOne):
     def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
         """Returns the columns of the lines of a file; raises `Unsure` if they are not plain."""
 
-    @property
-    def headers(self) -> int:
-        """Returns the number of lines before the first row."""
-        return 0
-
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
+            if path.endswith(PACKED) or os.path.getsize(path) > MOST_BYTES:
+                return Footer(is_readable=False)
             data = Path(path).read_bytes()
-        except OSError:
-            return Footer(0, is_readable=False)
-        if not path.endswith(_PACKED) and len(data) <= MOST_BYTES:
-            try:
-                return Footer(len(self.rows(data, wanted, use_threads=True)), True, (len(data),))
-            except Unsure:
-                pass
-        return Footer(_lines(data) - self.headers, is_readable=False)
+            self.rows(data, wanted, use_threads=True)
+        except (OSError, Unsure):
+            return Footer(is_readable=False)
+        return Footer(is_readable=True, sizes=(len(data),))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
-        try:
-            # Threads of Arrow's own would compete with the other slots.
-            return self.rows(Path(path).read_bytes(), wanted, use_threads=False)
-        except (OSError, Unsure) as error:
-            raise CatalogError(
-                f"file '{path}' of a stream cannot be read",
-                detail=str(error).partition("\n")[0] or "it has changed since it was found",
-                hint="the batch is not committed; put the file back as it was, and write new rows to new files",
-            ) from error
+        with reading(path):
+            return self.table(path, wanted)
 
-
-def _lines(data: bytes) -> int:
-    """The lines that are not empty."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
-    is_open = bool(data) and not data.endswith(b"\n")
-    return int((np.diff(ends, prepend=-1) > 1).sum()) + is_open
+    def table(self, source: str | pa.NativeFile, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
+        """Returns columns of a file; raises `Unsure` if its lines are not plain."""
+        data = Path(source).read_bytes() if isinstance(source, str) else source.readall()
+        # Threads of Arrow's own would compete with the other slots.
+        return self.rows(data, wanted, use_threads=False)

@@ -24,6 +24,8 @@ from anabranch.run.json_lines import NotPlain, can_be_read, read_lines
 LEAST_BLOCK = 16
 """Texts of a block that is not plain are tried one by one from here on; larger blocks are halved."""
 _FRACTION = re.compile(r"(\.\d{6})\d+")
+_REGISTRY = b"\0"
+"""How values begin that name a schema of a registry."""
 _INFINITE = {
     "NaN": "nan",
     **dict.fromkeys(("INF", "+INF", "Infinity", "+Infinity"), "inf"),
@@ -96,6 +98,11 @@ def _single(text: bytes | None, number: int, columns: pa.Schema, bad: dict[int, 
 def _object(text: bytes | None) -> dict[str, Any]:
     if text is None:
         raise _Wrong("it has no value")
+    if text.startswith(_REGISTRY):
+        raise _Wrong(
+            "its value begins with a zero byte, as Avro and Protobuf of a schema registry do. Only JSON is decoded; "
+            "leave the schema of the stream out, and decode 'value' in 'select' with Spark's functions"
+        )
     try:
         found = json.loads(text.decode(), parse_float=Decimal)
     except (ValueError, RecursionError) as error:

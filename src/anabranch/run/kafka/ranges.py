@@ -31,6 +31,8 @@ POLL_SECONDS = 0.05
 """How long librdkafka waits for as many as it is asked for: offsets without a record cost this time."""
 QUIET = {"log_level": "2"}
 """librdkafka writes some twenty lines a second to standard error while a broker is away; errors name it anyway."""
+Offsets: TypeAlias = dict[str, dict[str, int]]
+"""Offsets by topic and partition, in the format of Spark's connector."""
 Message: TypeAlias = Any
 Client: TypeAlias = Any
 
@@ -52,6 +54,16 @@ class OffsetRange:
         topic, partition, ends = text.split("/")
         start, _, stop = ends.partition("-")
         return cls(topic, int(partition), int(start), int(stop))
+
+
+def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """Returns the ranges of a batch; a partition that is missing from `start` begins at 0."""
+    return [
+        OffsetRange(topic, int(partition), begin, stop)
+        for topic, several in sorted(end.items())
+        for partition, stop in sorted(several.items(), key=lambda each: int(each[0]))
+        if (begin := start.get(topic, {}).get(partition, 0)) < stop
+    ]
 
 
 @dataclass(frozen=True)
@@ -100,14 +112,18 @@ class KafkaForm:
         """All columns of the stream."""
         return dict(zip(self.columns.names, self.columns.types, strict=True))
 
+    def between(self, start: Offsets, end: Offsets) -> list[str]:
+        """Returns the ranges of a batch, as texts."""
+        return list(map(str, ranges_between(start, end)))
+
     def can_hold(self, kind: pa.DataType) -> bool:
         """Returns whether a column can be read; the source has refused other types."""
         return True
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
-        """Returns the number of offsets of a range; the broker is not asked."""
+        """Returns a range as one part; the broker is not asked."""
         found = OffsetRange.of(path)
-        return Footer(found.stop - found.start, is_readable=True, sizes=(found.stop - found.start,))
+        return Footer(is_readable=True, sizes=(found.stop - found.start,))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         return self.table(fetched([OffsetRange.of(path)], self.settings, self.timeout), wanted)
@@ -266,7 +282,7 @@ def _opened(settings: Mapping[str, str]) -> Client:
         "enable.partition.eof": "true",
         "auto.offset.reset": "error",
         # A broker answers one request at a time: a long wait for one partition would hold up the next range.
-        "fetch.wait.max.ms": "10",
+        "fetch.wait.max.ms": "1",
         # Records beyond a range are fetched in vain, so few are fetched ahead, and more as soon as these are taken.
         "queued.min.messages": "10000",
         "fetch.queue.backoff.ms": "1",

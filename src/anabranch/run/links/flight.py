@@ -8,6 +8,8 @@ batch is repeated, and the next call opens a new connection. Rows are sent as co
 Calls carry a shared secret, the environment variable `ANABRANCH_LINKS_SECRET`. With `ANABRANCH_LINKS_CERTIFICATE` and
 `ANABRANCH_LINKS_KEY` (files in PEM) a server uses TLS; clients verify it by `ANABRANCH_LINKS_AUTHORITY`.
 
+The server also says how far a gate of its site is, because the site may keep checkpoints where nobody else reads them.
+
 Limit: without a secret a server listens on this machine only.
 """
 
@@ -17,7 +19,7 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
@@ -109,6 +111,11 @@ class FlightLink:
     def remove(self) -> bool:
         return bool(self._ask("remove"))
 
+    def newest(self) -> int | None:
+        """Returns the newest event time that the gate with this checkpoint has committed; None before the first row."""
+        found = self._ask("newest")
+        return None if found is None else int(found)
+
     def _request(self, **details: Any) -> dict[str, Any]:
         return {"link": self.name, "limit": self.limit, **details}
 
@@ -179,9 +186,18 @@ class _Checking(flight.ServerMiddlewareFactory):
 
 
 class LinkServer(flight.FlightServerBase):
-    """Serves the links in a folder until `shutdown`; port 0 takes any that is free."""
+    """Serves the links in a folder until `shutdown`; port 0 takes any that is free.
 
-    def __init__(self, folder: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    `newest` returns the newest event time in a checkpoint of the site.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        newest: Callable[[str], int | None] = lambda checkpoint: None,
+    ) -> None:
         if SECRET not in os.environ and host not in LOOPBACK:
             raise LinkError(
                 f"links cannot be served at '{host}' without a secret",
@@ -190,7 +206,7 @@ class LinkServer(flight.FlightServerBase):
         is_secure = CERTIFICATE in os.environ
         scheme = "grpc+tls" if is_secure else "grpc"
         certificates = [(_file(CERTIFICATE), _file(KEY))] if is_secure else None
-        self._folder = folder
+        self._folder, self._newest = folder, newest
         try:
             super().__init__(
                 f"{scheme}://{host}:{port}", tls_certificates=certificates, middleware={"secret": _Checking()}
@@ -202,9 +218,12 @@ class LinkServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         request = json.loads(action.body.to_pybytes())
         try:
-            if action.type not in _OPERATIONS:
+            if action.type not in (*_OPERATIONS, "newest"):
                 raise LinkError(f"'{action.type}' is not an operation of a link")
-            answer = {"value": _performed(self._link(request), action.type, request)}
+            is_asked = action.type == "newest"
+            name = _checked(request["link"])
+            value = self._newest(name) if is_asked else _performed(self._link(request), action.type, request)
+            answer = {"value": value}
         except LinkError as error:
             answer = {
                 "error": error.message,

@@ -1,7 +1,7 @@
-"""The streams of a real-time run: folders that the driver watches, and how slots read their files.
+"""The streams of a real-time run: folders that the driver watches, and the readers of their files.
 
-Invariant: slots read the rows that Spark would read (`spark/file_streams`); a stream of which that is not certain is
-refused when the query starts, by name. Limit: folders of local files in Parquet, CSV or JSON lines.
+Invariant: slots read the rows that Spark would read (`spark/file_streams`). If that is not certain for a stream, the
+query is refused at its start, and the error names the stream. Limit: folders of local Parquet, CSV or JSON lines files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from anabranch.spark.scans import source_of
 
 _FORMATS = ("parquet", "csv", "json")
 _PLACES = frozenset(("path", "pathglobfilter", "maxfilespertrigger", "latestfirst", "header", "sep"))
-"""Options of a source that a watched folder has, or whose default it has."""
+"""Options of a source that a watched folder supports."""
 _OF_FORM = frozenset(("header", "sep", "delimiter", "inferschema", "mode", "multiline"))
-_IN_MICRO_BATCHES = "leave trigger(realTime=True) out: in micro-batches, Spark reads any source"
+_IN_MICRO_BATCHES = "remove trigger(realTime=True): in micro-batches, Spark reads any source"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Folders:
     watched: WatchedFolders
     readings: Mapping[str, Reading]
 
-    def look(self, *, is_thorough: bool = False) -> Mapping[str, Collection[str]]:
-        return self.watched.look(is_thorough=is_thorough)
+    def poll(self, *, is_thorough: bool = False) -> Mapping[str, Collection[str]]:
+        return self.watched.poll(is_thorough=is_thorough)
 
     def part(self, offsets: Mapping[str, Collection[str]]) -> FilePart:
         """Returns the pieces of new files; refuses a file that only Spark can read."""
@@ -81,7 +81,7 @@ class Folders:
 
 
 def folders(frames: Mapping[str, DataFrame], wanted: Mapping[str, Columns]) -> Folders:
-    """Returns the folders of streams; refuses a stream that is something else."""
+    """Returns the folders of streams; refuses any other kind of stream."""
     watched, readings = {}, {}
     for stream, columns in wanted.items():
         frame = frames[stream]
@@ -93,10 +93,10 @@ def folders(frames: Mapping[str, DataFrame], wanted: Mapping[str, Columns]) -> F
             whole = whole_reading(frame) if has_plain_settings(frame.sparkSession) else None
             reading = None if whole is None else reading_of(whole, columns)
             if reading is None:
-                raise _refused(stream, "its columns, its options or its session's settings are for Spark's readers")
+                raise _refused(stream, "only Spark can read it with these columns, options or session settings")
             readings[stream] = reading
             continue
-        raise _refused(stream, "this release of Spark does not say what the frame reads")
+        raise _refused(stream, "this release of Spark does not show what the frame reads")
     return Folders(WatchedFolders(watched), readings)
 
 
@@ -112,7 +112,7 @@ def _folder(stream: str, source: Source, path: str | None) -> WatchedFolder:
         raise _refused(stream, f"its source has the option '{others[0]}'")
     pattern = options.get("pathglobfilter")
     if pattern is not None and set(pattern) & set("{}[]\\"):
-        raise _refused(stream, f"its pattern '{pattern}' has more than * and ?")
+        raise _refused(stream, f"its pattern '{pattern}' has more wildcards than * and ?")
     most = options.get("maxfilespertrigger")
     is_latest_first = options.get("latestfirst", "false").lower() == "true"
     return WatchedFolder(os.path.abspath(path), pattern, None if most is None else int(most), is_latest_first)

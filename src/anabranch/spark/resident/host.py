@@ -1,7 +1,7 @@
-"""The host of real-time mode, as the round runs it: a batch is an order to the resident slots, and their answers.
+"""The host of real-time mode: a batch is an order to the resident slots, and their answers.
 
-Invariant: the files of a batch are in its manifest, and in the list of files that have been read before the manifest is
-removed; so a restart reads each file once. Limit: the driver reads the footer of every file.
+Invariant: the files of a batch are in its manifest. They are added to the list of read files before the manifest is
+removed, so a restart reads each file once. Limit: the driver reads the footer of every file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.spark.sinks.workers import WorkerWriter
 from anabranch.stats.report import SlotReports
 
 Offsets: TypeAlias = Mapping[str, Collection[str]]
-"""What a batch reads of each stream, as the manifest has it: the paths of files, or ranges of a log."""
+"""The input of a batch by stream, as in the manifest: the paths of files, or ranges of a log."""
 
 
 class Part(Protocol):
@@ -36,31 +36,31 @@ class Part(Protocol):
 
     @property
     def offsets(self) -> Mapping[str, tuple[str, ...]]:
-        """What the manifest says of them."""
+        """Their entry in the manifest."""
 
     def reader(self, slots: int) -> tuple[Reader, bool]:
         """Returns the reader of the slots, and whether every slot reads all rows and keeps its own."""
 
 
 class Source(Protocol):
-    """Where the streams of a run come from; the driver looks, and slots read."""
+    """The source of the streams of a run: the driver polls it, and slots read."""
 
     @property
     def readings(self) -> object:
-        """What all readers share; it travels to the slots once."""
+        """The part that all readers share; it is sent to the slots once."""
 
-    def look(self, *, is_thorough: bool = False) -> Offsets:
-        """Returns what has come and was not taken; empty for nothing. A thorough look trusts no earlier one."""
+    def poll(self, *, is_thorough: bool = False) -> Offsets:
+        """Returns the new input that no batch has taken; may be empty. A thorough poll uses no cached listing."""
 
     def part(self, offsets: Offsets) -> Part:
-        """Returns the rows that a look has found, or refuses them."""
+        """Returns the rows that a poll found; refuses input that slots cannot read."""
 
     def took(self, offsets: Offsets) -> None:
-        """Notes what a committed batch has read, in this run or an earlier one."""
+        """Records the input of a committed batch, of this run or an earlier one."""
 
     @property
     def read(self) -> Offsets:
-        """All that has been read."""
+        """Everything that has been read."""
 
 
 class ResidentHost(DriverSide):
@@ -75,7 +75,7 @@ class ResidentHost(DriverSide):
         self._pickler: tuple[Turn, SharedPickler] = ((0, 0), SharedPickler())
 
     def offer(self, found: Offsets) -> None:
-        """Takes what a look has found, for the next batch."""
+        """Sets the input of the next batch, as found by a poll."""
         self._found = found
 
     def arrivals(self, batch: int) -> Arrivals:
@@ -90,7 +90,7 @@ class ResidentHost(DriverSide):
         return reports_of(task, steps, merges)
 
     def collect(self, kept: tuple[Manifest, ...]) -> None:
-        """Lists what the batch has read, then removes what no manifest needs."""
+        """Adds the input of the batch to the list, then removes files that no manifest needs."""
         self._pipeline.store.note_read(kept[0].batch, kept[0].pieces)
         self._source.took(kept[0].pieces)
         super().collect(kept)

@@ -18,7 +18,7 @@ from anabranch.spark.placement import is_on_several_machines, live_executors
 from anabranch.spark.resident.slot import Address, serve
 
 _PATIENCE = 30.0
-"""Seconds that the executors of a cluster have to join."""
+"""Seconds for the executors of a cluster to join."""
 _LOOK_SECONDS = 0.1
 
 
@@ -57,14 +57,14 @@ class SparkJob:
 
 def _serve(address: Address, number: int, rows: Iterable[int]) -> Iterator[int]:
     context = BarrierTaskContext.get()
-    # Spark counts all attempts at tasks of a context, so those of a later attempt at the stage have greater numbers.
+    # Spark numbers task attempts across the context, so a later attempt at the stage has larger numbers.
     attempts = map(int, context.allGather(str(context.taskAttemptId())))
     serve(address, context.partitionId(), (number, max(attempts)))
     return iter(())
 
 
 def refuse_few_cores(spark: SparkSession, slots: int) -> None:
-    """Refuses a run whose slots leave no core for anything else, or that Spark would never start."""
+    """Refuses a run if its slots leave no core free, or if Spark would never start it."""
     if str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
         raise HostError(
             "the Spark session has dynamic allocation on, and resident slots need a fixed number of executors",

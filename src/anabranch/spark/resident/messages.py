@@ -1,7 +1,7 @@
 """The messages between the driver and its resident slots, as bytes.
 
-What does not change from batch to batch (queries, readers, keys of tables) is *shared*: it travels once under a name,
-and later messages refer to it by the name. Invariant: a slot unpickles only what came over an authenticated channel.
+Values that rarely change (queries, readers, keys of tables) are *shared*: they are sent once under a name, and later
+messages refer to the name. Invariant: a slot unpickles only data from an authenticated channel.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from anabranch.spark.sinks.workers import WorkerWriter
 from anabranch.stats.report import SlotReport
 
 Turn = tuple[int, int]
-"""A start of all slots: the number of the job, and of the attempt at it. Later ones are greater."""
+"""A start of all slots: the number of the job and of its attempt. Later turns are greater."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a slot says when it connects to the driver."""
+    """The first message of a slot to the driver."""
 
     slot: int
     turn: Turn
     host: str
     port: int
-    """Where it waits for other slots."""
+    """The port at which it accepts other slots."""
     process: int
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the driver says when all slots are connected."""
+    """The message of the driver when all slots are connected."""
 
     checkpoint: str
     slots: tuple[Hello, ...]
@@ -48,12 +48,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """What slots are to do in a batch."""
+    """The order to run a batch."""
 
     task: SlotTask
     reader: Reader
     is_direct: bool
-    """Whether every slot reads all rows and keeps its own; else each reads a share, and they exchange rows."""
+    """True if every slot reads all rows and keeps its own; else each reads a share, and they exchange rows."""
     writers: Mapping[str, WorkerWriter]
     """The queries whose results the slots write."""
     diverted: SideOutputLayout | None = None
@@ -62,20 +62,20 @@ class BatchOrder:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a slot has done in a batch, or why it has not."""
+    """The outcome of a batch in a slot, or its error."""
 
     steps: tuple[SlotReport, ...] = ()
     """By stage."""
     merges: tuple[SlotReport, ...] = ()
     results: bytes = b""
-    """The results that the slot does not write itself, as an Arrow stream."""
+    """The results that the slot has not written, as an Arrow stream."""
     error: BaseException | None = None
     is_lost: bool = False
-    """Whether the connection to another slot was lost."""
+    """True if the connection to another slot was lost."""
 
 
 class SharedPickler:
-    """Pickles orders; each shared value travels with the first of them, and again when it is another one."""
+    """Pickles orders; a shared value is sent with the first of them, and again when it changes."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -91,7 +91,7 @@ class SharedPickler:
 
 
 class SharedUnpickler:
-    """The other end of a `SharedPickler`."""
+    """Unpickles orders of a `SharedPickler`."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class SharedUnpickler:
 
 
 def _by_value(values: Mapping[str, Any]) -> bytes:
-    """Pickles values with the functions in them, which may be the user's own."""
+    """Pickles values including functions, which may be user-defined."""
     content: bytes = cloudpickle.dumps(values)  # type: ignore[no-untyped-call]
     return content
 

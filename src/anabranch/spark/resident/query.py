@@ -1,7 +1,7 @@
-"""A real-time run as Spark's StreamingQuery shows one, for the handle: identity, state, progress, waiting and stopping.
+"""A real-time run with the members of Spark's StreamingQuery, for the handle.
 
-Progress has Spark's keys. It is made when it is asked for: hundreds of batches a second must not pay for readers that
-there are not. Limit: the latest thousand batches.
+Progress has Spark's keys. Its JSON is built only on request, because a run may have hundreds of batches a second.
+Limit: the latest thousand batches.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from anabranch.errors import AnabranchError, HostError
 from anabranch.run.round import Taken
 
 REMEMBERED = 1000
-Ending = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """One batch: when it began, and what is needed to show it."""
+    """The progress of one batch."""
 
     query: ResidentQuery
     batchId: int
@@ -70,26 +69,26 @@ class Trigger:
 
 
 class ResidentQuery:
-    """The thread of a run, and what is known of it; `work` takes all batches and returns when the run is to end."""
+    """The thread of a run and its state; the thread runs `work`, which takes all batches until the run ends."""
 
     def __init__(self, id: str, run_id: str, name: str | None, title: str) -> None:
         self.id, self.runId, self.name, self.title = id, run_id, name, title
         self._triggers: deque[Trigger] = deque(maxlen=REMEMBERED)
         self._changed = threading.Condition()
         self._is_over, self._is_stopping, self._is_busy = False, False, False
-        self._looks = 0
-        """How many looks into the sources have begun."""
+        self._polls = 0
+        """The number of polls of the sources that have begun."""
         self._wanted = 0
-        """The look up to which somebody waits for everything to be done."""
+        """The poll that `processAllAvailable` waits for."""
         self._done = 0
-        """The last look that found nothing."""
+        """The last poll that found nothing."""
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    # --- the side of the run ------------------------------------------------------------------------------------------
+    # --- called by the run --------------------------------------------------------------------------------------------
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begins to work in a thread of its own."""
+        """Starts the thread."""
 
         def run() -> None:
             failure: BaseException | None = None
@@ -109,30 +108,30 @@ class ResidentQuery:
         """True once no further batch may begin."""
         return self._is_stopping
 
-    def begin_look(self) -> tuple[int, bool]:
-        """Notes that a look into the sources begins; returns its number, and whether somebody waits for it."""
+    def begin_poll(self) -> tuple[int, bool]:
+        """Records that a poll of the sources begins; returns its number, and whether a caller waits for it."""
         with self._changed:
-            self._looks += 1
-            return self._looks, self._wanted >= self._looks
+            self._polls += 1
+            return self._polls, self._wanted >= self._polls
 
-    def found(self, look: int, is_any: bool) -> None:
-        """Notes what a look has found."""
+    def found(self, poll: int, is_any: bool) -> None:
+        """Records whether a poll found anything."""
         with self._changed:
             self._is_busy = is_any
             if not is_any:
-                self._done = look
+                self._done = poll
                 self._changed.notify_all()
 
     def rest(self, seconds: float) -> None:
-        """Waits between two looks, less long if somebody waits for the next one or the run is to end."""
+        """Waits until the next poll; returns early if a caller waits for that poll or the run is stopping."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self._wanted > self._looks, seconds)
+            self._changed.wait_for(lambda: self._is_stopping or self._wanted > self._polls, seconds)
 
     def took(self, taken: Taken, began: float, seconds: float, rows: Mapping[str, int], rows_out: int) -> None:
-        """Remembers a batch."""
+        """Adds the progress of a batch."""
         self._triggers.append(Trigger(self, taken.task.batch, began, seconds, taken.seconds, rows, rows_out))
 
-    # --- the side of the handle ---------------------------------------------------------------------------------------
+    # --- called by the handle -----------------------------------------------------------------------------------------
 
     @property
     def isActive(self) -> bool:
@@ -171,12 +170,12 @@ class ResidentQuery:
         return named
 
     def explain(self, extended: bool = False) -> None:
-        """There is no plan of Spark's: slots read the files themselves."""
+        """Prints nothing: Spark has no plan, because slots read the files."""
 
     def processAllAvailable(self) -> None:
         with self._changed:
-            self._wanted = max(self._wanted, self._looks + 1)
-            target = self._looks + 1
+            self._wanted = max(self._wanted, self._polls + 1)
+            target = self._polls + 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_over or self._done >= target)
         self._raise()
@@ -188,13 +187,13 @@ class ResidentQuery:
         return None if timeout is None else self._is_over
 
     def end(self) -> None:
-        """Lets no further batch begin."""
+        """Prevents further batches."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Waits for the batch at hand; no other begins."""
+        """Waits for the current batch; prevents further batches."""
         self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,8 +1,8 @@
-"""The driver of a real-time run: it looks for new files, and runs a round as soon as there are some.
+"""The driver of a real-time run: polls the sources, and runs a round as soon as there is new input.
 
-A batch takes all that has arrived while the last one ran, so batches grow with the load. A batch that lost a slot is
-repeated; its first attempt wrote nothing that a manifest names. Invariant: a look that finds nothing comes after the
-commit of everything that was found before.
+A batch takes everything that has arrived during the previous one, so batches grow with the load. A batch that lost a
+slot is repeated; its first attempt wrote nothing that a manifest names. Invariant: when a poll finds nothing,
+everything found before has been committed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from anabranch.spark.sinks.sink import Sink
 from anabranch.telemetry.logs import log_event
 
 _REST = 0.001
-"""Seconds between two looks into the folders, at least."""
+"""The minimum seconds between two polls."""
 _SHARE = 4
-"""Looks take no more than one part in so many of a core."""
+"""Polling uses at most one part in this many of a core."""
 
 
 class ResidentRunner(RunningQueries):
@@ -48,7 +48,7 @@ class ResidentRunner(RunningQueries):
         self.slots: Slots | None = None
         """The slots of the run, once it has begun."""
         self._before: float | None = None
-        """Seconds of the last batch."""
+        """The duration of the last batch in seconds."""
 
     @property
     def reads_files(self) -> bool:
@@ -78,7 +78,7 @@ class ResidentRunner(RunningQueries):
         return self.query.newest()
 
     def leave(self) -> None:
-        """Waits for the batch at hand, but not for slots that are not there; no other batch follows."""
+        """Waits for the current batch, but not for slots that have not connected; prevents further batches."""
         self.query.end()
         if self.slots is not None:
             self.slots.wait_no_more()
@@ -90,9 +90,9 @@ class ResidentRunner(RunningQueries):
         super().release(is_followed=is_followed)
 
     def _restore(self, source: Source) -> None:
-        """Lets the source know what has been read, in whichever mode, and writes the list of that anew.
+        """Tells the source what has been read, in either mode, and rewrites the list of it.
 
-        What a manifest has keeps an entry of its own: whoever goes back to the manifest before it reads that again.
+        The input of each kept manifest has an entry of its own, so that a return to an earlier manifest reads it again.
         """
         store, manifest = self.store, self.manifest
         last = -1 if manifest is None else manifest.batch
@@ -116,9 +116,9 @@ class ResidentRunner(RunningQueries):
             self.slots.require()
             while not self.query.is_stopping:
                 started = time.perf_counter()
-                look, is_thorough = self.query.begin_look()
-                found = source.look(is_thorough=is_thorough)
-                self.query.found(look, bool(found))
+                poll, is_thorough = self.query.begin_poll()
+                found = source.poll(is_thorough=is_thorough)
+                self.query.found(poll, bool(found))
                 if found:
                     host.offer(found)
                     self._take(host)
@@ -137,10 +137,11 @@ class ResidentRunner(RunningQueries):
             self.slots.close()
 
     def _take(self, host: ResidentHost) -> None:
-        """Runs one round; a batch that lost a slot stays offered."""
+        """Runs one round; after the loss of a slot, the same input is offered again."""
         began, started = now(), time.perf_counter()
         try:
-            taken = take_batch(self.round, host)
+            with self._at_work:
+                taken = take_batch(self.round, host)
         except SlotsLost:
             if self.query.is_stopping:
                 return
@@ -171,8 +172,9 @@ def start_resident(
     _refuse_sinks(sinks)
     if options.spark_checkpoint is not None:
         raise SpecError(
-            "real-time mode has no part of Spark's in its checkpoint",
-            hint="leave 'spark_checkpoint' out, or run in micro-batches",
+            "'spark_checkpoint' cannot be set in real-time mode",
+            detail="a checkpoint of real-time mode has no part of Spark",
+            hint="remove 'spark_checkpoint', or run in micro-batches",
         )
     runner = ResidentRunner(work, sinks, checkpoint, options)
     undo = runner.claim()
@@ -191,6 +193,6 @@ def _refuse_sinks(sinks: Mapping[str, Sink]) -> None:
         if not (sink.workers_write or sink.takes_tables):
             raise SpecError(
                 f"sink {sink.title} cannot be used in real-time mode",
-                detail="Spark writes its batches, each with a job of its own",
-                hint="write Parquet, Delta or Iceberg without options of Spark's, or leave trigger(realTime=True) out",
+                detail="Spark writes its batches, with a job for each",
+                hint="write Parquet, Delta or Iceberg without options of Spark's, or remove trigger(realTime=True)",
             )

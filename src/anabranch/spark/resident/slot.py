@@ -1,10 +1,10 @@
 """A resident slot: a long-running task that keeps its engine in its process and takes one batch after another.
 
-The slot connects to the driver and to all other slots, then does what each order says: it reads, exchanges packets with
-the others, steps, writes and reports, with the functions that Spark's tasks use for micro-batches (`spark/worker`).
+The slot connects to the driver and to all other slots. For each order it reads, exchanges packets with the others,
+steps, writes and reports, with the functions that Spark's tasks use for micro-batches (`spark/worker`).
 
-Invariant: an engine that did not finish a step is not used again; the next order finds it rebuilt from durable rows. A
-slot whose driver is gone ends, and what it was writing has the name of an attempt that never commits.
+Invariant: an engine that did not finish a step is not used again; for the next order it is rebuilt from durable
+rows. A slot ends when its driver dies; unfinished files have the name of an attempt that never commits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from anabranch.stats.report import SlotReport
 
 @dataclass(frozen=True)
 class Address:
-    """Where the driver waits for its slots, and the secret of the run; it is pickled on its way to the tasks."""
+    """The address of the driver and the secret of the run; sent to the tasks pickled."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class Address:
 
 
 class PeerLost(Exception):
-    """Another slot is gone, so the batch cannot be finished."""
+    """Another slot has died, so the batch cannot be finished."""
 
 
 def serve(address: Address, slot: int, turn: Turn) -> None:
@@ -77,7 +77,7 @@ def serve(address: Address, slot: int, turn: Turn) -> None:
 
 
 class _Slot:
-    """The work of a slot, from order to answer."""
+    """Runs the orders of a slot."""
 
     def __init__(self, slot: int, checkpoint: str, peers: Peers) -> None:
         self._slot, self._checkpoint, self._peers = slot, checkpoint, peers
@@ -120,7 +120,7 @@ class _Slot:
         return Answer(tuple(steps), tuple(merges), stream_of(found))
 
     def _exchanged(self, task: SlotTask, packets: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Gives every slot the packets for it; returns those for this one."""
+        """Sends every slot its packets; returns those for this slot."""
         working = task.partitioning.working
         to = dict(zip(slot_keys(len(working)), working, strict=True))
         mine: dict[int, list[pa.RecordBatch]] = {slot: [] for slot in working}
@@ -132,7 +132,7 @@ class _Slot:
 
 
 class Peers:
-    """The connections of a slot to all others; a thread for each of them receives, so that all may send at once."""
+    """The connections of a slot to all others. Each has a receiving thread, so that all slots can send at once."""
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = channels
@@ -142,7 +142,7 @@ class Peers:
 
     @classmethod
     def met(cls, slot: int, several: Iterable[Hello], listener: Listener, secret: bytes) -> Peers:
-        """Connects a slot to those of lower numbers, and waits for those of higher ones."""
+        """Connects a slot to those of lower numbers, and accepts those of higher numbers."""
         others = [each for each in several if each.slot != slot]
         channels: dict[int, Channel] = {}
         for each in others:
@@ -155,7 +155,7 @@ class Peers:
         return cls(channels)
 
     def exchange(self, packets: Mapping[int, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """Sends each of these slots its packets, and yields what each of them has sent."""
+        """Sends each of these slots its packets, and yields the packets that each of them sent."""
         for slot, several in packets.items():
             try:
                 self._channels[slot].send(stream_of(several))

@@ -1,8 +1,8 @@
-"""The driver's side of the resident slots: it starts their job, meets them, and gives them orders.
+"""The driver's side of the resident slots: starts their job, accepts their connections, and sends them orders.
 
-Spark starts all tasks of the job together, and all of them again if one dies. Every start is a *turn*; the slots of the
-newest turn are the ones that work. Invariant: an order is answered by all slots of one turn, or `SlotsLost` is raised
-and all connections of the turn are closed, so that no slot of it works on. Limit: a job that fails before its slots
+Spark starts all tasks of the job together, and restarts all of them if one dies. Every start is a *turn*; only the
+slots of the newest turn work. Invariant: an order is answered by all slots of one turn, or `SlotsLost` is raised and
+all connections of the turn are closed, so that none of its slots continues. Limit: a job that fails before its slots
 have answered an order is not started again.
 """
 
@@ -22,21 +22,21 @@ from anabranch.spark.resident.messages import Answer, Hello, Setup, Turn
 from anabranch.spark.resident.slot import Address
 
 PATIENCE = 5.0
-"""Seconds that tasks have to end by themselves, and then those that their job has to be cancelled."""
+"""Seconds for tasks to end by themselves, and then again for their job to be cancelled."""
 
 
 class Job(Protocol):
     """A job with a task for each slot."""
 
     def run(self, address: Address, number: int) -> None:
-        """Runs the job for this time, and returns when it ends."""
+        """Runs the job; `number` counts its starts. Returns when it ends."""
 
     def cancel(self) -> None:
-        """Ends the job, also one that waits for cores."""
+        """Ends the job, even if it is still waiting for cores."""
 
 
 class SlotsLost(Exception):
-    """A slot is gone; the batch has to be repeated."""
+    """A slot has died; the batch must be repeated."""
 
 
 class Slots:
@@ -61,7 +61,7 @@ class Slots:
         self._meeting: dict[int, tuple[Hello, Channel]] = {}
         """The slots of the newest turn that have connected."""
         self._channels: Mapping[int, Channel] = {}
-        """The slots that work; empty until all have met."""
+        """The working slots; empty until all are connected to each other."""
         self._jobs, self._has_job, self._has_answered = 0, False, True
         self._failure: BaseException | None = None
         self._patience = patience
@@ -70,16 +70,16 @@ class Slots:
 
     @property
     def processes(self) -> dict[int, int]:
-        """The process of each slot that works, on its machine."""
+        """The process id of each working slot on its machine."""
         with self._changed:
             return {slot: hello.process for slot, (hello, _) in self._meeting.items() if slot in self._channels}
 
     def require(self) -> None:
-        """Waits until all slots work; starts their job if there is none."""
+        """Waits until all slots work; starts their job if necessary."""
         self._ready()
 
     def order(self, working: Sequence[int], content: Callable[[Turn], bytes]) -> dict[int, Answer]:
-        """Gives an order to some slots and returns their answers; `content` makes the order for a turn."""
+        """Sends an order to some slots and returns their answers; `content` creates the order for a turn."""
         channels, turn = self._ready()
         message = content(turn)
         try:
@@ -100,13 +100,13 @@ class Slots:
         return answers
 
     def wait_no_more(self) -> None:
-        """Lets an order that is under way finish, and waits for no slots that are not there."""
+        """Lets a current order finish, but stops waiting for slots that have not connected."""
         with self._changed:
             self._is_leaving = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all slots, and waits for the end of their job."""
+        """Ends all slots and waits until their job has ended."""
         with self._changed:
             self._is_over = True
             turn = self._turn
@@ -154,7 +154,7 @@ class Slots:
             self._changed.notify_all()
 
     def _leave(self, turn: Turn) -> None:
-        """Closes the connections of a turn; its tasks end by that."""
+        """Closes the connections of a turn, which ends its tasks."""
         with self._changed:
             if turn != self._turn:
                 return
@@ -164,7 +164,7 @@ class Slots:
             channel.close()
 
     def _welcome(self) -> None:
-        """Meets every connection in a thread of its own: a stranger that says nothing holds nobody up."""
+        """Accepts connections; each has its own thread, so that a silent client does not block the others."""
         with suppress(ChannelClosed):
             while True:
                 connected = self._listener.accept()
@@ -188,7 +188,7 @@ class Slots:
                 self._introduce(hello.turn, met)
 
     def _introduce(self, turn: Turn, met: Mapping[int, tuple[Hello, Channel]]) -> None:
-        """Lets the slots of a turn meet one another, once all of them are there."""
+        """Connects the slots of a turn with each other, once all of them have connected to the driver."""
         setup = pickle.dumps(Setup(self._checkpoint, tuple(hello for hello, _ in met.values())))
         channels = {slot: channel for slot, (_, channel) in met.items()}
         try:

@@ -1,7 +1,7 @@
 """The files that Spark's sources have read in micro-batch mode, from Spark's part of a checkpoint.
 
 A file source logs the files of each of its own batches; the offset of a micro-batch is the number of the last of them.
-A run that goes on in real-time mode must not read these files again. Invariant: files of a micro-batch that was not
+A run that continues in real-time mode must not read these files again. Invariant: files of a micro-batch that was not
 committed are not among them. Limit: the log is Spark's own format, version 1; another one is refused.
 """
 

@@ -52,9 +52,16 @@ class KafkaWriter:
 
     @contextmanager
     def open(self, part: str) -> Iterator[KafkaRecords]:
-        records = KafkaRecords(self.target, self.batch)
-        yield records
-        records.finish()
+        own = producer(self.target.settings)
+        records = KafkaRecords(self.target, self.batch, own)
+        try:
+            yield records
+            records.finish()
+        except BaseException:
+            # Records that were not sent must not go out with those of a later batch.
+            _producers.pop(_key(self.target.settings), None)
+            own.purge()
+            raise
 
 
 @dataclass
@@ -63,19 +70,10 @@ class KafkaRecords:
 
     target: KafkaTarget
     batch: Batch
+    producer: Any
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kafka = client_library()
-        given = {**QUIET, "enable.idempotence": "true", "linger.ms": "5", **self.target.settings}
-        try:
-            self._producer = kafka.Producer(given)
-        except (kafka.KafkaException, ValueError, TypeError) as error:
-            raise SinkError(
-                "the options of the 'kafka' sink are refused by librdkafka",
-                detail=str(error),
-                hint="write kafka.bootstrap.servers, and other settings under librdkafka's names",
-            ) from error
         batch = self.batch
         named = ((QUERY, batch.query_id), (BATCH, str(batch.number)), (ATTEMPT, batch.attempt))
         self._headers = [(name, value.encode()) for name, value in named]
@@ -89,7 +87,7 @@ class KafkaRecords:
 
     def finish(self) -> None:
         """Waits until the brokers have all records."""
-        waiting = self._producer.flush(FLUSH_SECONDS)
+        waiting = self.producer.flush(FLUSH_SECONDS)
         self._refuse_failures()
         if waiting:
             raise SinkError(
@@ -100,11 +98,15 @@ class KafkaRecords:
     def _send(self, value: bytes, key: bytes | None) -> None:
         while True:
             try:
-                self._producer.produce(self.target.topic, value, key, headers=self._headers, on_delivery=self._note)
-                self._producer.poll(0)
+                self.producer.produce(self.target.topic, value, key, headers=self._headers, on_delivery=self._note)
+                self.producer.poll(0)
                 return
             except BufferError:
-                self._producer.poll(0.1)
+                self.producer.poll(0.1)
+            except client_library().KafkaException as error:
+                # A record that is too large, for example.
+                self.failed.append(str(error))
+                return
 
     def _note(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -117,6 +119,29 @@ class KafkaRecords:
                 detail=self.failed[0],
                 hint="the batch is not committed; check the topic, the permissions and the size of the records",
             )
+
+
+def producer(settings: Mapping[str, str]) -> Any:
+    """Returns the producer of this process for a cluster; opening one takes longer than writing a batch."""
+    key = _key(settings)
+    if key not in _producers:
+        kafka = client_library()
+        try:
+            _producers[key] = kafka.Producer({**QUIET, "enable.idempotence": "true", "linger.ms": "5", **settings})
+        except (kafka.KafkaException, ValueError, TypeError) as error:
+            raise SinkError(
+                "the options of the 'kafka' sink are refused by librdkafka",
+                detail=str(error),
+                hint="write kafka.bootstrap.servers, and other settings under librdkafka's names",
+            ) from error
+    return _producers[key]
+
+
+_producers: dict[tuple[tuple[str, str], ...], Any] = {}
+
+
+def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))
 
 
 def as_json(row: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,6 @@ from anabranch.spark.session import first_cause
 from anabranch.spark.sinks.delta import DeltaLakeTable
 from anabranch.spark.sinks.files import FileSink
 from anabranch.spark.sinks.functions import ConsoleSink
-from anabranch.spark.sinks.iceberg import IcebergLakeTable
 from anabranch.spark.sinks.jdbc import JdbcSink
 from anabranch.spark.sinks.kafka import KafkaSink
 from anabranch.spark.sinks.lake import LakeSink
@@ -115,6 +114,9 @@ def _delta(request: SinkRequest) -> Sink:
 
 def _iceberg(request: SinkRequest) -> Sink:
     sink = request.sink
+    # The library takes half a second to import.
+    from anabranch.spark.sinks.iceberg import IcebergLakeTable
+
     table = IcebergLakeTable(iceberg_target(sink), request.schema, sink.partition_by)
     return LakeSink(table, ParquetFiles(compression(sink.options)))
 
