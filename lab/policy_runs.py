@@ -16,18 +16,20 @@ within a few hundredths while the streams stay, and too low by up to a half righ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMemoryDriven
-from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
+from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.choice import choose
+from anabranch.optimize.hints import Objective
 from anabranch.optimize.problem import Problem
-from anabranch.optimize.proposals import Proposal
+from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.plan.difference import match_states
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
@@ -121,15 +123,15 @@ def first_plan(query: Query, workload: AnyWorkload, rows: Rows) -> PhysicalPlan:
     return answer.plan if isinstance(answer, Proposal) else answer.best
 
 
-def adapting(settings: Settings) -> ChangeRules:
-    """A batch waits for its searches, so that the same rows give the same decisions."""
-    return ChangeRules(settings, waits=True)
+def adapting(settings: Settings, memory: float = inf) -> ChangeRules:
+    """The rules of a policy; one that watches memory has a limit.
 
-
-def within(settings: Settings, memory: float) -> Settings:
-    """The settings of a policy; one that watches memory has so many bytes."""
-    policy = settings.policy
-    return replace(settings, policy=replace(policy, memory=memory)) if isinstance(policy, MemoryDriven) else settings
+    A batch waits for its searches, so that the same rows give the same decisions.
+    """
+    if not isinstance(settings.policy, MemoryDriven):
+        return ChangeRules(settings, waits=True)
+    criteria = Criteria(budget=Budget(memory=memory), objective=Objective("cpu"))
+    return ChangeRules(settings, criteria, waits=True)
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,7 @@ def compared(workload: AnyWorkload, rows: Rows, plans: Sequence[PhysicalPlan] = 
     fixed_plans = walked({str(plan): Walk(query, plan, seconds) for plan in plans}, rows)
     stays = walked({STAY: Walk(query, first, seconds)}, rows)
     memory = ROOM * stays[STAY].batches[min(WINDOW, len(rows)) - 1].state_bytes
-    several = {name: within(settings, memory) for name, settings in POLICIES.items()}
-    walks = {name: Walk(query, first, seconds, adapting(settings)) for name, settings in several.items()}
+    walks = {name: Walk(query, first, seconds, adapting(settings, memory)) for name, settings in POLICIES.items()}
     policies = stays | walked(walks, rows)
     schedule = in_hindsight(plans, fixed_plans)
     begins, *later = schedule
