@@ -99,6 +99,7 @@ def test_a_classifier_may_only_ask_for_columns_that_the_relation_has() -> None:
         ("mesh(a: b, c)", "character 13: expected 'by' and a classifier for the 2 routes of 'a'"),
         ("mesh(a b)", "character 8: expected ':'"),
         ("mesh(a: b>)", "character 11: expected a relation or a predicate"),
+        ("mesh(a: b|c; b: a>c; c: b>a)", "expected ',', ';', '>', 'by' or '\\)', found '\\|'"),
         ("mesh(a: b", "expected ',', ';', '>', 'by' or '\\)', found the end"),
         ("mesh(a: b) c", "expected the end of the mesh, found 'c'"),
         ("mesh(#0: b)", "expected a relation, found '#0'"),
