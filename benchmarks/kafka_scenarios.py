@@ -1,8 +1,9 @@
 """Streams of text rows as topics of Kafka, on librdkafka's mock cluster in a process of its own, against Spark's joins.
 
 Spark's own joins read the same topics through the same source; and, for fairness, the same values from files of text
-with `from_json`. Rows are spread over the partitions in turn, so that those of a micro-batch are hardly out of order.
-Limit: the mock cluster keeps five megabytes of a partition, so there are many partitions, and values are compressed.
+with `from_json`. Rows are spread over the partitions in turn, so that those of a micro-batch are hardly out of order:
+by few rows of each partition, and slow streams have few partitions. Limit: the mock cluster keeps five megabytes of a
+partition, so fast streams have many partitions, and values are compressed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.kafka_streams import BROKERS, texts_of
 from benchmarks.user_workloads import auctions
 from benchmarks.workloads import Workload, tables, written
 
-PARTITIONS = 64
+ROWS_OF_PARTITION = 15_000
 WARM_UP = 2
 OURS: System = "ours-kafka"
 RIVALS: tuple[tuple[System, str, float], ...] = (
@@ -65,17 +66,26 @@ def from_topics(bench: Bench, relations: int) -> list[Figure]:
 def fed(workload: Workload) -> Iterator[None]:
     """Writes the rows of a workload into topics and, as the same texts, into files."""
     directory = written(workload)
-    with broker({stream.name: PARTITIONS for stream in workload.streams}) as cluster:
+    counts = {stream.name: partitions(stream.rows) for stream in workload.streams}
+    with broker(counts) as cluster:
+        whole: dict[str, list[bytes]] = {name: [] for name in counts}
         for number, batch in enumerate(tables(workload)):
             for name, rows in batch.items():
                 texts = as_texts(rows)
-                _send(cluster, name, texts)
+                whole[name] += texts
                 _write(texts_of(directory, name) / f"batch-{number:05}.txt", texts, number)
+        for name, texts in whole.items():
+            _send(cluster, name, texts, counts[name])
+        del whole
         os.environ[BROKERS] = cluster.bootstrap
         try:
             yield
         finally:
             del os.environ[BROKERS]
+
+
+def partitions(rows: int) -> int:
+    return -(-rows // ROWS_OF_PARTITION)
 
 
 def as_texts(rows: pa.Table) -> list[bytes]:
@@ -88,9 +98,9 @@ def as_texts(rows: pa.Table) -> list[bytes]:
     ]
 
 
-def _send(cluster: Cluster, topic: str, texts: list[bytes]) -> None:
-    for partition in range(PARTITIONS):
-        cluster.send(topic, texts[partition::PARTITIONS], partition=partition, compression="zstd")
+def _send(cluster: Cluster, topic: str, texts: list[bytes], count: int) -> None:
+    for partition in range(count):
+        cluster.send(topic, texts[partition::count], partition=partition, compression="zstd")
 
 
 def _write(path: Path, texts: list[bytes], number: int) -> None:
@@ -151,10 +161,11 @@ def _from_json(schema: str, texts: list[bytes], repeats: int) -> tuple[list[floa
 
 
 def _from_broker(topic: str, columns: pa.Schema, texts: list[bytes], repeats: int) -> list[float]:
-    with broker({topic: PARTITIONS}) as cluster:
-        _send(cluster, topic, texts)
+    count = partitions(len(texts))
+    with broker({topic: count}) as cluster:
+        _send(cluster, topic, texts, count)
         form = KafkaForm({"bootstrap.servers": cluster.bootstrap}, columns)
-        ranges = [(str(OffsetRange(topic, each, 0, len(texts[each::PARTITIONS]))), None) for each in range(PARTITIONS)]
+        ranges = [(str(OffsetRange(topic, each, 0, len(texts[each::count]))), None) for each in range(count)]
         return _seconds(lambda: list(form.read_several(ranges, form.whole)), repeats)
 
 

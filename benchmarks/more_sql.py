@@ -139,6 +139,6 @@ def _streams(bench: Bench, names: tuple[str, ...], keys: int, share: int = 4) ->
 
 def _gap(batches: Batches, keys: int) -> int:
     """Returns a gap, in microseconds, by which there are about as many sessions as groups of windows."""
-    rows = batches[0]["t"].num_rows
+    rows = int(batches[0]["t"].num_rows)
     groups = keys * (1 - math.exp(-rows / keys))
     return max(1, round(WINDOW * keys / rows * math.log(rows / groups)))

@@ -35,7 +35,7 @@ def settings(job: Job) -> dict[str, str]:
     match job.system:
         case "native-rocksdb":
             return ROCKSDB
-        case "native-our-jvm":
+        case "native-our-jvm" | "native-kafka" | "native-json":
             return {"spark.driver.extraJavaOptions": " ".join(driver_options())}
         case _:
             return {}

@@ -29,7 +29,7 @@ from anabranch.mesh.training import condense, training_set
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
-from lab.papers.mesh_searches import STARTS, Start, Stop, anneal, exhaustive, improve, start_solution
+from lab.papers.mesh_search import STARTS, Start, Stop, anneal, exhaustive, improve, start_solution
 from lab.registry import Experiment, Outcome, Setting, Verdict
 
 Search: TypeAlias = Callable[[Space, Solution, np.random.Generator, Stop], Solution]

@@ -149,7 +149,7 @@ def generate(batches: int, seed: int) -> dict[str, list[pa.Table]]:
 
 def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, shown: list[LiveRun]) -> bool:
     """Runs both queries and shows how they went; true when the plan changed, and paid, and the answers are right."""
-    (choice,) = prepare(spec, spark).chosen().choices.values()
+    (choice,) = prepare(spec, spark).choices().values()
     console.print(headline(choice), style="bold", highlight=False)
     runs: dict[str, Ran] = {}
     for way in WAYS:

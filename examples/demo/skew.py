@@ -169,7 +169,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, shown: list[Liv
 
 
 def _choice(spec: Spec, spark: SparkSession) -> Choice:
-    (choice,) = prepare(spec, spark).chosen().choices.values()
+    (choice,) = prepare(spec, spark).choices().values()
     return choice
 
 

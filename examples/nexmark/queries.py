@@ -147,8 +147,8 @@ QUERIES = {
     ),
     "q15": NexmarkQuery(
         "bidding statistics",
-        "SELECT WINDOW_END() AS at, COUNT(*) AS bids, COUNT(CASE WHEN price < 10000 THEN 1 END) AS low, "
-        "COUNT(DISTINCT bidder) AS bidders, COUNT(DISTINCT CASE WHEN price >= 1000000 THEN bidder END) AS rich, "
+        "SELECT WINDOW_END() AS at, COUNT(*) AS bids, COUNT(*) FILTER (WHERE price < 10000) AS low, "
+        "COUNT(DISTINCT bidder) AS bidders, COUNT(DISTINCT bidder) FILTER (WHERE price >= 1000000) AS rich, "
         "COUNT(DISTINCT auction) AS auctions FROM bid [TUMBLE 2 SECONDS]",
         "SELECT make_timestamp(ends), count(*), count(*) FILTER (price < 10000), count(DISTINCT bidder), "
         "count(DISTINCT bidder) FILTER (price >= 1000000), count(DISTINCT auction) "
@@ -157,7 +157,7 @@ QUERIES = {
     "q16": NexmarkQuery(
         "channel statistics",
         "SELECT channel, WINDOW_END() AS at, MAX(MINUTE(ts)) AS minute, COUNT(*) AS bids, "
-        "COUNT(DISTINCT CASE WHEN price < 10000 THEN bidder END) AS low, COUNT(DISTINCT auction) AS auctions "
+        "COUNT(DISTINCT bidder) FILTER (WHERE price < 10000) AS low, COUNT(DISTINCT auction) AS auctions "
         "FROM bid [TUMBLE 2 SECONDS] GROUP BY channel",
         "SELECT channel, make_timestamp(ends), max(minute(ts)), count(*), "
         "count(DISTINCT bidder) FILTER (price < 10000), "
@@ -165,7 +165,7 @@ QUERIES = {
     ),
     "q17": NexmarkQuery(
         "auction statistics",
-        "SELECT auction, WINDOW_END() AS at, COUNT(*) AS bids, COUNT(CASE WHEN price >= 1000000 THEN 1 END) AS high, "
+        "SELECT auction, WINDOW_END() AS at, COUNT(*) AS bids, COUNT(*) FILTER (WHERE price >= 1000000) AS high, "
         "MIN(price) AS low, MAX(price) AS top, AVG(price) AS mean, SUM(price) AS total FROM bid [TUMBLE 2 SECONDS] "
         "GROUP BY auction",
         "SELECT auction, make_timestamp(ends), count(*), count(*) FILTER (price >= 1000000), min(price), max(price), "

@@ -36,7 +36,7 @@ from anabranch.run.evolving import Evolve, follow
 from anabranch.run.local import LocalHost
 from anabranch.run.manifest import Manifest
 from anabranch.run.results import ResultLayout
-from anabranch.run.round import PHASES
+from anabranch.run.round import PHASES, EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.store import Store
 from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
@@ -454,7 +454,9 @@ class _Play:
             "checkpoint": self.checkpoint,
             "execution": self.scene.execution,
             "tables": read,
-            "max_ahead": {n: v for n, v in self.scene.max_ahead.items() if n in self.queries.streams},
+            "event_time": EventTimeRules(
+                max_ahead={n: v for n, v in self.scene.max_ahead.items() if n in self.queries.streams}
+            ),
             "diverted": layout,
             "announce": self._announce,
         }

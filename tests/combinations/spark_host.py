@@ -81,7 +81,7 @@ class SparkHost:
         checkpoint: str,
         execution: ExecutionModel,
         tables: Mapping[str, pa.Table],
-        max_ahead: Mapping[str, int],
+        event_time: EventTimeRules,
         diverted: SideOutputLayout | None,
         announce: Announce,
     ) -> None:
@@ -101,7 +101,7 @@ class SparkHost:
         }
         options = RunOptions(
             {"processingTime": "0 seconds"},
-            event_time=EventTimeRules(max_ahead=max_ahead),
+            event_time=event_time,
             late=self._late,
             tables=sources,
             announce=announce,

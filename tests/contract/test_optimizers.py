@@ -157,7 +157,7 @@ def test_a_toy_takes_part_in_the_choice() -> None:
         assert str(alone.plan) in {str(each.plan) for each in with_others.considered}
 
 
-def test_what_the_search_finds_nobody_beats() -> None:
+def test_no_optimizer_beats_the_search() -> None:
     for graph, statistics in problems(5, 3, seed=21):
         answers = {name: optimizer(Problem(graph, statistics)) for name, optimizer in EVERY.items()}
         front = answers["jtree-finder"].considered

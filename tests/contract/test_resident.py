@@ -143,7 +143,7 @@ def test_a_death_of_the_driver_at_any_crash_point_changes_no_answer(name: str, p
     assert found == workload.answer, describe_difference(found, workload.answer)
 
 
-def test_slots_that_never_come_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_slots_that_never_connect_do_not_block_stopping(tmp_path: Path) -> None:
     class Nothing:
         """A job that waits for cores until it is cancelled."""
 

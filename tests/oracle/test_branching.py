@@ -19,7 +19,7 @@ from anabranch.checkpoint.copying import copy
 from anabranch.errors import BundleError, ForeignCheckpoint
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of, together
-from anabranch.run.branching import beside, earliest, finish, has_answered, pairs, split, take_over
+from anabranch.run.branching import earliest, finish, has_answered, pairs, split, take_over
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
@@ -74,7 +74,7 @@ def test_original_and_branch_give_each_result_once(data: st.DataObject, named: b
         copy(main, folder)
         ((pair),) = pairs({name: old.text}, {name: new.text})
         try:
-            both = together(beside({name: old}, {name: new}, (pair,)))
+            both = together({pair.after: new, pair.before: old})
             since = split(Store(folder), originals, both, (pair,), _table(data, both), main)
         except (BundleError, ForeignCheckpoint) as error:
             event(f"refused: {getattr(error, 'detail', '')[:40]}")

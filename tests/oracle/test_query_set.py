@@ -145,7 +145,7 @@ _OTHER = "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 7 SECONDS] AS a, s1 [RANGE 
     ],
     ids=["a filter of its own", "a shorter window", "both"],
 )
-def test_rows_are_merged_only_with_rows_that_the_query_asks_for(asked: dict[str, object], plan: str) -> None:
+def test_rows_are_merged_only_with_rows_that_the_query_reads(asked: dict[str, object], plan: str) -> None:
     """In a set a base state has rows that only other queries ask for; merged, one row answers for all of them."""
     words = ["a", None, "ab", "b", "a", "b", None, "ab", "b", "a"]
     tables = {

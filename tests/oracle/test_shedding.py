@@ -67,7 +67,7 @@ def is_kept(table: pa.Table, share: float) -> pa.Array:
     ],
     ids=["no key", "windows of rows"],
 )
-def test_what_cannot_be_shed_is_refused(text: str) -> None:
+def test_queries_that_cannot_shed_are_refused(text: str) -> None:
     catalog = read_script("stream s0 (x bigint, p bigint)\nstream s1 (x bigint, p bigint)").catalog
     with pytest.raises(PlanError, match="rows cannot be shed"):
         LocalHost(as_set(compile_query(text, catalog)), parse("(a b)"), overload="shed")

@@ -176,7 +176,7 @@ def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crash
 
 
 @given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
-def test_a_query_that_joins_has_the_results_that_it_says(data: st.DataObject, crashes: float) -> None:
+def test_an_added_query_has_the_announced_results(data: st.DataObject, crashes: float) -> None:
     """The same query once more, while the first is half-way: it reads the running join, or has one of its own."""
     rows = data.draw(arrivals(2, most_rows=20), "rows")
     drawn = data.draw(join_queries(2, 2, one_column=True), "query")

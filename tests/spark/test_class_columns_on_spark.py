@@ -19,7 +19,7 @@ from anabranch.plan.classifier import attributes
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.query_set import Plans
 from anabranch.run.sample import Sample
-from anabranch.spark.file_streams import OFF
+from anabranch.spark.stored_files import OFF
 from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
 from anabranch.testing.regions import MESH, ROWS, regional_batch, regional_query, regional_text

@@ -42,7 +42,7 @@ def test_spark_gives_the_same_answer_in_batch(spark: SparkSession, tmp_path: Pat
     finally:
         handle.stop()
     for name, rows in tables.items():
-        spark.createDataFrame(rows.to_pandas()).createOrReplaceTempView(name)
+        spark.createDataFrame(rows).createOrReplaceTempView(name)
     expected = rows_as_multiset(spark.sql(text).toArrow())
     assert expected
     assert not describe_difference(expected, found)

@@ -72,6 +72,9 @@ class FakeRunner:
     def unite(self, value: Any, key: str | None) -> None:
         pass
 
+    def finish(self, least: int) -> int:
+        raise NotImplementedError
+
     def rebalance(self) -> None:
         raise AssertionError
 

@@ -21,10 +21,10 @@ from anabranch.lang.schema import Field, Schema
 from anabranch.run.kafka.json_values import parse as parse_values
 from anabranch.run.sink_settings import KafkaTarget, SinkSettings, check_sink
 from anabranch.spark.arrow_schema import to_spark
-from anabranch.spark.file_streams import OFF
 from anabranch.spark.kafka_source import FORMAT, KafkaOptions, KafkaStream, KafkaTopics
 from anabranch.spark.sinks.kafka import KafkaWriter
 from anabranch.spark.sinks.sink import Batch
+from anabranch.spark.stored_files import OFF
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
 from anabranch.stats.backlog import backlog

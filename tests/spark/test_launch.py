@@ -112,7 +112,7 @@ def sampled_spec(tmp_path: Path) -> Path:
 
 @pytest.mark.spark
 def test_auto_chooses_by_the_first_rows_of_the_streams(spark: SparkSession, sampled_spec: Path) -> None:
-    choice = prepare(load(sampled_spec), spark).chosen().choices[""]
+    choice = prepare(load(sampled_spec), spark).choices()[""]
     used = {item.what: item.value for item in choice.estimates.used if item.provenance == "sampled"}
     assert used["rate of a"] == pytest.approx(500, rel=0.05)
     assert used["rate of b"] == pytest.approx(50, rel=0.1)
@@ -136,7 +136,7 @@ def test_limits_that_no_plan_keeps_start_nothing(spark: SparkSession, sampled_sp
 def test_a_folder_without_files_is_not_sampled(spark: SparkSession, sampled_spec: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "b").iterdir():
         file.unlink()
-    choice = prepare(load(sampled_spec), spark).chosen().choices[""]
+    choice = prepare(load(sampled_spec), spark).choices()[""]
     used = {item.what: item.provenance for item in choice.estimates.used}
     assert used["rate of a"] == "sampled"
     assert used["rate of b"] == "assumed"
@@ -147,7 +147,7 @@ def test_a_sample_of_many_files_is_scaled_to_all_of_them(
     spark: SparkSession, sampled_spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.run.stream_sample.MOST_FILES", 1)
-    used = {item.what: item.value for item in prepare(load(sampled_spec), spark).chosen().choices[""].estimates.used}
+    used = {item.what: item.value for item in prepare(load(sampled_spec), spark).choices()[""].estimates.used}
     assert used["rate of a"] == pytest.approx(500, rel=0.1)
 
 
@@ -238,7 +238,7 @@ def test_a_filter_that_fails_on_sampled_rows_hides_nothing_of_the_other_queries(
     spark: SparkSession, sampled_spec: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = load(with_queries(sampled_spec, "a.v < 20", "a.v * 9223372036854775807 > 5"))
-    choices = prepare(spec, spark).chosen().choices
+    choices = prepare(spec, spark).choices()
     sources = {name: {item.provenance for item in choice.estimates.used} for name, choice in choices.items()}
     assert "sampled" in sources["q0"]
     assert "sampled" not in sources["q1"]

@@ -63,7 +63,7 @@ def test_spark_has_the_same_sessions_in_batch(spark: SparkSession, tmp_path: Pat
         found = written(tmp_path)
     finally:
         running.stop()
-    spark.createDataFrame(tables["s0"].to_pandas()).createOrReplaceTempView("s0")
+    spark.createDataFrame(tables["s0"]).createOrReplaceTempView("s0")
     expected = rows_as_multiset(spark.sql(text).toArrow())
     assert expected
     assert not describe_difference(expected, found)

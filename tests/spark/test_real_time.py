@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -226,6 +227,13 @@ def die_and_go_on(folder: Path, story: Story, deaths: list[tuple[str, str, int]]
     tables = story.tables()
     for batch in cut(tables, BATCHES):
         feed_apart(folder, batch)
+    deaths_change_nothing(folder, story, tables, deaths, master)
+
+
+def deaths_change_nothing(
+    folder: Path, story: Story, tables: Mapping[str, pa.Table], deaths: list[tuple[str, str, int]], master: str
+) -> None:
+    """Runs a story, whose rows are there, with these deaths and then to its end."""
     for who, phase, number in deaths:
         done = _process(folder, master, who, phase, number, story)
         assert done.returncode == (-signal.SIGKILL if who == "driver" else 0), done.stderr

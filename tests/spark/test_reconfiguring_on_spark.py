@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.cli.main import main
 from anabranch.errors import MigrationError, SpecError
+from anabranch.settings.commands import USER_ERROR
 from anabranch.spec.changes import Changes
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
@@ -28,7 +29,7 @@ JOIN = (
     "s0 [RANGE 5 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y"
 )
 STORY = Story(JOIN, rows=64)
-BATCHES = cut(STORY.tables(), 8)
+BATCHES = [*cut(STORY.tables(), 8)]
 
 
 def text(folder: Path) -> str:
@@ -100,9 +101,9 @@ def test_settings_change_while_a_query_runs_and_are_kept_over_a_restart(
         assert broken["allowed"] == 1_000_000
         with pytest.raises(SpecError):
             changes.handle.objective("beauty")
-        assert by_command(changes, "set", str(tmp_path / "checkpoint"), "--policy", "never") == 1
+        assert by_command(changes, "set", str(tmp_path / "checkpoint"), "--policy", "never") == USER_ERROR
         assert "'never'" in capsys.readouterr().err
-        assert by_command(changes, "set", str(tmp_path / "checkpoint")) == 1
+        assert by_command(changes, "set", str(tmp_path / "checkpoint")) == USER_ERROR
         assert "nothing to set" in capsys.readouterr().err
         wanted: list[dict[str, Any]] = [
             {"adapt": {"policy": "periodic", "every": 1}},

@@ -160,7 +160,6 @@ def test_what_slots_read_of_csv_is_what_spark_reads(declared: str, spark: SparkS
             found = form.read(path, kinds)
             assert sorted(zip(plain(found["p"]), plain(found[name]), strict=True)) == sorted(rows[str(number)]), value
             read_by_slots += 1
-            assert footer.rows == 2
     assert read_by_slots > 0
 
 

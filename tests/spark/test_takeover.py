@@ -75,11 +75,14 @@ def test_a_running_query_ends_its_answers_without_a_restart(spark: SparkSession,
         time = handle.finish(0)
         assert time == max(pc.max(each).as_py() for each in seen) + 1
         assert handle.finish(time + 5) == time  # the first request counts
-        assert not handle.has_answered
+        before = handle.has_answered
+        assert not before
         for batch in batches[2:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()
-            assert all(slot["hot"] for slot in handle.lastProgress["adaptive"]["slotStatistics"])
+            progress = handle.lastProgress
+            assert progress is not None
+            assert all(slot["hot"] for slot in progress["adaptive"]["slotStatistics"])
         assert handle.has_answered
         assert handle._query is spark_query
     finally:

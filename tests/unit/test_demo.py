@@ -105,7 +105,7 @@ def test_files_of_the_skewed_streams_follow_each_other_in_time(tmp_path: Path) -
         assert all(newest <= oldest for (_, newest), (oldest, _) in pairwise(ends))
 
 
-def test_the_skewed_query_is_what_duckdb_is_asked(tmp_path: Path) -> None:
+def test_the_skewed_query_equals_the_text_for_duckdb(tmp_path: Path) -> None:
     """Both texts name the same sums and windows; that the answers agree is seen when the demo runs."""
     file = tmp_path / "skewed.yaml"
     file.write_text(skew.SPEC, encoding="utf-8")

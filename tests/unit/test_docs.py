@@ -1,4 +1,4 @@
-"""The pages keep up with the house: what they name exists."""
+"""Pages name only modules, tests, errors and links that exist."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
     named = re.findall(r"`([\w/]+)::(test_\w+)`", (ROOT / "docs" / "internals" / f"{page}.md").read_text())
     missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in _text(ROOT / "tests" / f"{file}.py")]
     assert named
+    assert not missing
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    source = ROOT / "src" / "anabranch"
+    packages = "|".join(each.name for each in source.iterdir() if each.is_dir())
+    missing = [
+        f"{page.relative_to(ROOT)}: {module}"
+        for page in PAGES
+        for module in re.findall(rf"`((?:{packages})(?:/\w+)+)(?:\.\w+)*`", page.read_text())
+        if not any((folder / f"{module}{end}").exists() for folder in (source, ROOT / "tests") for end in ("", ".py"))
+    ]
     assert not missing
 
 

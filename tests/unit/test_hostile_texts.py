@@ -77,7 +77,7 @@ def test_any_plan_text_is_read_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 3_000, 100_000])
-def test_what_is_nested_too_deep_is_refused_by_name(depth: int) -> None:
+def test_too_deep_nesting_is_refused_by_name(depth: int) -> None:
     deep = "(" * depth
     if depth > 100:
         with pytest.raises(PlanError, match="too many brackets"):

@@ -32,7 +32,7 @@ def test_the_first_signal_is_noted_and_raises_nothing() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_second_one_ends_the_process_where_that_is_asked_for() -> None:
+def test_a_second_signal_ends_the_process_if_requested() -> None:
     with noted_signals(signal.SIGINT, signal.SIGTERM, default=True) as noted:
         signal.raise_signal(signal.SIGINT)
         assert noted.is_set()

@@ -80,7 +80,7 @@ def test_the_streams_have_the_usual_proportions() -> None:
     assert generate(500, seed=3)["bid"] != generate(500, seed=4)["bid"]
 
 
-def test_the_page_says_what_runs_and_what_is_missing() -> None:
+def test_the_page_lists_what_runs_and_what_is_missing() -> None:
     listed = dict(re.findall(r"^\| (q\d+) \| [^|]+ \| (yes|variant|no)", PAGE.read_text(), re.MULTILINE))
     variants = {"q4", "q6", "q9", "q18", "q19"}
     expected = {name: "variant" if name in variants else "yes" for name in QUERIES} | dict.fromkeys(MISSING, "no")

@@ -154,7 +154,7 @@ def test_group_13_moves_with_its_two_rows() -> None:
             assert {slot: report.taken for slot, report in host.reports.items()} == {0: 0, 1: 2}
 
 
-def test_a_restart_with_another_plan_and_other_slots_goes_on(tmp_path: Path) -> None:
+def test_a_restart_with_another_plan_and_other_slots_continues(tmp_path: Path) -> None:
     first = LocalHost(QUERY, parse("((o p) s)"), slots=2, checkpoint=str(tmp_path))
     list(run(first, range(2)))
     second = LocalHost(QUERY, parse("(o p s)"), slots=3, checkpoint=str(tmp_path))

@@ -17,7 +17,10 @@ from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.settings.entries import Entry, optional
 
 POLICIES: dict[str, Callable[..., Policy]] = {
-    each.name: each for each in (Periodic, DataDriven, MemoryDriven, RefinedMemoryDriven)
+    Periodic.name: Periodic,
+    DataDriven.name: DataDriven,
+    MemoryDriven.name: MemoryDriven,
+    RefinedMemoryDriven.name: RefinedMemoryDriven,
 }
 
 

@@ -8,7 +8,7 @@ of its stream.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,7 +37,7 @@ _JOINS = {
     "anti": "LEFT ANTI JOIN",
     "leftanti": "LEFT ANTI JOIN",
 }
-JoinCondition: TypeAlias = "str | spark_host.Column | Sequence[str] | Sequence[spark_host.Column]"
+JoinCondition: TypeAlias = "str | spark_host.Column | list[str] | list[spark_host.Column] | tuple[str, ...]"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
@@ -185,12 +185,13 @@ class Frame:
 
 def _on(given: JoinCondition) -> str:
     """Returns the join condition as CQL: a name, or several, as in PySpark, are columns of both sides."""
-    several = list(given) if isinstance(given, list | tuple) else [given]
+    several: list[str | spark_host.Column] = list(given) if isinstance(given, list | tuple) else [given]
     if not several:
         raise SpecError("a join on no columns", hint="name the columns of both sides, or leave 'on' out")
     if all(isinstance(each, str) and _IDENTIFIER.fullmatch(each.strip()) for each in several):
         return f"USING ({', '.join(map(str, several))})"
-    return f"ON {' AND '.join(f'({_sql(each)})' for each in several) if len(several) > 1 else _sql(several[0])}"
+    first, *more = map(_sql, several)
+    return f"ON {' AND '.join(f'({each})' for each in (first, *more))}" if more else f"ON {first}"
 
 
 def _sql(given: str | spark_host.Column) -> str:

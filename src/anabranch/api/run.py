@@ -86,6 +86,10 @@ class Run:
         """Chooses the plans of the queries; see `RunPlanning.chosen`."""
         return self._planning.chosen(always_sample=always_sample)
 
+    def choices(self) -> dict[str, Choice]:
+        """Chooses the plan of each query for itself."""
+        return self._planning.choices()
+
     def late_rows(self) -> LateRows | None:
         """Returns the side output, if one is set."""
         return late_rows(self.spark, self._settings, self._streams)

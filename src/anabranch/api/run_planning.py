@@ -57,11 +57,15 @@ class RunPlanning:
 
         With `always_sample`, it also samples when that cannot change the plan, so that costs can be explained.
         """
-        choices = self._choices(self.slots.most, always_sample=always_sample)
+        choices = self.choices(always_sample=always_sample)
         adapting = [name for name, member in self._members.items() if member.settings.adapt is not None]
         together, slots = self._settings.together, self.slots.most
         joint = decide_together(self._queries, choices, self._plan_options, together, adapting=adapting, slots=slots)
         return RunChoice(choices, joint, self._allocation)
+
+    def choices(self, *, always_sample: bool = False) -> dict[str, Choice]:
+        """Chooses the plan of each query for itself, without shared joins and joint limits."""
+        return self._choices(self.slots.most, always_sample=always_sample)
 
     @property
     def slots(self) -> SlotRange:

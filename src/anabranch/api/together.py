@@ -67,7 +67,7 @@ class Together(RunBuilder):
 
     def choices(self) -> dict[str, Choice]:
         """Chooses the plan of each query; each stream is sampled once for all of them."""
-        return dict(self._as_run().chosen().choices)
+        return self._as_run().choices()
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query.

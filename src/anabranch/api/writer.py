@@ -124,7 +124,7 @@ class ContinuousQueryWriter(RunBuilder):
 
     def choice(self) -> Choice:
         """Returns the chosen plan for these settings, with its costs and all candidates."""
-        return self._as_run().chosen().choices[ALONE]
+        return self._as_run().choices()[ALONE]
 
     def explanation(self, stage: str = "choice") -> str:
         """Returns one compilation stage for these settings; see `ContinuousQuery.explanation`."""

@@ -31,6 +31,8 @@ from anabranch.plan.partitioning import Partitioning
 
 _MOST_MOVES = 4
 """The maximum number of moves per group, on average, before a proposal is ready."""
+TOLERANCE = 1.05
+"""The load of a slot, relative to the average, that needs no move."""
 _EXACT = 1e-9
 
 
@@ -93,14 +95,13 @@ def even_out(
     partitioning: Partitioning,
     loads: Loads,
     *,
-    tolerance: float = 1.05,
     speeds: Sequence[float] | None = None,
     available: Sequence[int] | None = None,
     copying: Callable[[Partitioning], float] = lambda _: 0.0,
     least_bytes: float = math.inf,
     most_skew: float = 1.2,
 ) -> Rebalancing:
-    """Returns the moves after which the slowest slot has at most `tolerance` times the average load, if groups allow.
+    """Returns the moves after which the slowest slot has at most `TOLERANCE` times the average load, if groups allow.
 
     `speeds` are relative speeds of the slots (a group that takes 1 s at speed 1 takes 2 s at speed 0.5). `available`
     are the slots that may have groups, all when None; groups on others move away whatever their load. `copying` prices
@@ -115,7 +116,7 @@ def even_out(
     copies = copying(state.partitioning)
     refused: set[tuple[int, int]] = set()
     for _ in range(_MOST_MOVES * partitioning.groups):
-        found = state.best_move(tolerance, refused)
+        found = state.best_move(refused)
         if found is None:
             break
         group, receiver, gain = found
@@ -136,7 +137,7 @@ def even_out(
         tuple(loads.cpu.tolist()),
         tuple(state.cpu.tolist()),
         sum(loads.group_bytes[g] for g, slot in enumerate(partitioning.table) if state.table[g] != slot),
-        state.heavy(tolerance),
+        state.heavy(),
         None if available is None else tuple(available),
         tuple(slot.bytes for slot in loads.slots),
         tuple(state.held.tolist()),
@@ -218,7 +219,7 @@ class _State:
     def largest(self) -> float:
         return float(self._loads()[self._available].max())
 
-    def best_move(self, tolerance: float, refused: set[tuple[int, int]]) -> tuple[int, int, float] | None:
+    def best_move(self, refused: set[tuple[int, int]]) -> tuple[int, int, float] | None:
         """Returns a group, its receiver, and the seconds saved, for the most loaded slot that can give a group.
 
         None if the loads are even enough, or no group fits anywhere.
@@ -228,7 +229,7 @@ class _State:
         loads = [(float(self.cpu[slot]), slot, True) for slot in usable]
         loads += [(self._price * float(self.held[slot]), slot, False) for slot in usable if self._price]
         for load, sender, by_cpu in sorted(loads, key=lambda each: -each[0]):
-            if load <= tolerance * mean:
+            if load <= TOLERANCE * mean:
                 break
             found = self._best_of(sender, by_cpu, usable, refused)
             if found is not None:
@@ -271,8 +272,8 @@ class _State:
             found += full**2 - (full - held) ** 2 + empty**2 - (empty + held) ** 2
         return found
 
-    def heavy(self, tolerance: float) -> tuple[int, ...]:
+    def heavy(self) -> tuple[int, ...]:
         """Returns the groups that alone exceed the load of a slot that is within the tolerance."""
         mean = float(self.cpu[self._available].mean())
-        found = [g for g, slot in enumerate(self.table) if self.load(g, slot) > tolerance * mean and mean > 0]
+        found = [g for g, slot in enumerate(self.table) if self.load(g, slot) > TOLERANCE * mean and mean > 0]
         return tuple(sorted(found, key=lambda group: -self._work[group]))

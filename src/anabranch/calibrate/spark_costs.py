@@ -309,7 +309,7 @@ class _Batch:
 @contextmanager
 def _read_by_spark() -> Iterator[None]:
     """Makes Spark read the files of queries that start inside the context."""
-    from anabranch.spark.file_streams import OFF
+    from anabranch.spark.stored_files import OFF
 
     before = os.environ.get(OFF)
     os.environ[OFF] = "1"

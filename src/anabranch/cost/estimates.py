@@ -25,7 +25,7 @@ from anabranch.lang.expr import own_functions
 from anabranch.lang.schema import Schema, is_fixed_width
 from anabranch.lang.window import FOREVER, CountWindow, SessionWindow
 from anabranch.plan.cost_rank import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, costly_calls
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
 from anabranch.stats.view import Known, Provenance, StatisticsView
 
@@ -159,52 +159,36 @@ def from_statistics(
         used.append(Used(what, value, provenance))
         return value
 
-    known_rates = [known.value for r in graph.streamed if (known := seen.rate(r.name, r.stream)) is not None]
-    fallback = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
-    arriving: list[float] = []
     pairwise = pairwise or pairwise_windows(graph)
+    known_rates = [known.value for r in graph.streamed if (known := seen.rate(r.name, r.stream)) is not None]
+    usual_rate = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
+    arriving: list[float] = []
     rates: list[float] = []
     windows: list[float] = []
     row_bytes: list[float] = []
-    whole: dict[str, float] = {}
+    tables: dict[str, float] = {}
     for relation in graph.relations:
         if relation.is_table:
             # A table holds its rows, and almost none arrive: work over tables is done once.
             known_rows = seen.table_rows(relation.name, relation.stream)
-            whole[relation.name] = use(f"rows of {relation.name}", known_rows, ASSUMED_TABLE)
-            rate = whole[relation.name] / EVER
+            tables[relation.name] = use(f"rows of {relation.name}", known_rows, ASSUMED_TABLE)
+            rate = tables[relation.name] / EVER
         else:
-            rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
+            rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), usual_rate)
         arriving.append(rate)
         if relation.filter is not None:
             passing = seen.filter_selectivity(relation.name)
             rate *= use(f"selectivity of {relation.filter}", passing, assumed_share(relation.filter))
         rates.append(rate)
-        is_core = relation.name in pairwise.windows
-        reach = pairwise.lifetime(relation.name, to_the_end=bool(slide)) if is_core else relation.window.reach
-        endless = EVER if relation.is_table else horizon
-        seconds = endless if reach >= FOREVER else reach / 1e6
-        if isinstance(relation.window, CountWindow):
-            # A count window holds its number of rows, at their rate.
-            parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
-            seconds = min(seconds, relation.window.rows * parts / rate if rate else seconds)
-        elif isinstance(relation.window, SessionWindow):
-            # A session is assumed to have a few rows, because its length is not measured.
-            seconds = 2 * relation.window.gap / 1e6
-        windows.append(max(seconds, SHORTEST_WINDOW))
+        windows.append(max(_seconds_kept(relation, rate, pairwise, use, horizon, bool(slide)), SHORTEST_WINDOW))
         known_bytes = seen.row_bytes(relation.name, relation.stream)
         row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
-    keys = tuple(_distinct_values(key, graph, seen, {**sizes, **whole}, use) for key in graph.keys)
+    keys = tuple(_distinct_values(key, graph, seen, {**sizes, **tables}, use) for key in graph.keys)
     distances = _distances(graph, pairwise, dict(zip(graph.names, windows, strict=True)))
     thetas = tuple(
         _theta(theta, graph, seen, use, distances.get(position)) for position, theta in enumerate(graph.thetas)
     )
-    groups = []
-    for mask in _mergeable(len(graph.names)) if slide else ():
-        names = [name for position, name in enumerate(graph.names) if mask >> position & 1]
-        if (count := seen.number_of_groups(names)) is not None:
-            groups.append((mask, use(f"groups of {' '.join(names)}", count, count.value)))
     return Estimates(
         names=graph.names,
         rates=tuple(rates),
@@ -212,11 +196,39 @@ def from_statistics(
         row_bytes=tuple(row_bytes),
         keys=keys,
         thetas=thetas,
-        used=tuple(used),
         slide=slide,
-        groups=tuple(groups),
+        groups=_known_groups(graph.names, seen, use) if slide else (),
+        used=tuple(used),
         arriving=tuple(arriving),
     )
+
+
+def _seconds_kept(
+    relation: Relation, rate: float, pairwise: PairwiseWindows, use: _Use, horizon: float, is_grouped: bool
+) -> float:
+    """Returns how long a row of a relation is in its state."""
+    is_core = relation.name in pairwise.windows
+    reach = pairwise.lifetime(relation.name, to_the_end=is_grouped) if is_core else relation.window.reach
+    endless = EVER if relation.is_table else horizon
+    seconds = endless if reach >= FOREVER else reach / 1e6
+    if isinstance(relation.window, CountWindow):
+        # A count window holds its number of rows, at their rate.
+        parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
+        return min(seconds, relation.window.rows * parts / rate if rate else seconds)
+    if isinstance(relation.window, SessionWindow):
+        # A session is assumed to have a few rows, because its length is not measured.
+        return 2 * relation.window.gap / 1e6
+    return seconds
+
+
+def _known_groups(relations: tuple[str, ...], seen: StatisticsView, use: _Use) -> tuple[tuple[int, float], ...]:
+    """Returns the known numbers of groups of the sets of relations that a plan may merge."""
+    groups = []
+    for mask in _mergeable(len(relations)):
+        names = [name for position, name in enumerate(relations) if mask >> position & 1]
+        if (count := seen.number_of_groups(names)) is not None:
+            groups.append((mask, use(f"groups of {' '.join(names)}", count, count.value)))
+    return tuple(groups)
 
 
 def traffic(estimates: Estimates) -> dict[str, float]:

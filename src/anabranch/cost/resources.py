@@ -8,9 +8,9 @@ With every stream in its steady state, a set S of relations joined inside the wi
 Both follow exactly from the window semantics: each relation of S in turn holds the newest row. New rows of one input X
 of a join probe the other inputs one after another; with T the set bound so far and B the next input, one step costs
 
-    turnover(X) x rows(T) x (probe + compare x candidates + match x partners)
+    turnover(X) x rows(T) x (probe + compare x candidates + match x matches)
 
-per second, where partners are the rows of B that agree in keys and time, and candidates those that a lookup examines to
+per second, where matches are the rows of B that agree in keys and time, and candidates those that a lookup examines to
 find them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree
 of three streams this is exactly Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006). The model
 adds what the papers omit: a fixed cost per batch and lookup, the checking of further predicates, indexes, and joined

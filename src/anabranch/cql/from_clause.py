@@ -91,7 +91,9 @@ def bind_rows(statement: Statement, catalog: Catalog, bind_query: BindQuery) -> 
         items += inner
     if rest:
         whole = rest[0] if len(rest) == 1 else Operation("and", tuple(rest), _span(rest))
-        plan = Filter(plan, Scope(statement.text, "WHERE", visible).condition(whole))
+        aliases = [item.alias for item in statement.items if isinstance(item, SelectItem)]
+        names = tuple(alias.name.lower() for alias in aliases if alias is not None)
+        plan = Filter(plan, Scope(statement.text, "WHERE", visible, aliases=names).condition(whole))
     return Rows(plan, visible, tuple(items), statement)
 
 

@@ -63,6 +63,8 @@ class Scope:
     """The relations of the outer query; those of the subquery take precedence."""
     number: RowNumber | None = None
     """The row number that the query limits."""
+    aliases: tuple[str, ...] = ()
+    """The names that SELECT gives and this clause cannot read, in lower case."""
 
     def expression(self, node: Expression) -> Expr:
         """Returns the typed expression of a syntax node."""
@@ -173,6 +175,8 @@ class Scope:
         ]
         is_quoted = self.text[node.name.span.start : node.name.span.start + 1] == '"'
         hint = FUNCTIONS.get(node.name.name.lower(), "") if node.relation is None else ""
+        if node.relation is None and node.name.name.lower() in self.aliases:
+            hint = f"SELECT names its results after {self.clause}; write the expression of '{node}' in its place"
         return BindError(
             f"column '{node}' does not exist",
             text=self.text,

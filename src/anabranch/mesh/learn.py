@@ -6,8 +6,10 @@ prices on the sample are optimistic; `proposal` checks the gain on held-out rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,15 +17,21 @@ from anabranch.errors import PlanError
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.routes import Order, Router
-from anabranch.mesh.search import MeshCosts, Solution, Space, alike, merge_down
+from anabranch.mesh.search import MeshCosts, Solution, Space, by_route, merge_down, one_subset
 from anabranch.mesh.training import Condensed
 from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
 
+Search: TypeAlias = Callable[[Space, Solution, np.random.Generator], Solution]
+"""Searches a mesh from a start."""
 CURRENT = "current mesh"
 """The name of the running mesh among the mesh candidates."""
+
+
+def _merge(space: Space, start: Solution, rng: np.random.Generator) -> Solution:
+    return merge_down(space, start)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class SearchSetting:
 
     size: int = 30
     """The number of condensed rows."""
+    search: Search = _merge
+    """The search from the route-driven start and, if there is one, from the running mesh."""
     costs: MeshCosts = field(default_factory=MeshCosts)
     least_gain: float = 0.02
     """A mesh must be faster than the single best route by this fraction, on held-out rows."""
@@ -81,16 +91,19 @@ class Learner:
     def space(self) -> Space:
         return Space(self.condensed.rows, self.router, self.setting.costs)
 
-    def search(self, current: RelationRoutes | None = None) -> tuple[Solution, tuple[MeshCandidate, ...]]:
+    def search(
+        self, rng: np.random.Generator, current: RelationRoutes | None = None
+    ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
         """Returns the best mesh found, never worse than its start or a single route, and the mesh candidates."""
-        space = self.space
-        starts = {"start": alike(space)}
+        setting, space = self.setting, self.space
+        starts = {}
         if current is not None:
-            # A mesh that suited earlier rows may be far from the best for current rows.
-            starts["partition of the current mesh"] = space.solution(self._cell_routes(current.classifier))
-        found = min((merge_down(space, each) for each in starts.values()), key=lambda solution: solution.cost)
-        single = space.solution(np.zeros(space.size, np.int64))
-        named = {"search": found, **starts, "single route": single}
+            starts["start (partition of the current mesh)"] = space.solution(self._cell_routes(current.classifier))
+        # A mesh that suited earlier rows may be far from the best for current rows.
+        starts["start (route)"] = by_route(space)
+        searched = (setting.search(space, start, rng) for start in starts.values())
+        found = min(searched, key=lambda solution: solution.cost)
+        named = {"search": found, **starts, "single route": one_subset(space)}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
             MeshCandidate(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))

@@ -45,13 +45,13 @@ def learn_mesh(
     mesh = current if isinstance(current, Mesh) else None
     profiled = _profiled(graph, profiles)
 
-    def checked_relation(least: Mapping[str, float]) -> bool:
+    def asked(least: Mapping[str, float]) -> bool:
         ideal = {name: LearntRoutes("", (1.0,), (cost,), cost, cost, cost) for name, cost in least.items()}
         return is_worth is None or is_worth(LearntMesh(one_route(graph), ideal, profiled=profiled))
 
     setting = replace(SEARCH, existence_probes=SEARCH.existence_probes and with_existence_probes)
     orders = orders_of(current, graph)
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, checked_relation, orders)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)
@@ -76,13 +76,13 @@ def _together(parts: list[OperatorProfile]) -> OperatorProfile:
     )
     columns = pa.concat_tables([part.columns for part in seen])
     # Every slot has its own calls, so they are summed like the rows.
-    turn, call = sum(part.turn for part in seen), sum(part.call for part in seen)
-    return OperatorProfile(first.relation, columns, matrix, turn, call)
+    batch_rows, call = sum(part.batch_rows for part in seen), sum(part.call for part in seen)
+    return OperatorProfile(first.relation, columns, matrix, batch_rows, call)
 
 
 def _overhead(seen: OperatorProfile) -> float:
     """Returns the fixed cost of one route, in seconds per row of the relation."""
-    return seen.call / seen.turn if seen.turn else MeshCosts().route
+    return seen.call / seen.batch_rows if seen.batch_rows else MeshCosts().route
 
 
 def _profiled(graph: JoinGraph, seen: Iterable[OperatorProfile]) -> Profiled:

@@ -96,12 +96,12 @@ def find_mesh(
     learner = Learner(condensed or condense(sample, matrix, setting.size), needs, setting)
     if setting.early_out and not _could_gain(learner):
         return _single(learner, f"even a route for each kind of rows would gain less than {setting.least_gain:.0%}")
-    solution, considered = learner.search(current)
+    solution, considered = learner.search(rng, current)
     if len(solution.routes) == 1:
         return _single(learner, "no partition of the sampled rows is cheaper", considered)
     priced = learner.classify(solution)
     if len(priced.orders) == 1:
-        return _single(learner, "with_attributes the rows apart costs more than it saves", considered)
+        return _single(learner, "separating the rows costs more than it saves", considered)
     held_out = held_out_gain(sample, matrix, needs, rng, setting, parts_held_out(_best_single(learner)[1], priced.cost))
     if held_out.gain < max(setting.least_gain, held_out.error):
         why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"
@@ -207,7 +207,7 @@ def held_out_gain(
     single, mesh = np.zeros(RESAMPLES + 1), np.zeros(RESAMPLES + 1)
     for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
         learner = Learner(condense(sample.take(learning), matrix.take(learning), setting.size), needs, setting)
-        priced = learner.classify(learner.search()[0])
+        priced = learner.classify(learner.search(rng)[0])
         one = learner.router.best(learner.router.everything).order
         rest, rest_matrix = sample.take(held), matrix.take(held)
         leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows)

@@ -3,12 +3,10 @@
 The cost of a mesh is Equation 2 of the paper: Σ f (c(route) + c(path in the classifier)) + |R| × overhead, in seconds
 per row. Here |R| counts distinct routes, not leaves of the classifier: rows of two leaves with the same route are
 processed together. Subsets with the same best route are one class for the classifier, and rows that agree in all
-attributes are one element, so a tree can always separate the classes.
+attributes are one element, so a tree can always separate the classes. (Nehme et al. 2012, sections 4.3 to 4.7.)
 
-The search is not published: `alike` groups rows that do nearly as well on one route, and `merge_down` merges two
-subsets as long as that saves. It prices about ten meshes where the searches of the paper price hundreds, so a running
-query can afford it. (Nehme et al. 2012, sections 4.3 to 4.7; their searches are in `lab/papers/mesh_searches`.)
-Invariant: the search is deterministic.
+`merge_down` starts with rows on their own best routes and merges two subsets as long as that saves. It prices about ten
+meshes where the published searches (`lab/papers/mesh_search`) price hundreds, so a running query can afford it.
 """
 
 from __future__ import annotations
@@ -113,7 +111,12 @@ ALIKE = 0.1
 """Routes are alike for a row if one costs it no more than this fraction above the other."""
 
 
-def alike(space: Space) -> Solution:
+def by_route(space: Space) -> Solution:
+    """Returns the route-driven start: the rows grouped by the routes that suit them."""
+    return space.solution(_grouped_by_route(space))
+
+
+def _grouped_by_route(space: Space) -> Integers:
     """Groups rows that do nearly as well on one route; the heaviest rows choose theirs first.
 
     If rows had to share the exact route, those that differ only in its tail, which hardly any row reaches, would be
@@ -129,7 +132,12 @@ def alike(space: Space) -> Solution:
         nearest = min(prices, key=prices.__getitem__, default=best.order)
         chosen = nearest if prices.get(nearest, np.inf) <= accepted else best.order
         subsets[row] = leaders.setdefault(chosen, len(leaders))
-    return space.solution(subsets)
+    return subsets
+
+
+def one_subset(space: Space) -> Solution:
+    """Returns the mesh with a single route."""
+    return space.solution(np.zeros(space.size, np.int64))
 
 
 def merge_down(space: Space, start: Solution) -> Solution:

@@ -158,4 +158,4 @@ class _Sample:
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
     """Returns the setting with the measured cost of a route, if the number of rows per step is known."""
-    return replace(setting, costs=setting.costs.for_batches(seen.turn, seen.call)) if seen.turn else setting
+    return replace(setting, costs=setting.costs.for_batches(seen.batch_rows, seen.call)) if seen.batch_rows else setting

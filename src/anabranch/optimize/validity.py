@@ -10,7 +10,6 @@ time (`rate`, `first`) have no bounds, and plans of more than `MOST_RELATIONS` r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import inf, prod, sqrt
@@ -28,7 +27,7 @@ SEARCHED = (10.0, 100.0)
 """The factors by which a number is multiplied and divided to search for better plans."""
 NARROWED = 5
 """How often the interval that contains a bound is halved; a bound is then about 7 % exact."""
-MOST_RELATIONS = 6
+MOST_RELATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -98,38 +97,39 @@ def _is_better(other: PhysicalPlan, plan: PhysicalPlan, problem: Problem) -> boo
 
 @dataclass(frozen=True)
 class _Number:
-    """A rate or a selectivity, its present value and its largest possible one."""
+    """A rate, by relation, or a selectivity, by a pair of relations or a predicate; and its largest possible value."""
 
     what: str
-    now: float
-    most: float
-    section: str
     name: str
+    now: float
     problem: Problem
+    is_rate: bool = False
+    most: float = 1.0
 
     def at(self, value: float) -> Problem:
         """Returns the problem in which the number has another value."""
         numbers = {self.name: value}
-        if self.section == "rates":
+        if self.is_rate:
             # An unknown rate is the mean of the known ones, which must not vary with this one.
-            numbers = {**_rates(self.problem), **numbers}
-        statistics = Layered((FixedStatistics(**{self.section: numbers}), self.problem.statistics))
-        return replace(self.problem, statistics=statistics)
+            varied = FixedStatistics(rates={**_rates(self.problem), **numbers})
+        else:
+            varied = FixedStatistics(selectivities=numbers)
+        return replace(self.problem, statistics=Layered((varied, self.problem.statistics)))
 
 
-def _numbers(problem: Problem) -> Iterator[_Number]:
-    """Yields the numbers that may vary; one that is zero cannot be multiplied."""
+def _numbers(problem: Problem) -> list[_Number]:
+    """Returns the numbers that may vary; one that is zero cannot be multiplied."""
     graph, estimates = problem.graph, problem.model.estimates
-    for name, rate in _rates(problem).items():
-        if rate > 0:
-            yield _Number(f"rate of {name}", rate, inf, "rates", name, problem)
-    for (left, right), what in _pairs(graph, problem.statistics).items():
-        now = _selectivity(left, right, graph, estimates)
-        if now > 0:
-            yield _Number(f"selectivity of {what}", now, 1.0, "selectivities", f"{left} {right}", problem)
-    for theta, estimate in zip(graph.thetas, estimates.thetas, strict=True):
-        if (now := estimate.selectivity) > 0:
-            yield _Number(f"selectivity of {theta}", now, 1.0, "selectivities", str(theta), problem)
+    rates = [_Number(f"rate of {name}", name, rate, problem, True, inf) for name, rate in _rates(problem).items()]
+    pairs = [
+        _Number(f"selectivity of {what}", f"{left} {right}", _selectivity(left, right, graph, estimates), problem)
+        for (left, right), what in _pairs(graph, problem.statistics).items()
+    ]
+    thetas = [
+        _Number(f"selectivity of {theta}", str(theta), estimate.selectivity, problem)
+        for theta, estimate in zip(graph.thetas, estimates.thetas, strict=True)
+    ]
+    return [number for number in (*rates, *pairs, *thetas) if number.now > 0]
 
 
 def _rates(problem: Problem) -> dict[str, float]:

@@ -94,6 +94,13 @@ class Relation:
         return bool(self.parts)
 
 
+def fits_code(kind: pa.DataType) -> bool:
+    """Returns True for types whose keys fit an int64, which is then their code."""
+    return bool(
+        is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    )
+
+
 @dataclass(frozen=True)
 class KeyClass:
     """Expressions, at most one per relation, that are equal in every result; all of one type."""
@@ -112,10 +119,7 @@ class KeyClass:
     @property
     def is_exact(self) -> bool:
         """True if a key fits an int64, so that equal codes mean equal keys and matches need no verification."""
-        kind = self.type
-        return bool(
-            is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
-        )
+        return fits_code(self.type)
 
     def __str__(self) -> str:
         return " = ".join(str(expression) for _, expression in self.members)

@@ -147,12 +147,17 @@ def change_rules(
         switches,
         _staging(plan_options, choice, adapt),
         promise=_promise(choice),
-        resumes=is_learning or (adapt is not None and plan_options.plan in PLAN_WORDS),
+        resumes=plan_options.plan in PLAN_WORDS and (is_learning or adapt is not None),
     )
 
 
 def learns(plan_options: PlanOptions, choice: Choice, adapt: Settings | None = None) -> bool:
-    """True if the query searches for a mesh while it runs: if requested, if it began with one, or if it adapts."""
+    """True if the query searches for a mesh while it runs: if requested, if it began with one, or if it adapts.
+
+    A mesh that was written is searched again only if the query adapts.
+    """
+    if is_mesh_text(plan_options.plan):
+        return adapt is not None
     if plan_options.plan != "auto":
         return plan_options.plan == "mesh"
     is_free = not plan_options.has_hints
@@ -176,7 +181,7 @@ def _promise(choice: Choice) -> Promise | None:
 def _staging(plan_options: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:
     if not learns(plan_options, choice, adapt):
         return None
-    return BESIDE if adapt is not None and plan_options.plan == "auto" else Staging()
+    return BESIDE if adapt is not None and plan_options.plan != "mesh" else Staging()
 
 
 def _reason(choice: Choice) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -63,6 +63,11 @@ class WatchedFolder:
         """Records that files have been read."""
         self.read.update(paths)
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """What progress says of the folder: nothing, because its backlog is read with the next batch."""
+        return {}
+
     def _new(self, names: Iterable[str]) -> Iterator[tuple[int, str]]:
         for name in names:
             path = os.path.join(self.path, name)
@@ -81,26 +86,3 @@ class WatchedFolder:
         if name.startswith((".", "_")) or name.endswith("._COPYING_"):
             return False
         return self.pattern is None or fnmatchcase(name, self.pattern)
-
-
-@dataclass(frozen=True)
-class WatchedFolders:
-    """The folders of the streams of a run."""
-
-    folders: Mapping[str, WatchedFolder]
-
-    def poll(self, *, is_thorough: bool = False) -> dict[str, list[str]]:
-        """Returns the new files of each stream that has any."""
-        found = {name: folder.poll(is_thorough=is_thorough) for name, folder in self.folders.items()}
-        return {name: paths for name, paths in found.items() if paths}
-
-    def took(self, files: Mapping[str, Collection[str]]) -> None:
-        """Records that files have been read."""
-        for name, paths in files.items():
-            if name in self.folders:
-                self.folders[name].took(paths)
-
-    @property
-    def read(self) -> dict[str, set[str]]:
-        """The files that have been read, by stream."""
-        return {name: folder.read for name, folder in self.folders.items()}

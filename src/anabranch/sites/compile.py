@@ -216,8 +216,9 @@ class _Compiler:
 
         def over_gates(expression: Expr) -> Expr:
             def change(node: Expr) -> Expr:
-                is_given = isinstance(node, Column) and node.relation in streams
-                return replace(node, name=_value(0, node.name)) if is_given else node
+                if isinstance(node, Column) and node.relation in streams:
+                    return replace(node, name=_value(0, node.name))
+                return node
 
             return transform(expression, change)
 

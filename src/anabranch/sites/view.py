@@ -188,8 +188,10 @@ def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landsc
 Rows: TypeAlias = list[tuple[str, ...]]
 
 OPERATORS = ("site", "operator", "state", "runner", "batch", "rows in", "rows out", "late", "state size")
-LINKS = ("from", "to", "state", *("lag", "rows", "bytes", "retained"))
-LINKS += ("bytes/s planned", "measured", "cost planned", "measured")
+LINKS = (
+    *("from", "to", "state", "lag", "rows", "bytes", "retained"),
+    *("bytes/s planned", "measured", "cost planned", "measured"),
+)
 TEXTS = 3
 """The columns of both tables that are texts; all others are numbers."""
 

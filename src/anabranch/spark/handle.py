@@ -194,7 +194,18 @@ class Changing(Protocol):
 
 _RENAMED = {"abort_migration": "abortMigration"}
 _INTERNAL = frozenset(
-    {"changes", "changing", "expect_end", "fail", "finish", "follow", "leaving", "queries", "raise_original"}
+    {
+        "changes",
+        "changing",
+        "expect_end",
+        "fail",
+        "finish",
+        "follow",
+        "has_answered",
+        "leaving",
+        "queries",
+        "raise_original",
+    }
 )
 """Members for the packages above; hidden from tab completion."""
 

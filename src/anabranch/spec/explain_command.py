@@ -30,13 +30,12 @@ from anabranch.planning.options import AUTO
 from anabranch.planning.together import RunChoice, allocate, decide_together
 from anabranch.settings.commands import add_command, require_writable
 from anabranch.spec.model import Spec
+from anabranch.spec.options import add_spec, spec_of, write_file
+from anabranch.spec.run_command import SAMPLING, explanations, prepared
 from anabranch.spec.sinks import check_sinks
 
 if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
-
-from anabranch.spec.options import add_spec, spec_of, write_file
-from anabranch.spec.run_command import SAMPLING, explanations, prepared
 
 
 def add_arguments(commands: Commands) -> None:

@@ -35,6 +35,7 @@ from anabranch.settings.commands import add_command, require_writable
 from anabranch.spark.quiet import is_verbose
 from anabranch.spec.change_commands import change_lines
 from anabranch.spec.model import Spec
+from anabranch.spec.options import add_run_options, add_spec, spec_of, with_options, write_file
 from anabranch.telemetry.lineage import emit_lineage
 from anabranch.telemetry.logs import is_json
 
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from anabranch.settings.commands import Commands
     from anabranch.spec.changes import Changes
 
-from anabranch.spec.options import add_run_options, add_spec, spec_of, with_options, write_file
 
 SAMPLING = "sampling the streams and choosing a plan …"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from anabranch.errors import PlanError
 from anabranch.lang.window import FOREVER
@@ -26,6 +26,8 @@ from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
+Alive: TypeAlias = Callable[[str, frozenset[str], frozenset[str], bool], float | None]
+"""Estimates how many rows of a state a probing row can meet; see `_alive`."""
 TIMED_ROWS = 50_000
 """The minimum number of checked rows for the measured seconds of a predicate to be used."""
 
@@ -72,11 +74,29 @@ def measured(
     def copies(relations: Iterable[str]) -> float:
         return partitioning.copies(relations) if partitioning is not None else 1.0
 
-    alive = _alive(step, batches, seconds, query)
     # Reports of older runs have no checks. There, the lookup counts give the selectivity of a predicate that was
     # checked alone.
     checks = {check.predicate: check for check in step.checks if check.rows}
-    found: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    checked: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    found = _looked_up_shares(query, plan, step, _alive(step, batches, seconds, query), copies, checked)
+    return replace(
+        arrivals(graph, steps, seconds, partitioning),
+        selectivities={name: _selectivity(parts, before.get(name, 1.0)) for name, parts in found.items()},
+        groups=_groups(query, plan, step, batches, seconds),
+        predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
+    )
+
+
+def _looked_up_shares(
+    query: Query,
+    plan: PhysicalPlan,
+    step: StepStatistics,
+    alive: Alive,
+    copies: Callable[[Iterable[str]], float],
+    checked: Mapping[str, list[tuple[float, float]]],
+) -> dict[str, list[tuple[float, float]]]:
+    """Adds the shares of pairs that agree in keys or bands, from the lookups; `checked` are those from the checks."""
+    graph, found = query.graph, dict(checked)
     banded: dict[str, list[tuple[float, float]]] = {}
     implied: set[str] = set()
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
@@ -97,15 +117,9 @@ def measured(
             banded.setdefault(str(graph.thetas[band]), []).append((probe.kept, chances))
             implied |= {str(graph.thetas[at]) for at in thetas if at != band}
             continue
-        if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
+        if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checked:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
-    found |= {text: [(1.0, 1.0)] for text in implied} | banded
-    return replace(
-        arrivals(graph, steps, seconds, partitioning),
-        selectivities={name: _selectivity(parts, before.get(name, 1.0)) for name, parts in found.items()},
-        groups=_groups(query, plan, step, batches, seconds),
-        predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
-    )
+    return found | {text: [(1.0, 1.0)] for text in implied} | banded
 
 
 def arrivals(
@@ -203,9 +217,7 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
     return measured(query, plan, steps, seconds, partitioning=partitioning)
 
 
-def _alive(
-    step: StepStatistics, batches: int, seconds: float, query: Query
-) -> Callable[[str, frozenset[str], frozenset[str], bool], float | None]:
+def _alive(step: StepStatistics, batches: int, seconds: float, query: Query) -> Alive:
     """Returns a function that estimates how many rows of a state a probing row can meet.
 
     Its arguments are the state, its relations, those that probe, and whether the state receives a batch's rows before

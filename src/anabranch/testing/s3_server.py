@@ -178,7 +178,7 @@ def _half(body: bytes) -> Iterator[bytes]:
 def _serve() -> None:
     import logging
 
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     logging.disable()

@@ -85,7 +85,7 @@ def test_a_slow_slot_counts_by_its_time() -> None:
     assert over_limits(Resources(1.0, 10.0, 1.0), table, 1.0, 5.0) is None
 
 
-def test_it_says_why_one_slot_less_is_not_enough() -> None:
+def test_an_allocation_states_why_one_slot_less_is_not_enough() -> None:
     assert str(Allocation(3, "memory is short")).endswith("the fewest that keep the limits: with 2, memory is short")
     assert "no smaller number" in str(Allocation(1))
 
@@ -108,14 +108,16 @@ def _plan_options(cpu: float, rate: float) -> PlanOptions:
 
 def test_the_plans_of_a_query_are_priced_for_every_number() -> None:
     def fewest(cpu: float, rate: float) -> int:
-        return allocate(
+        found = allocate(
             as_set(_query()),
             FEWEST,
             lambda slots: chosen(cpu, slots, rate),
             {ALONE: _plan_options(cpu, rate)},
             TOGETHER,
             lambda grid, _: first_table(grid),
-        ).slots
+        )
+        assert found is not None
+        return found.slots
 
     one = decide(_query(), _plan_options(math.inf, 50_000.0), slots=1)
     cpu = one.answer.cost.cpu

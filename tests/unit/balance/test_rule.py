@@ -123,7 +123,7 @@ def test_state_alone_moves_groups_if_there_is_enough_of_it() -> None:
     assert found.skew_after < 1.3
 
 
-def test_what_is_even_stays_where_it_is() -> None:
+def test_balanced_slots_move_nothing() -> None:
     partitioning = line([0, 1] * 32, 2)
     assert even_out(partitioning, loads_of(partitioning, [1.0] * 64)).moves == ()
 

@@ -34,7 +34,7 @@ def step(running: LocalHost, batch: list[str]) -> int:
     return int(running.step(read_rows(CATALOG, batch)).num_rows)
 
 
-def test_inspect_says_what_is_there_and_changes_nothing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_the_content_and_changes_nothing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_in(checkpoint)
     assert cli.main(["checkpoint", "inspect", str(checkpoint), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -83,14 +83,14 @@ def test_a_missing_row_file_and_a_damaged_manifest_are_named(
     assert "not valid JSON" in capsys.readouterr().out
 
 
-def test_parts_of_different_copies_are_told(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_of_different_copies_are_reported(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint / "spark" / "commits").mkdir(parents=True)
     (checkpoint / "spark" / "commits" / "7").write_text("v1\n{}")
     assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 1
     assert "Spark's part has committed batch 7, ours batch 1" in capsys.readouterr().out
 
 
-def test_a_copy_goes_on_where_the_checkpoint_ended(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_copy_continues_after_the_last_batch_of_its_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copy"
     assert cli.main(["checkpoint", "copy", str(checkpoint), str(copied)]) == 0
     more = ["a 3 1 v", "b 3 2 u"]
@@ -166,7 +166,7 @@ def test_a_repair_report_leads_back_to_the_batch_before(checkpoint: Path, capsys
     assert step(again, ROWS[1]) == 1
 
 
-def test_a_repair_report_without_a_way_says_so(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repair_report_may_have_no_remedy(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file in (checkpoint / "anabranch" / "rows").iterdir():
         file.write_bytes(b"")
     assert cli.main(["checkpoint", "repair-report", str(checkpoint), "--json"]) == 1
@@ -175,7 +175,7 @@ def test_a_repair_report_without_a_way_says_so(checkpoint: Path, capsys: pytest.
     assert any("no committed batch has all its files" in step for step in found["steps"])
 
 
-def test_a_repair_report_of_a_whole_checkpoint_asks_for_nothing(
+def test_a_repair_report_of_an_intact_checkpoint_has_no_steps(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint / "anabranch" / "rows" / "000000009-0000-ab.arrow.0f.partial").write_bytes(b"half")

@@ -252,7 +252,7 @@ for module in pkgutil.iter_modules(anabranch.__path__, "anabranch."):
     assert done.returncode == 0, done.stderr
 
 
-def test_what_needs_spark_says_so(spec_file: Path) -> None:
+def test_commands_that_need_spark_name_it(spec_file: Path) -> None:
     spec = str(spec_file)
     several = run_without("pyspark", commands=[["run", spec], ["explain", spec, "--sample"], ["prepare"]])
     assert [done.code for done in several] == [USER_ERROR] * 3
@@ -287,7 +287,7 @@ def test_commands_of_sites_name_their_extra() -> None:
         (["run", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
     ],
 )
-def test_a_users_error_is_told_without_a_traceback(
+def test_a_users_error_is_printed_without_a_traceback(
     arguments: list[str], expected: str, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(spec_file) if argument == "SPEC" else argument for argument in arguments]
@@ -351,7 +351,7 @@ def test_explain_says_that_only_spark_knows_a_format(spec_file: Path, capsys: py
     )
 
 
-def test_a_foreign_checkpoint_is_told_before_spark_starts(
+def test_a_foreign_checkpoint_is_reported_before_spark_starts(
     spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = load(spec_file)
@@ -445,7 +445,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"anabranch {command}" in capsys.readouterr().out.split("examples:")[1]
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out.startswith("anabranch ")

@@ -75,7 +75,7 @@ def test_a_row_of_a_stream_refers_to_one_row_of_a_table_which_its_filter_may_hav
     assert model.rows(0b11) / model.rows(0b01) == pytest.approx(0.1)
 
 
-def test_what_is_built_over_tables_is_built_once() -> None:
+def test_joins_of_tables_are_priced_once() -> None:
     tables = [replace(relation(name, ("x",), None), is_table=True) for name in "tu"]
     graph = JoinGraph(
         (relation("a", ("x", "y")), *tables), (key("k", ("a", "x"), ("t", "x")), key("l", ("a", "y"), ("u", "x")))

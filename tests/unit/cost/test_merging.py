@@ -52,7 +52,7 @@ def test_plans_that_merge_nothing_pay_for_grouping_alone() -> None:
     assert grouped.memory == free.memory
 
 
-def test_what_was_merged_inside_is_not_merged_from_single_rows() -> None:
+def test_a_merged_sub_join_is_not_priced_as_merged_from_single_rows() -> None:
     estimates = Estimates(("a", "b", "c"), (2000.0,) * 3, (20.0,) * 3, (16.0,) * 3, ((100.0, 100.0, 100.0),), slide=5.0)
     crowded = ResourceModel(estimates, ENGINE, batch=1.0)
     merged, inner = crowded.merging(parse("([([a] b)] c)")), crowded.merging(parse("(([a] b) c)"))

@@ -56,7 +56,7 @@ def test_nested_loops_pay_for_every_pair_they_look_at() -> None:
     assert NESTED.compare == HASHED.match
 
 
-def test_unequal_windows_give_each_newest_row_its_own_partners() -> None:
+def test_unequal_windows_give_each_newest_row_its_own_matches() -> None:
     estimates = from_edges({"a": 2.0, "b": 3.0}, 1.0, {("a", "b"): 0.5})
     uneven = type(estimates)(estimates.names, estimates.rates, (10.0, 4.0), estimates.row_bytes, estimates.keys, ())
     # A new row of a meets 3 x 4 rows of b, a new row of b meets 2 x 10 rows of a.

@@ -16,7 +16,7 @@ def test_costs_are_read_back_from_their_names() -> None:
     assert unit_costs(given) == (ENGINE, "calibrated")
 
 
-def test_costs_that_nobody_gave_are_those_of_an_ordinary_machine() -> None:
+def test_costs_that_are_not_given_are_the_built_in_ones() -> None:
     assert unit_costs(NOTHING_KNOWN) == (ENGINE, "assumed")
 
 

@@ -91,7 +91,7 @@ def test_rows_with_a_null_are_not_seen_unless_asked(kind: str, code: Callable[..
         (lambda values: pc.divide(1, values), "bigint", "function 'bad' failed"),
     ],
 )
-def test_what_it_gives_is_checked(code: Callable[..., Any], returns: str, message: str) -> None:
+def test_the_result_of_a_function_is_checked(code: Callable[..., Any], returns: str, message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         call_own(own_function("bad", code, returns), [pa.array([0, 1])], 2)
 

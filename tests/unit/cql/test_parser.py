@@ -196,6 +196,6 @@ def test_what_python_would_choke_on_is_refused_with_its_place(text: str, at: int
     assert caught.value.span.start == len("SELECT ") + at
 
 
-def test_what_is_just_shallow_enough_is_taken() -> None:
+def test_the_deepest_allowed_nesting_is_accepted() -> None:
     for text in ("(" * 39 + "a" + ")" * 39, " + ".join("a" * 120), "NOT " * 39 + "a"):
         selected(text)

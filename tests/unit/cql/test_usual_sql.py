@@ -250,6 +250,7 @@ def _comparable(row: dict[str, object]) -> str:
             "a grouped query needs a SLIDE",
             "window(q.ts, '1 hour')",
         ),
+        ("SELECT v * 2 AS w FROM a WHERE w > 3", BindError, "column 'w' does not exist", "the expression of 'w'"),
         ("INSERT INTO x SELECT k FROM a", Unsupported, "INSERT", "writeStream"),
         ("DELETE FROM a", Unsupported, "DELETE", "only ever appended"),
         ("SELECT k FROM a WHERE v > :limit", CqlError, "unexpected character ':'", "takes no parameters"),

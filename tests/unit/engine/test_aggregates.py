@@ -136,7 +136,7 @@ def test_groups_are_chosen_by_an_interval() -> None:
 
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVG"])
-def test_a_sum_of_intervals_says_what_to_write(aggregate: str) -> None:
+def test_the_error_for_a_sum_of_intervals_has_a_hint(aggregate: str) -> None:
     with pytest.raises(BindError, match="UNIX_MICROS"):
         _query(pa.int64(), aggregate, "b.ts - a.ts")
 

@@ -51,7 +51,7 @@ INTEGERS = (0, 1, 2, 3, -1, 5000, 2**53, 2**53 + 1, -(2**62), "-", "-")
         "b.f + 1 >= a.f AND 1 >= b.f - a.f",
     ],
 )
-def test_rounding_hides_no_partner(condition: str) -> None:
+def test_rounding_loses_no_match(condition: str) -> None:
     query = _joined(condition, CATALOG, "a.i AS x, a.f AS y, b.i AS z, b.f AS w")
     values = zip(INTEGERS, FLOATS, strict=True)
     rows = read_rows(CATALOG, [f"{name} 0 {i} {f}" for i, f in values for name in "ab"])
@@ -70,7 +70,7 @@ def test_rounding_hides_no_partner(condition: str) -> None:
 )
 @pytest.mark.parametrize("offset", ["10000000", "1000000000", "1000000000000000"])
 @pytest.mark.parametrize("kind", ["double", "float", "decimal(18, 2)", "decimal(30, 4)", "bigint"])
-def test_an_offset_hides_no_partner_of_a_band_without_width(kind: str, offset: str, condition: str) -> None:
+def test_an_offset_loses_no_match_of_a_band_without_width(kind: str, offset: str, condition: str) -> None:
     catalog = read_script(f"stream a (x {kind})\nstream b (x {kind})").catalog
     random = Random(offset)
     numbers = [random.randrange(10**6) * step for _ in range(6) for step in (1, 25)]
@@ -131,7 +131,7 @@ def test_sums_that_streams_are_compared_by_do_not_overflow(condition: str) -> No
 @pytest.mark.parametrize(
     "condition", ["a.x * b.x > 5", "a.x + 1 > 5 AND a.k < b.k", "a.x = b.x + 1", "CAST(a.x + b.x AS int) < 5"]
 )
-def test_what_else_overflows_is_still_an_error(condition: str) -> None:
+def test_other_overflows_are_still_errors(condition: str) -> None:
     catalog = read_script("stream a (x bigint, k bigint)\nstream b (x bigint, k bigint)").catalog
     rows = read_rows(catalog, [f"{name} 0 {value} 7" for name in "ab" for value in EXTREME])
     query = _joined(condition, catalog, "a.x AS x, b.x AS y")

@@ -49,7 +49,7 @@ def test_each_predicate_is_counted_on_what_the_ones_before_left() -> None:
     assert {first.predicate, second.predicate} == {str(theta) for theta in query.graph.thetas}
 
 
-def test_what_a_step_counted_is_in_its_statistics() -> None:
+def test_the_statistics_of_a_step_have_its_counts() -> None:
     meter = Meter()
     first, second = query_of("a.v <= b.v AND a.s <> b.s").graph.thetas
     meter.checked(first, 100, 40, 1e-3)

@@ -102,7 +102,7 @@ def test_a_process_arena_keeps_nothing_for_others() -> None:
         ProcessArena().open("s.value.0", (4,), "<i8")
 
 
-def test_a_full_file_system_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_full_file_system_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "s.chunk.0").symlink_to("/dev/full")
     with pytest.raises(StorageFull, match="hot state") as caught:
         ChunkStore(MappedArena(tmp_path), "s", SCHEMA).append(0, batch(0, 10))

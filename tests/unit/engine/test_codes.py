@@ -154,7 +154,7 @@ def test_floats_in_a_band_are_in_the_same_or_the_next_bucket(
         (-0.1, 0.1),
     ],
 )
-def test_rounding_moves_no_partner_over_the_edge_of_a_bucket(
+def test_rounding_moves_no_match_over_the_edge_of_a_bucket(
     low: float, width: float, start: float, is_left: bool
 ) -> None:
     high = low + width

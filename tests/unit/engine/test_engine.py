@@ -88,7 +88,7 @@ def test_a_match_outside_the_window_is_visited_only_while_its_row_is_kept() -> N
     assert visited(host.statistics) == 0
 
 
-def test_an_input_asks_first_where_the_new_rows_of_a_step_are_not_yet() -> None:
+def test_an_input_first_probes_states_without_the_new_rows_of_a_step() -> None:
     host = LocalHost(join_of(10, "abc"), mjoin(("a", "b", "c")))
     host.step({name: rows_of([1], [1]) for name in "abc"})
     asked = {(probe.origin, probe.target) for probe in host.statistics.probes}

@@ -105,7 +105,7 @@ def test_drawn_values_agree_with_the_interpreter(data: st.DataObject) -> None:
     check_agreement(case, pa.table(columns))
 
 
-def test_a_filter_is_not_asked_of_rows_of_which_an_earlier_part_is_null() -> None:
+def test_a_filter_is_not_evaluated_on_rows_with_a_null_before_it() -> None:
     """What is NULL does not pass, whatever follows; Spark's filters pass such a row over, and here it overflowed."""
     x, y = column(0, INT), column(1, INT)
     table = pa.table({"c0": pa.array([3, None, 200, 4]), "c1": pa.array([3, 2**62, 2**62, None], INT)})
@@ -195,7 +195,7 @@ def test_wide_decimals_keep_every_digit() -> None:
     assert by_engine(Cast(column(0, edges.WIDE), FLOAT), table).to_pylist() == [float(value)]
 
 
-def test_what_stands_under_a_null_cannot_overflow() -> None:
+def test_a_value_under_a_null_cannot_overflow() -> None:
     """Arrow adds durations and times also where one of them is NULL, with whatever bytes lie there."""
     hidden = pa.Array.from_buffers(INTERVAL, 1, [pa.py_buffer(b"\0"), pa.py_buffer(np.array([-(2**63)]).tobytes())])
     table = pa.table({"c0": hidden, "c1": pa.array([-(2**62)], INTERVAL), "c2": pa.array([2**62])})

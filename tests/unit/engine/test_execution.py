@@ -79,7 +79,7 @@ def test_timestamp_order_holds_behind_every_join_in_any_schedule(data: st.DataOb
 
 
 @given(data=st.data())
-def test_what_a_combination_purges_meets_nothing_behind_it(data: st.DataObject) -> None:
+def test_a_purged_row_matches_no_later_row(data: st.DataObject) -> None:
     a, b, c = data.draw(streams(3), "streams")
     queue = served(data, [UnsynchronisedJoin(a, b)])[0]
     for position, left in enumerate(queue):

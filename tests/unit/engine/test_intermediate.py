@@ -78,7 +78,7 @@ def test_a_state_is_found_again(tmp_path: Path) -> None:
     assert rows_at(again, 5) == [(0, 5), (1, 6), (2, 7)]
 
 
-def test_what_merged_rows_carry_is_not_taken_for_the_rows_of_another_relation() -> None:
+def test_columns_that_merged_rows_carry_are_not_confused_with_other_relations() -> None:
     """Merged rows of a relation called `row` carry their weight: once it stood where rows of one called `weight` do."""
     window = "[RANGE 9 SECONDS SLIDE 2 SECONDS]"
     query = compile_query(

@@ -188,7 +188,7 @@ def test_a_plan_does_not_change_in_the_middle_of_a_step() -> None:
         engine.migrate(NEW, strategy_named("moving-state"))
 
 
-def test_what_was_done_is_told() -> None:
+def test_a_change_reports_its_work() -> None:
     engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 10)
     engine.statistics()

@@ -74,7 +74,7 @@ def test_a_row_stays_for_the_query_with_the_longer_window() -> None:
     assert shared.bases["a"].ring.live == 0
 
 
-def test_an_index_stays_while_one_query_looks_into_it() -> None:
+def test_an_index_is_kept_while_a_query_probes_it() -> None:
     several = together({"keyed": compile_query(LONG, CATALOG), "product": compile_query(PRODUCT, CATALOG)})
     shared = Engine(several, Plans({"keyed": parse("(a b)"), "product": parse("(a b)")}))
     list(shared.step({"a": rows(1), "b": rows(1)}, {"a": 0, "b": 0}))

@@ -167,7 +167,7 @@ def test_a_probe_hands_over_blocks_without_losing_or_repeating() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 7, WAITING, 100_000])
-def test_a_probe_of_many_rows_goes_on_wherever_a_block_ended(block: int) -> None:
+def test_a_probe_of_many_rows_continues_after_any_block(block: int) -> None:
     ring = ring_of(ProcessArena())
     random = np.random.default_rng(11)
     held, probing = random.integers(0, 300, 1500), random.integers(0, 330, 3 * WAITING + 5)
@@ -185,7 +185,7 @@ def test_a_probe_of_many_rows_goes_on_wherever_a_block_ended(block: int) -> None
     assert sum(b.visited for b in blocks) <= int((held[ring.first :] == probing[:, None]).sum())
 
 
-def test_a_question_ends_at_the_first_row_that_fits_and_is_not_asked_twice() -> None:
+def test_an_existence_probe_ends_at_the_first_match_and_runs_once() -> None:
     ring = ring_of(ProcessArena(), span=100)
     held = np.repeat(np.arange(300, dtype=np.int64), 5)
     times = np.arange(len(held), dtype=np.int64)

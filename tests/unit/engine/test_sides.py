@@ -82,7 +82,7 @@ def test_a_combination_that_met_a_row_before_a_crash_does_not_come_out_alone_aft
     assert again.step({"a": rows((38, 2, "y")), "b": rows((38, 9, "q"))}).num_rows == 0
 
 
-def test_what_came_out_alone_before_a_crash_does_not_come_out_again(tmp_path: object) -> None:
+def test_an_unmatched_row_is_not_emitted_again_after_a_crash(tmp_path: object) -> None:
     """In a full join rows stay beyond their deadline, for those of the other side that they may have met."""
     text = "SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS] FULL JOIN b [RANGE 60 SECONDS] ON a.k = b.k"
     host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
@@ -125,7 +125,7 @@ def test_a_full_join_is_restored_though_no_row_of_it_waits(tmp_path: object, mon
     assert answer_lines(host.step({"a": rows((20, 9, "z")), "b": rows((20, 7, "r"))})) == ("- q",)
 
 
-def test_what_a_semi_join_let_out_before_a_crash_does_not_come_again(tmp_path: object) -> None:
+def test_a_result_of_a_semi_join_is_not_emitted_again_after_a_crash(tmp_path: object) -> None:
     text = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] LEFT SEMI JOIN b [NOW] ON a.k = b.k"
     host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
     assert answer_lines(host.step({"a": rows((0, 1, "x")), "b": rows((5, 1, "p"))})) == ("x",)
@@ -162,7 +162,7 @@ def test_a_key_of_an_absent_row_may_have_a_value() -> None:
         "COALESCE(b.k, NULL) = c.k",
     ],
 )
-def test_keys_of_absent_rows_find_their_partners(condition: str, given: str, slots: int) -> None:
+def test_keys_of_absent_rows_find_their_matches(condition: str, given: str, slots: int) -> None:
     """The code of an absent row was read from a place of the ring that had none: often 0, or another row's."""
     text = (
         "SELECT a.v AS x, b.v AS y, c.v AS z FROM a [RANGE 5 SECONDS] FULL JOIN b [RANGE 5 SECONDS] ON a.k = b.k "

@@ -52,13 +52,13 @@ def profile(counts: np.ndarray) -> OperatorProfile:
     return OperatorProfile("a", pa.table({"v": np.zeros(len(counts))}), matched(counts), 10_000, 1e-5)
 
 
-def test_what_a_row_pays_for_questions_and_probes() -> None:
+def test_the_cost_of_a_row_for_existence_probes_and_probes() -> None:
     seen = matched(np.array([[2, 0, 1], [3, 2, 1]]))
     assert row_costs(seen, ("b", "c", "d")) == pytest.approx(UNIT * np.array([3 + 2, 4 + 3 * 3 + 6 * 2]))
     assert row_costs(seen, ("c?", "b", "c", "d")) == pytest.approx(UNIT * np.array([1, 2 + 4 + 3 * 3 + 6 * 2]))
 
 
-def test_rows_that_no_column_tells_apart_ask_first() -> None:
+def test_rows_that_no_column_distinguishes_get_existence_probes() -> None:
     counts = lacking(600, seed=1)
     found = find_query_mesh(ONE_KEY, [profile(counts)], np.random.default_rng(1), SETTING)
     way = found.mesh.of("a")
@@ -74,7 +74,7 @@ def test_rows_that_no_column_tells_apart_ask_first() -> None:
     assert proposal.reason.startswith("existence probes of ")
 
 
-def test_nothing_is_asked_where_all_rows_have_partners_or_the_best_order_stops_them() -> None:
+def test_no_existence_probe_where_all_rows_match_or_the_best_order_drops_them() -> None:
     rng = np.random.default_rng(2)
     for counts in (np.full((400, 3), 2), np.stack([rng.integers(0, 2, 400), np.full(400, 2), np.full(400, 2)], axis=1)):
         found = find_query_mesh(ONE_KEY, [profile(counts)], np.random.default_rng(1), SETTING)
@@ -95,7 +95,7 @@ def test_a_relation_that_gains_nothing_keeps_the_order_that_others_chose_for_it(
     assert clearly.mesh.of("a").routes[0].operators[0] == "d"
 
 
-def test_only_keys_of_the_row_itself_are_asked_for() -> None:
+def test_existence_probes_use_only_keys_of_the_row_itself() -> None:
     assert existence_candidates(ONE_KEY, "a", OPERATORS) == OPERATORS
     chain = graph_of("a.k = b.k AND b.v = c.v AND c.k = d.k")
     assert existence_candidates(chain, "a", OPERATORS) == ()

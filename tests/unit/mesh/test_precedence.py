@@ -39,6 +39,6 @@ def test_a_selection_waits_for_all_it_reads() -> None:
     assert precedence(graph, "a", ("b", "c", "d", "#0")) == ((), (), (), (frozenset({0, 1}),))
 
 
-def test_what_no_predicate_reaches_may_come_at_any_time() -> None:
+def test_an_operator_without_predicates_may_run_at_any_time() -> None:
     graph = graph_of("a.k = b.k AND c.k = d.k")
     assert precedence(graph, "a", ("b", "c", "d")) == ((), (), ())

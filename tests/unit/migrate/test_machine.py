@@ -57,7 +57,7 @@ def test_a_refusal_turns_everybody_round() -> None:
     assert migration.step(BatchEnded(2, dict.fromkeys(range(3), Standing(OLD)))) == [GivenUp(OLD, "no space")]
 
 
-def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
+def test_an_unexpected_plan_is_an_error_with_the_events_before_it() -> None:
     migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=range(1))
     migration.begin()
     with pytest.raises(InvariantBroken, match=r"\(a b c d e f\)") as broken:

@@ -56,7 +56,7 @@ def joint(
     return found
 
 
-def test_equal_joins_are_shared_and_the_saving_is_told() -> None:
+def test_equal_joins_are_shared_and_the_saving_is_explained() -> None:
     found = joint({"one": query(), "other": query(60, "a.v > 10"), "short": query(30)})
     (shared,) = found.shared
     assert shared.users == ("one", "other", "short")

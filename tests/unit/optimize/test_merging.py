@@ -54,7 +54,7 @@ def test_many_rows_of_a_key_are_merged_and_keys_that_never_repeat_are_not() -> N
     assert "(a b)" in {str(each.plan) for each in crowded.answer.considered}
 
 
-def test_what_is_not_known_is_not_merged() -> None:
+def test_inputs_with_unknown_groups_are_not_merged() -> None:
     assert plan(chosen(grouped())) == "(a b)"
     # A few groups, of which a row of the other side meets hardly any: there is nothing to save.
     assert plan(chosen(grouped(), groups={"a": 50.0})) == "(a b)"

@@ -33,7 +33,7 @@ def asked(objective: str, statistics: FixedStatistics) -> tuple[Problem, list[Ca
 
 
 @pytest.mark.parametrize("objective", ["rate@1 second", "first@1000"])
-def test_the_dearest_plan_is_taken_if_it_is_ahead_at_that_time(objective: str) -> None:
+def test_the_plan_with_the_most_cpu_is_chosen_if_it_is_ahead_at_that_time(objective: str) -> None:
     problem, found = asked(objective, BUSY)
     dearest = found[-1].plan
     assert found[0].cost.cpu > 1, "the plans must fall behind"

@@ -14,7 +14,6 @@ import pytest
 from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, SpecError, TopologyError
 from anabranch.place import command
-from anabranch.place.deployment import Deployment
 from anabranch.place.picture import _offsets
 from anabranch.place.run import COMPARED, PLANNERS, Options, deploy, planner_named
 from anabranch.place.spec import Network, load_network, load_queries
@@ -42,8 +41,7 @@ def test_the_example_runs_with_every_output(
     shown = capsys.readouterr().out
     assert all(name in shown for name in COMPARED)
     assert picture.read_text().lstrip().startswith("<?xml")
-    deployments = [Deployment.from_json(json.dumps(one)) for one in json.loads(written.read_text())]
-    assert [one.query for one in deployments][:2] == ["hall-a-display", "gate-17"]
+    assert [one["query"] for one in json.loads(written.read_text())][:2] == ["hall-a-display", "gate-17"]
 
 
 def test_reuse_against_new_joins_and_the_bounds_are_shown(

@@ -175,8 +175,10 @@ def test_phased_planners_keep_to_the_order_by_size() -> None:
     orders = set()
     for query_sink in ("t0", "s0.1", "s3.1"):
         query = type(workload.queries[0])("q", workload.queries[0].query, query_sink)
-        orders.add(all_splits(PlanThenDeploy().plan(start, query).plan))
-        orders.add(all_splits(InNetwork(zones(topology, 3)).plan(start, query).plan))
+        for planner in (PlanThenDeploy(), InNetwork(zones(topology, 3))):
+            plan = planner.plan(start, query).plan
+            assert plan is not None
+            orders.add(all_splits(plan))
     assert len(orders) == 1
 
 

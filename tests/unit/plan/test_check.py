@@ -97,7 +97,7 @@ def test_rows_probe_along_keys_first_then_along_other_predicates() -> None:
     assert names == [["a", "b", "c", "d"], ["d", "c", "b", "a"], ["c", "b", "a", "d"], ["b", "a", "c", "d"]]
 
 
-def test_what_connects_and_what_does_not() -> None:
+def test_connected_and_unconnected_relations() -> None:
     assert [k.name for k in CHAIN.keys_between("a", "bc")] == ["x"]
     assert [k.name for k in CHAIN.keys_of("b")] == ["x", "y"]
     assert CHAIN.thetas_between("abc", "d") == (less("c", "d"),)

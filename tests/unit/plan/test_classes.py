@@ -50,7 +50,7 @@ def the_query(more: str = "") -> Query:
 
 
 @given(bounds=st.lists(NUMBERS, max_size=5), values=st.lists(NUMBERS | st.none() | st.just(float("nan")), min_size=1))
-def test_a_threshold_that_is_a_bound_tells_the_same_rows_apart(bounds: list[float], values: list[float | None]) -> None:
+def test_a_threshold_at_a_bound_separates_the_same_rows(bounds: list[float], values: list[float | None]) -> None:
     column = ClassColumn("x", pa.float64(), tuple(bounds))
     classes = assign_routes(column.tree, {"x": pa.array(values, pa.float64())}, len(values))
     stands_for = np.array([np.nan, *column.values])[classes]
@@ -124,7 +124,7 @@ def test_a_mesh_names_the_columns_that_must_travel() -> None:
         ("tags <= 1.0", "attribute 'tags' is of type list"),
     ],
 )
-def test_what_cannot_be_tested_is_refused_by_name(test: str, message: str) -> None:
+def test_tests_that_do_not_fit_a_column_are_refused_by_name(test: str, message: str) -> None:
     mesh, query = parse_mesh(f"mesh(a: b>c, c>b by ({test} ? 0 : 1); b: a>c; c: a>b)"), the_query()
     with pytest.raises(PlanError, match=message):
         check_mesh(mesh, with_classes(query.graph, classes_for(mesh, query.graph)))
@@ -154,7 +154,7 @@ def test_queries_together_have_the_classes_of_all_their_plans() -> None:
     assert not any(each.source.fields for m in travelling.members for each in m.query.graph.relations)
 
 
-def test_what_another_query_of_the_set_carries_needs_no_class() -> None:
+def test_a_column_that_another_query_carries_needs_no_class() -> None:
     query, mesh = the_query(), parse_mesh("mesh(a: b>c, c>b by (price <= 2.5 ? 0 : 1); b: a>c; c: a>b)")
     other = the_query(", a.price AS price")
     both = carrying(together({"q": query, "r": other}), [("q", mesh)])
@@ -178,7 +178,7 @@ def test_relations_of_sides_have_the_classes_too() -> None:
     assert [each.classes for each in several.member("r").query.sides[0].own] == [(region,)]
 
 
-def test_what_plans_test_comes_before_what_is_finer() -> None:
+def test_classes_of_plans_precede_finer_classes() -> None:
     """Two plans with more bounds than a search takes: all are kept, and no finer ones."""
     query = the_query()
 

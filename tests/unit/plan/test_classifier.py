@@ -124,7 +124,7 @@ def test_any_text_is_a_classifier_or_a_plan_error(text: str) -> None:
     assert parse_classifier(str(tree)) == tree
 
 
-def test_a_tree_tells_what_it_reads_and_gives() -> None:
+def test_a_tree_lists_its_attributes_and_routes() -> None:
     tree = parse_classifier("(price <= 3.5 ? 4 : (sector in {'it'} or null ? 0 : (price <= 9.0 ? 4 : 1)))")
     assert attributes(tree) == ("price", "sector")
     assert routes(tree) == (0, 1, 4)

@@ -28,7 +28,7 @@ def test_a_pattern_comes_after_a_comparison() -> None:
     assert texts(costliest_last(written)) == texts(written)[::-1]
 
 
-def test_what_rejects_most_for_its_cost_comes_first() -> None:
+def test_the_predicate_that_rejects_most_for_its_cost_is_first() -> None:
     written = filter_of("a.x > 3 AND a.y = 5")
     assert texts(costliest_last(written)) == texts(written)[::-1]
     assert costliest_last(filter_of("a.y = 5 AND a.x > 3")) == filter_of("a.y = 5 AND a.x > 3")

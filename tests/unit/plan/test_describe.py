@@ -27,7 +27,7 @@ def test_each_predicate_is_added_by_exactly_one_join_of_a_tree() -> None:
     assert conditions(parse("((a b) c)"), GRAPH) == {"(a b)": ("a.k = b.k",), "((a b) c)": ("a.k = c.k", "a.p < c.p")}
 
 
-def test_a_predicate_that_is_put_off_is_told_where_it_is_checked() -> None:
+def test_a_deferred_predicate_is_described_where_it_is_checked() -> None:
     assert conditions(parse("((a c) b #0)"), GRAPH) == {
         "(a c)": ("a.k = c.k",),
         "((a c) b #0)": ("a.k = b.k", "a.p < c.p (#0, deferred)"),
@@ -61,5 +61,5 @@ def test_merged_inputs_are_named_and_what_is_only_merged_is_not_kept() -> None:
     assert lines[:3] == ["plan ([(a b)] c)", "  merge [(a b)] kept as state", "  join (a b)"]
 
 
-def test_a_join_without_predicates_says_so() -> None:
+def test_a_join_without_predicates_is_described() -> None:
     assert "nothing: every pair within the windows" in describe(parse("(a b)"), JoinGraph(GRAPH.relations[:2]))

@@ -56,7 +56,7 @@ def test_bands_add_up_along_a_chain() -> None:
     assert lifetimes([query]) == {"a": 5 * SECOND, "b": 3 * SECOND, "c": 0}
 
 
-def test_a_row_stays_for_the_partner_that_may_come_last() -> None:
+def test_a_row_is_kept_for_the_last_possible_match() -> None:
     query = joined("a.k = b.k AND b.k = c.k AND b.ts BETWEEN a.ts - INTERVAL 1 SECONDS AND a.ts", streams="abc")
     assert lifetimes([query]) == {"a": 100 * SECOND, "b": 100 * SECOND, "c": 100 * SECOND}
     assert leaving_early(query) == ("a", "b")

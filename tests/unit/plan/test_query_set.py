@@ -59,7 +59,7 @@ def test_the_longest_window_is_kept_and_the_shorter_one_is_the_querys_own() -> N
     assert residuals == {"long": [], "short": [("a", 5_000_000)]}
 
 
-def test_what_filters_have_in_common_is_tested_once_and_the_rest_by_its_query() -> None:
+def test_common_conjuncts_are_tested_once_and_residuals_by_their_query() -> None:
     made = together(all=PAIR.format(20), some=PAIR.format(20) + " AND a.v > 3")
     assert str(made.graph.relation("a").filter) == "a.k IS NOT NULL"
     assert made.graph.relation("a").schema.names == ("v",)

@@ -103,7 +103,7 @@ def test_a_late_filter_never_guards_a_cast_that_makes_null() -> None:
         ("a.k = b.k AND CAST(a.s AS BIGINT) = b.k AND a.s LIKE '1%'", "a", "filter 'a.s LIKE '1%'' cannot be deferred"),
     ],
 )
-def test_what_cannot_be_late_is_refused(where: str, late: str, message: str) -> None:
+def test_filters_that_cannot_be_deferred_are_refused(where: str, late: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         query(where, (late,))
     assert caught.value.message == message
@@ -164,7 +164,7 @@ def test_a_plan_that_checks_wrongly_is_refused(text: str, message: str) -> None:
     assert caught.value.message == message
 
 
-def test_what_may_keep_another_predicate_from_failing_is_not_put_off() -> None:
+def test_a_guarding_predicate_is_not_deferred() -> None:
     guarded = query("a.k = b.k AND b.k = c.k AND a.p < b.p AND a.p * 2 < c.p", ()).graph
     with pytest.raises(PlanError, match="cannot defer '#0'") as caught:
         validate(parse("((a b) c #0)"), guarded)
@@ -182,7 +182,7 @@ GUARDED = [
 
 
 @pytest.mark.parametrize("where", GUARDED)
-def test_what_a_predicate_keeps_from_failing_is_not_computed_ahead_of_it(where: str) -> None:
+def test_a_guarded_expression_is_not_computed_before_its_guard(where: str) -> None:
     """The buckets of a band are numbered as rows arrive, and a constant was asked for the first relation alone."""
     asked = query(where, ())
     rows = read_rows(

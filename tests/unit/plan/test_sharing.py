@@ -49,7 +49,7 @@ def test_a_shared_join_is_written_in_braces(text: str) -> None:
         ("{a b)", "plan text is wrong at character 5: expected a relation name or '(', found ')'"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(text: str, message: str) -> None:
+def test_joins_that_cannot_be_shared_are_refused(text: str, message: str) -> None:
     with pytest.raises(PlanError) as refused:
         parse(text)
     assert refused.value.message == message

@@ -99,7 +99,7 @@ def test_an_error_points_at_its_place(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_not_a_plan_is_refused(text: str) -> None:
+def test_texts_that_are_not_plans_are_refused(text: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse(text)
     assert str(caught.value) == REFUSED[text]

@@ -62,7 +62,7 @@ def test_auto_takes_a_mesh_that_passes_the_gate() -> None:
     assert learns(BUSY, choice)
 
 
-def test_the_record_of_a_first_plan_says_why_and_what_lost() -> None:
+def test_the_record_of_a_first_plan_has_its_reason_and_the_plans_that_lost() -> None:
     choice = decide(QUERY, BUSY, learn=learning(9.0))
     record = taken(choice, first_plan(choice))
     assert (str(record.plan), record.query) == (MESH, None)

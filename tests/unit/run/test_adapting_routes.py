@@ -17,7 +17,7 @@ from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.mesh import Mesh
 from anabranch.planning.choosing import change_rules, decide, first_plan
-from anabranch.planning.options import AUTO
+from anabranch.planning.options import AUTO, PlanOptions
 from anabranch.run.local import LocalHost
 
 NAMES = "abcde"
@@ -104,7 +104,7 @@ def test_uniform_rows_keep_their_plan(counted_costs: None) -> None:
     assert not any(plans_of(host, 20, range(0)))
 
 
-def test_a_frozen_query_says_what_it_would_take(counted_costs: None) -> None:
+def test_a_frozen_query_records_the_plan_it_would_take(counted_costs: None) -> None:
     host = adapting(settings=replace(SETTINGS, freeze=True))
     assert not any(plans_of(host, 20, range(20)))
     assert any("frozen; otherwise: saves" in each.get("reason", "") for each in host.history)
@@ -114,3 +114,22 @@ def test_no_look_is_made_where_no_mesh_could_pay(counted_costs: None) -> None:
     host = adapting(settings=Settings(gate=Gate(cores=50.0)))
     plans_of(host, 20, range(20))
     assert not [each for each in host.history if each.get("origin") == "search"]
+
+
+def test_a_mesh_that_was_written_is_left_if_it_costs_more_than_was_expected(counted_costs: None) -> None:
+    """Rows find the rare stream last; the promise of a written mesh is the cost of the best plan without routes."""
+    written = "mesh(a: b>c>d>e; b: a>c>d>e; c: a>b>d>e; d: a>b>c>e; e: a>b>c>d)"
+    options = PlanOptions(plan=written)
+    choice = decide(QUERY, options, batch=BATCH)
+    rules = change_rules(QUERY, options, choice, adapt=SETTINGS)
+    assert rules.promise is not None
+    assert change_rules(QUERY, options, choice).staging is None, "it stays as it was written unless the query adapts"
+    # Without statistics the costs are assumed ones, so the promise is made one that no plan keeps.
+    tight = replace(rules, promise=replace(rules.promise, each=1e-9), waits=True)
+    host = LocalHost(QUERY, first_plan(choice), rules=tight)
+    assert str(host.plan) == written
+    found = plans_of(host, 40, range(0))
+    decided = [each for each in host.history if each["kind"] == "decision" and each["action"] == "migrate"]
+    assert decided[0]["trigger"] == "the mesh costs more than expected"
+    assert str(host.plan) != written
+    assert found[0]

@@ -121,7 +121,7 @@ def test_the_files_of_the_last_batch_are_still_known_to_have_been_read(tmp_path:
     assert changed.pieces == {"a": ("in/a/1.parquet",)}
 
 
-def test_what_nobody_needs_any_more_is_given_back(tmp_path: Path) -> None:
+def test_state_that_no_query_needs_is_freed(tmp_path: Path) -> None:
     other = "SELECT z.v AS x FROM b [RANGE 90 SECONDS] AS z, a [RANGE 90 SECONDS] AS a WHERE a.k = z.k"
     both, one = sets(other=other, pairs=PAIRS), sets(pairs=PAIRS)
     host = LocalHost(both, plans(both), checkpoint=str(tmp_path))
@@ -144,7 +144,7 @@ def test_what_nobody_needs_any_more_is_given_back(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_set_cannot_become_is_refused(texts: dict[str, str], message: str) -> None:
+def test_changes_that_a_set_cannot_make_are_refused(texts: dict[str, str], message: str) -> None:
     with pytest.raises(BundleError, match=message) as caught:
         refuse_change(sets(pairs=PAIRS), sets(**texts))
     assert caught.value.hint

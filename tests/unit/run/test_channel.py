@@ -54,7 +54,7 @@ def test_a_message_arrives_whole_whatever_its_size_and_parts() -> None:
         assert bytes(near.receive()) == b"back"
 
 
-def test_whoever_does_not_know_the_secret_is_turned_away() -> None:
+def test_a_client_without_the_secret_is_rejected() -> None:
     with pytest.raises(ChannelClosed), pair(b"of another run"):
         pass
 

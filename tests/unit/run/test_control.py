@@ -74,7 +74,7 @@ def test_a_refusal_comes_back_as_the_error_that_it_was(store: Store) -> None:
     lease.close()
 
 
-def test_without_a_driver_that_takes_requests_nothing_is_asked(store: Store) -> None:
+def test_without_a_running_driver_no_request_is_written(store: Store) -> None:
     with pytest.raises(HostError, match="no queries run with checkpoint"):
         control.request(store, "remove", {"names": ["a"]})
     lease = Lease(store)
@@ -88,7 +88,7 @@ def test_without_a_driver_that_takes_requests_nothing_is_asked(store: Store) -> 
     assert store.messages() == ["listener.json"]
 
 
-def test_what_was_asked_of_an_earlier_driver_is_dropped(store: Store) -> None:
+def test_requests_to_an_earlier_driver_are_dropped(store: Store) -> None:
     lease = Lease(store)
     control.listen(store)
     with pytest.raises(KeyboardInterrupt):

@@ -110,7 +110,7 @@ def test_rows_of_a_filter_that_is_pulled_up_are_copied_as_they_are(tmp_path: Pat
     assert notes.pop().startswith("urgent")
 
 
-def test_a_filter_for_which_no_value_is_known_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_filter_without_known_placeholders_is_not_moved(tmp_path: Path) -> None:
     text = TEXT.replace("a.note LIKE 'urgent%'", "LENGTH(a.note) = 1234")
     LocalHost(compiled([], text), parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(0) for name in "ab"})
     with pytest.raises(ForeignCheckpoint, match="other late filters"):
@@ -174,7 +174,7 @@ def test_filters_of_one_column_that_are_put_off_one_by_one_lose_nothing(tmp_path
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))
 
 
-def test_a_filter_that_stand_ins_of_an_earlier_move_do_not_pass_stays(tmp_path: Path) -> None:
+def test_a_filter_that_earlier_placeholders_do_not_pass_is_not_moved(tmp_path: Path) -> None:
     """No value is known with which both pass: the first moves, and the second must wait."""
     other = "a.note LIKE '%pay'"
     with pytest.raises(BundleError, match=r"have placeholders that fail .* LIKE '%pay'"):

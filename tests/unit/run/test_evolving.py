@@ -78,7 +78,7 @@ def test_to_ask_shows_the_difference_and_when_results_are_complete(tmp_path: Pat
     assert len(ran(tmp_path, {ALONE: JOIN}, range(3, 4))) == 7
 
 
-def test_a_changed_query_goes_on_with_the_rows_that_are_there(tmp_path: Path) -> None:
+def test_a_changed_query_continues_with_the_kept_rows(tmp_path: Path) -> None:
     ran(tmp_path, {ALONE: JOIN}, range(3))
     change = evolved(tmp_path, {ALONE: FILTERED})
     assert change is not None
@@ -177,7 +177,7 @@ def test_before_the_first_row_the_answer_is_complete(tmp_path: Path) -> None:
     ],
     ids=["another stream", "count window", "read by others"],
 )
-def test_what_cannot_be_taken_over_is_refused_and_untouched(
+def test_a_checkpoint_that_cannot_be_taken_over_is_refused_and_unchanged(
     tmp_path: Path, before: dict[str, str], after: dict[str, str], reason: str
 ) -> None:
     several = queries(before)

@@ -157,7 +157,7 @@ def test_damaged_arrays_are_rebuilt(tmp_path: Path, damage: str) -> None:
     assert worker.step("b 2 1 p") == (("x p",), False)
 
 
-def test_whoever_first_builds_state_sweeps_its_machine(tmp_path: Path, hot: Path) -> None:
+def test_the_first_slot_to_build_state_removes_old_state_of_its_machine(tmp_path: Path, hot: Path) -> None:
     gone, unused, used, other = (Worker(tmp_path / name) for name in ("gone", "unused", "used", "other"))
     for worker in (gone, unused, used):
         worker.step("a 1 1 x")
@@ -215,7 +215,7 @@ def test_hot_state_of_checkpoints_that_are_gone_is_removed(tmp_path: Path, hot: 
     assert {folder.name for folder in hot.iterdir()} == {"damaged"}
 
 
-def test_what_nobody_owns_does_not_stay(tmp_path: Path, hot: Path) -> None:
+def test_hot_state_without_an_owner_is_removed(tmp_path: Path, hot: Path) -> None:
     """A worker that outlived its query filled the folder while it was being removed; that lay there for a day."""
     kept = Worker(tmp_path / "kept")
     for name, age in {"left": 3600, "new": 0, f"{kept.identity}.x.gone": 0}.items():
@@ -226,7 +226,7 @@ def test_what_nobody_owns_does_not_stay(tmp_path: Path, hot: Path) -> None:
     assert {folder.name for folder in hot.iterdir()} == {kept.identity, "new"}
 
 
-def test_what_is_being_removed_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_state_under_removal_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(tmp_path)
     worker.step("a 1 1 x")
     real, seen = shutil.rmtree, []

@@ -43,7 +43,7 @@ def test_a_lease_is_taken_kept_and_given_back(store: Store) -> None:
     assert store.lease() is None
 
 
-def test_a_second_driver_is_refused_and_the_first_goes_on(store: Store) -> None:
+def test_a_second_driver_is_refused_and_the_first_continues(store: Store) -> None:
     # This very process, as another driver of it would look: alive.
     held_by(store)
     with pytest.raises(CheckpointInUse, match="is in use"):
@@ -109,6 +109,6 @@ def test_runs_of_one_process_follow_each_other(store: Store) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
-def test_a_lease_that_cannot_be_read_keeps_nobody_out(store: Store, tmp_path: Path, text: str) -> None:
+def test_an_unreadable_lease_is_taken_over(store: Store, tmp_path: Path, text: str) -> None:
     (tmp_path / "anabranch" / "lease.json").write_text(text)
     take(store).require()

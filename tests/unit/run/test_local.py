@@ -43,7 +43,7 @@ def test_a_table_without_a_key_is_refused_with_the_columns_it_has() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_batch_that_fails_half_way_ends_the_query_and_a_restart_goes_on(tmp_path: Path, slots: int) -> None:
+def test_a_failing_batch_ends_the_query_and_a_restart_continues(tmp_path: Path, slots: int) -> None:
     query = compile_query(PRODUCT, CATALOG)
     host = LocalHost(query, mjoin(("a", "b")), slots=slots, checkpoint=str(tmp_path))
     host.step(read_rows(CATALOG, [f"a 1 1 {2**62}", "a 1 2 7"]))
@@ -85,7 +85,7 @@ def test_an_event_time_to_which_no_window_can_be_added_is_refused(time: int) -> 
 
 
 @pytest.mark.parametrize("model", EXECUTION_MODELS, ids=str)
-def test_what_a_combination_has_met_stays_as_long_as_the_combination(model: ExecutionModel, tmp_path: Path) -> None:
+def test_matched_rows_are_kept_as_long_as_a_waiting_combination(model: ExecutionModel, tmp_path: Path) -> None:
     """The row of b leaves its window at second 6; the row of a that it met waits until second 12."""
     text = "SELECT a.v AS v FROM a [RANGE 9 SECONDS] AS a LEFT ANTI JOIN b [RANGE 5 SECONDS] AS b ON a.k = b.k"
     query = compile_query(text, CATALOG)

@@ -30,7 +30,7 @@ def test_running_totals_are_answered_for_ever_and_after_a_restart(tmp_path: Path
     assert _pending(running) == 3
 
 
-def test_what_counts_at_millions_of_boundaries_is_kept_once() -> None:
+def test_a_row_that_counts_at_millions_of_boundaries_is_kept_once() -> None:
     text = (
         "SELECT WINDOW_END() AS at, COUNT(*) AS n FROM a [RANGE 1 HOUR SLIDE 1 MILLISECOND], b [UNBOUNDED] "
         "WHERE a.k = b.k"

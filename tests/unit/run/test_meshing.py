@@ -193,7 +193,7 @@ def rows_of(query: Query, batches: list[dict[str, pa.Table]], share: float) -> d
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_a_sample_tells_the_mesh_before_the_query_runs(share: float) -> None:
+def test_a_mesh_is_learnt_from_a_sample_before_the_query_runs(share: float) -> None:
     """Of a thin sample a row meets few partners, so what it will meet is counted in proportion."""
     query, rng = the_query(), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
@@ -205,7 +205,7 @@ def test_a_sample_tells_the_mesh_before_the_query_runs(share: float) -> None:
     assert LearntMesh.from_json(json.loads(json.dumps(learnt.to_json()))) == learnt
 
 
-def test_rows_that_are_sampled_with_their_partners_tell_what_becomes_of_a_row() -> None:
+def test_co_sampled_rows_predict_the_route_of_a_row() -> None:
     """One by one, a quarter of the rows has a quarter of the partners each; by key, all of them."""
     query, rng = the_query(), np.random.default_rng(1)
     whole = rows_of(query, [skewed_batch(number, rng) for number in range(4)], 1.0)

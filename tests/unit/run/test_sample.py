@@ -70,7 +70,7 @@ def test_pairs_outside_the_windows_do_not_count() -> None:
     assert known.value == pytest.approx(0.8, abs=0.05)
 
 
-def test_a_short_sample_of_keys_that_hardly_repeat_says_nothing() -> None:
+def test_a_short_sample_of_rarely_repeated_keys_is_not_used() -> None:
     query, rng = joined("a.x = b.x", seconds=600), np.random.default_rng(3)
     rows = {name: drawn(query, name, rng, 1000, 5, k0=1_000_000) for name in "ab"}
     assert sampled(query, {}, rows).pair_selectivity("a", "b") is None

@@ -150,7 +150,7 @@ def test_a_mesh_beside_shared_joins() -> None:
     check(LocalHost(ALL, plans({**SHARED, "long": mesh})), rows(6, each=20), {3: {"long": "{a b c}", "short": mesh}})
 
 
-def test_a_restart_goes_on_with_shared_joins(tmp_path: Path) -> None:
+def test_a_restart_continues_with_shared_joins(tmp_path: Path) -> None:
     batches = rows(6, each=20)
     results: dict[str, Counter[tuple[Any, ...]]] = {name: Counter() for name in QUERIES}
     for start, texts in ((0, PAIRS), (2, SHARED), (4, OWN)):
@@ -204,7 +204,7 @@ def test_by_hand() -> None:
         host.unshare()
 
 
-def test_what_is_refused_by_hand() -> None:
+def test_plans_that_a_user_cannot_share_are_refused() -> None:
     host = LocalHost(ALL, plans(OWN))
     with pytest.raises(BundleError, match=r"query 'long' cannot share '\{a d\}': it has no relation 'd'"):
         host.share("(a d)", ["long", "wider"])

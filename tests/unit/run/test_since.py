@@ -175,7 +175,7 @@ def test_a_query_that_leaves_and_comes_back_lacks_what_it_lacked(tmp_path: Path)
         (COUNTS.format(6, 1), COUNTS.format(6, 1).replace("COUNT(*)", "SUM(a.id)")),
     ],
 )
-def test_what_a_change_left_out_of_a_relation_is_remembered(first: str, second: str, tmp_path: Path) -> None:
+def test_missing_columns_of_a_relation_are_remembered_over_changes(first: str, second: str, tmp_path: Path) -> None:
     course = Course(tmp_path, h=first)
     for second_ in range(8):
         course.step(s=[second_], r=[second_])

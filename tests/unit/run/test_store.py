@@ -196,7 +196,7 @@ store.commit(Manifest(0, "attempt", Clocks.at_start(["a", "b"], 0), (), ()))
 """A driver that is killed before what it wrote has its name: the metadata, the rows of a slot, or a manifest."""
 
 
-def test_what_a_killed_driver_left_half_written_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_killed_driver_are_removed_at_the_next_start(tmp_path: Path) -> None:
     for moment, left in (("metadata", ""), ("rows", "rows"), ("manifest", "manifests")):
         done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), QUERY.text, moment], check=False)
         assert done.returncode == -signal.SIGKILL

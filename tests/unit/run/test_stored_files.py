@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -102,7 +103,11 @@ def test_names_are_kept_for_the_age_and_a_later_file_is_an_error() -> None:
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".zst"])
 def test_lines_of_json_are_read_plain_or_packed(packed: str, store: S3Server) -> None:
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
+    pack: dict[str, Any] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    }
     store.put(f"bucket/json{packed}/a b.json{packed}", pack.get(packed, bytes)(LINES.encode()))
     files = stored(store, f"json{packed}", Json())
     assert files.read(only(files), files.whole).equals(ROWS)

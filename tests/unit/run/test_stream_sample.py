@@ -103,7 +103,7 @@ class Other:
         return SampledRows(rows(0, 7))
 
 
-def test_what_arrow_cannot_read_is_left_to_the_other_reader(tmp_path: Path) -> None:
+def test_files_that_arrow_cannot_read_are_sampled_by_the_other_reader(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "0.parquet").write_text("no parquet")

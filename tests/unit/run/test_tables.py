@@ -88,7 +88,7 @@ def test_combinations_that_only_a_table_is_missing_from_are_not_kept() -> None:
     assert between.ring.live < 10 < 25
 
 
-def test_what_meets_no_row_of_a_table_comes_out_at_once() -> None:
+def test_rows_without_a_match_in_a_table_are_emitted_at_once() -> None:
     host = host_of(LOOKUP, (1, "one"), (1, "eins"), (None, "nobody"))
     answer = host.step({"a": rows((0, 1, "x"), (0, 2, "y"), (0, None, "z"))})
     assert answer_lines(answer) == ("x eins", "x one", "y -", "z -")

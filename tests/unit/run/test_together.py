@@ -98,7 +98,7 @@ MIXED = compiled(
         (MIXED, "mesh(a: c>b; b: c>a; c: b>a)"),
     ],
 )
-def test_a_code_of_another_query_says_nothing_in_this_one(query: Query, plan: str, slots: int) -> None:
+def test_codes_of_different_queries_are_unrelated(query: Query, plan: str, slots: int) -> None:
     """KEYED compares k of a and c. So a carries that code, by which neither of the others compares it.
 
     It was taken, as that of the first relation that has it, for the code of whole combinations: which were then not

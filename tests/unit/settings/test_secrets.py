@@ -48,7 +48,7 @@ def test_other_texts_stay(text: str) -> None:
 
 
 @given(st.text())
-def test_any_text_can_be_asked(text: str) -> None:
+def test_any_text_can_be_filtered_for_secrets(text: str) -> None:
     shown = without_secrets(text)
     assert without_secrets(shown) == shown or HIDDEN in shown
 

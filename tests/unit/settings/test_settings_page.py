@@ -12,7 +12,7 @@ import pytest
 from anabranch.settings import entries
 from anabranch.settings.entries import Entry
 from anabranch.settings.removed import REMOVED
-from anabranch.spec import commands
+from anabranch.spec import explain_command, run_command
 from anabranch.spec.file import parse
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,8 @@ def test_the_page_has_every_entry_of_a_spec(read: set[str]) -> None:
 def test_the_page_has_every_option() -> None:
     parser = argparse.ArgumentParser()
     subparsers = parser.add_subparsers()
-    commands.add_arguments(subparsers)
+    run_command.add_arguments(subparsers)
+    explain_command.add_arguments(subparsers)
     known = {
         option
         for name in ("run", "explain")

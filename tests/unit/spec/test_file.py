@@ -98,7 +98,7 @@ def test_late_filters_are_named_in_a_list_or_alone() -> None:
         assert parse(f"{GOOD}\n{written}\n", folder=FOLDER).only.late_filters == ("a",)
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_entries_have_defaults() -> None:
     spec = parse(GOOD, folder=FOLDER)
     assert spec.trigger == AvailableNow()
     assert (spec.slots, spec.only.plan_options, spec.only.allow_unbounded, spec.name) == (
@@ -109,7 +109,7 @@ def test_what_is_left_out_has_its_default() -> None:
     )
 
 
-def test_what_is_said_about_plans_is_read() -> None:
+def test_entries_about_plans_are_read() -> None:
     spec = parse(
         GOOD
         + dedent(
@@ -146,7 +146,7 @@ def test_a_mesh_can_be_written_out_like_any_plan() -> None:
     assert switch.plan == mesh
 
 
-def test_what_may_change_the_plan_is_read() -> None:
+def test_entries_about_plan_changes_are_read() -> None:
     spec = parse(changed("adapt", {"policy": "periodic", "every": "10 seconds", "freeze": True}), folder=FOLDER)
     assert spec.only.adapt == Settings(Periodic(Interval(seconds=10.0)), freeze=True)
     for on in ("true", "{}"):
@@ -347,13 +347,13 @@ def test_a_key_given_twice_is_refused() -> None:
         parse(GOOD + "checkpoint: other\n", folder=FOLDER)
 
 
-def test_a_stream_of_which_nothing_is_said_is_not_passed_over() -> None:
+def test_an_empty_stream_entry_is_refused() -> None:
     with pytest.raises(SpecError, match=r"entry 'streams\.s2' is empty") as caught:
         parse(GOOD.replace("query:", "  s2:\nquery:"), folder=FOLDER)
     assert "indented further" in caught.value.hint
 
 
-def test_what_is_not_yaml_is_refused() -> None:
+def test_texts_that_are_not_yaml_are_refused() -> None:
     with pytest.raises(SpecError, match="not YAML"):
         parse("streams: [", folder=FOLDER)
     with pytest.raises(SpecError, match="not YAML") as caught:

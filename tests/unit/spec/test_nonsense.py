@@ -123,7 +123,7 @@ def test_a_group_of_entries_is_refused_as_anything_else(path: tuple[Any, ...]) -
 
 
 @pytest.mark.parametrize("path", FLAGS, ids=lambda path: ".".join(map(str, path)))
-def test_what_is_true_or_false_is_nothing_else(path: tuple[Any, ...]) -> None:
+def test_flags_accept_only_true_and_false(path: tuple[Any, ...]) -> None:
     assert [value for value in OTHERS if not isinstance(value, bool) and is_taken(written(path, value))] == []
 
 

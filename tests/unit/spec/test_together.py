@@ -119,7 +119,7 @@ def test_where_one_query_is_wanted_several_are_refused() -> None:
         _ = read(GOOD).only
 
 
-def test_explaining_says_what_is_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_explanation_shows_shared_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(GOOD)
     assert main(["explain", str(file)]) == 0

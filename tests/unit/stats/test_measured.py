@@ -117,7 +117,7 @@ def _spread(query: Query, *, slots: int) -> tuple[list[StepStatistics], float]:
     return steps[5:], float(len(steps[5:]))
 
 
-def test_what_was_never_looked_up_stays_unknown() -> None:
+def test_selectivities_without_lookups_are_unknown() -> None:
     query, plan = LOAD.query(), parse("(((a b) c) d)")
     idle = StepStatistics(rows_in=dict.fromkeys("abcd", 0), probes=(ProbeStatistics("(a b)", "a", "b"),))
     seen = measured(query, plan, [idle], 1.0)
@@ -166,7 +166,7 @@ def test_progress_says_the_same_as_the_steps() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_progress_that_got_nowhere_says_nothing(count: int) -> None:
+def test_progress_whose_event_time_stands_still_is_not_used(count: int) -> None:
     step = StepStatistics(rows_in=dict.fromkeys("abcd", 1)).to_json()
     entry = {"adaptive": {"plan": "(a b c d)", "slots": 1, "table": [0], "watermark": 5, "statistics": step}}
     assert from_progress(LOAD.query(), [entry] * (2 * count)) is NOTHING_KNOWN

@@ -56,12 +56,12 @@ def test_a_report_comes_back_from_its_file_as_it_was(queries: dict[str, QueryRep
     assert report.is_migrating == any(query.is_migrating for query in queries.values())
 
 
-def test_profiles_come_back_and_not_asked_is_not_empty() -> None:
+def test_profiles_are_read_back_and_none_differs_from_empty() -> None:
     matrix = OperatorMatrix(("b", "c"), np.array([[0.5, 1.0], [2.0, 0.0]]), np.array([[1e-6, 2e-6], [3e-6, 4e-6]]))
-    profile = OperatorProfile("a", pa.table({"k": [1, 2]}), matrix, turn=2, call=0.5)
+    profile = OperatorProfile("a", pa.table({"k": [1, 2]}), matrix, batch_rows=2, call=0.5)
     asked = QueryReport(parse("(a b)"), profiles=(profile,))
     (found,) = read_again(SlotReport({ALONE: asked})).queries[ALONE].profiles or ()
-    assert (found.relation, found.turn, found.call) == ("a", 2, 0.5)
+    assert (found.relation, found.batch_rows, found.call) == ("a", 2, 0.5)
     assert found.columns.equals(profile.columns)
     assert np.array_equal(found.matrix.selectivity, matrix.selectivity)
     assert np.array_equal(found.matrix.cost, matrix.cost)

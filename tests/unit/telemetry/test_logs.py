@@ -55,12 +55,12 @@ def test_a_line_with_a_secret_stays_json(lines: io.StringIO) -> None:
     assert json.loads(line)["event"] == "failed"
 
 
-def test_without_a_handler_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_handler_nothing_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     log_event("batch", run="orders")
     assert capsys.readouterr() == ("", "")
 
 
-def test_json_is_asked_for_by_option_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_selected_by_option_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANABRANCH_LOG", raising=False)
     assert (is_json("json"), is_json("text"), is_json(None)) == (True, False, False)
     monkeypatch.setenv("ANABRANCH_LOG", "json")
@@ -75,7 +75,7 @@ class Client:
         self.events.append(event)
 
 
-def test_a_run_is_told_to_openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_sends_openlineage_events(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openlineage.client")
     client = Client()
     stop = lineage.emit_lineage("prod", client)
@@ -98,7 +98,7 @@ def test_a_run_is_told_to_openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(client.events) == 3, "nothing is sent after the end"
 
 
-def test_a_receiver_that_fails_is_told_once(lines: io.StringIO) -> None:
+def test_a_failing_receiver_is_reported_once(lines: io.StringIO) -> None:
     pytest.importorskip("openlineage.client")
 
     class Broken:
@@ -114,7 +114,7 @@ def test_a_receiver_that_fails_is_told_once(lines: io.StringIO) -> None:
     assert "nobody there" in told[0]
 
 
-def test_without_openlineage_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openlineage_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openlineage", None)
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     with pytest.raises(HostError, match="not installed") as refused:

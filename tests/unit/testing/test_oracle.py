@@ -203,7 +203,7 @@ def test_duckdb_gives_the_schema_of_the_query() -> None:
     assert rows_as_multiset(answer) == Counter({(5, 2, 1970, 0.5): 1})
 
 
-def test_what_duckdb_computes_differently_is_refused() -> None:
+def test_expressions_that_duckdb_computes_differently_are_refused() -> None:
     rounded = call("round", column("a", "v"), Literal(1, LONG), kind=FLOAT)
     with pytest.raises(ValueError, match="'round'"):
         to_duckdb(Query("", JoinGraph((relation("a", 1),)), (Output("x", rounded),)))

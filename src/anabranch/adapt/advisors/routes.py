@@ -90,8 +90,8 @@ class RouteAdvisor:
         if not (reason.is_change or reason.cause == "schedule"):
             return "nothing"
         flow, broken = history.flow, self._broken(history, plan)
-        if broken is not None and broken.loses:
-            return "search"
+        if broken is not None:
+            return "search" if broken.loses else "profile"
         if not self.is_free or flow is None:
             return "profile"
         # While windows hold rows from before and after a change, a mesh may look better or worse than it will be.

@@ -339,7 +339,7 @@ def _story(frame: _Frame, operator: str) -> str:
     if is_selection(operator):
         return f"checks {selected(operator, frame.query.graph)}"
     if is_existence_probe(operator):
-        return f"drops rows without a partner in {_head(frame.query, checked_relation(operator))}"
+        return f"drops rows without a match in {_head(frame.query, checked_relation(operator))}"
     return f"looks up {_head(frame.query, operator)}"
 
 

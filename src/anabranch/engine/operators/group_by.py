@@ -123,12 +123,14 @@ class GroupState:
         last = np.minimum(last, FOREVER // self.grouping.slide)
         if self.passed is not None:
             first = np.maximum(first, self.passed + 1)
-        if not (first <= last).any():
+        counts = first <= last
+        if not counts.any():
             return
         keys = {f"key{i}": _key(evaluate(key, read, len(newest))) for i, key in enumerate(self.grouping.keys)}
         table = pa.table(keys | raw_parts(self.grouping, _parts(self.grouping), read, len(newest), carried))
         table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
-        table = table.filter(pa.array(first <= last))
+        if not counts.all():
+            table = table.filter(pa.array(counts))
         if self.grouping.ranked is None:
             # A grouping by one column less is faster.
             by = ["first"] if (first == last).all() else ["first", "last"]

@@ -10,7 +10,7 @@ before a restart are left out. Limit: a step looks at every open row, a few nano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -19,16 +19,20 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.counting import part_codes, refuse_equal_codes
+from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.columns import validity
 from anabranch.engine.state.ring import DEADLINE
 from anabranch.lang.window import SessionWindow
-from anabranch.plan.join_graph import Relation
+from anabranch.plan.join_graph import Relation, fits_code
 
 _NONE = np.empty(0, dtype=np.int64)
 _FIRST = -1
 """In place of the previous row of a session's first row."""
+_NULL = -(0x5555_5555_5555_5555)
+"""The code of NULL where values are codes."""
 _ROWS, _SESSIONS = ("session", "row", "previous"), ("code", "last", "row")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -42,6 +46,9 @@ class OpenSessions:
         self.relation = relation
         self.window = relation.window
         self.base = base
+        kinds = [relation.schema.find(name) for name in self.window.partition]
+        self._is_exact = len(kinds) == 1 and kinds[0] is not None and fits_code(kinds[0].type)
+        """Whether the code of a partition is its value, or `_NULL`."""
         self.passed: int | None = None
         """The watermark up to which sessions have been answered."""
         self._rows: tuple[Int64Array, ...] = (_NONE, _NONE, _NONE)
@@ -64,10 +71,17 @@ class OpenSessions:
         """Adds rows that the watermark has passed."""
         if len(found):
             rows = found.rows[self.relation.name]
-            columns = [self.base.column(name, rows) for name in self.window.partition]
-            keys = pa.RecordBatch.from_arrays(columns, names=list(self.window.partition))
-            codes = part_codes(self.window, self.relation.schema, keys)
-            self._entered.append((np.zeros(len(rows), np.int64) if codes is None else codes, found.newest, rows))
+            self._entered.append((self._codes_of(rows), found.newest, rows))
+
+    def _codes_of(self, rows: Int64Array) -> Int64Array:
+        columns = [self.base.column(name, rows) for name in self.window.partition]
+        if self._is_exact:
+            (values,) = columns
+            codes = key_codes(values, values.type)
+            return np.where(validity(values) != 0, codes, _NULL) if values.null_count else codes
+        keys = pa.RecordBatch.from_arrays(columns, names=list(self.window.partition))
+        found = part_codes(self.window, self.relation.schema, keys)
+        return np.zeros(len(rows), np.int64) if found is None else found
 
     def settle(self, watermark: int) -> Iterator[Combinations]:
         """Yields the rows of the sessions that the watermark has closed, each with the end of its session."""
@@ -79,15 +93,17 @@ class OpenSessions:
         over = ends < watermark
         if not over.any():
             return
+        may_clash = not self._is_exact or bool((self._sessions[0][over] == _NULL).any())
         self._sessions = tuple(column[~over] for column in self._sessions)
         *left, done, before, ends = _split(session, rows, previous, over, ends)
         self._rows = tuple(left)
-        inside = before != _FIRST
-        one, other = done[inside], before[inside]
-        read = self.base.column
-        refuse_equal_codes(
-            self.relation, self.window.partition, lambda name: read(name, one), lambda name: read(name, other)
-        )
+        if may_clash:
+            inside = before != _FIRST
+            one, other = done[inside], before[inside]
+            read = self.base.column
+            refuse_equal_codes(
+                self.relation, self.window.partition, lambda name: read(name, one), lambda name: read(name, other)
+            )
         self.base.ring.lower(DEADLINE, done, ends)
         found = Combinations({self.relation.name: done}, ends, ends)
         # After a restart, rows of sessions that had been answered may come back.
@@ -99,15 +115,16 @@ class OpenSessions:
         """Gives the rows that entered their sessions; they are not older than the others of their partition."""
         if not self._entered:
             return
-        codes, times, rows = (np.concatenate([block[i] for block in self._entered]) for i in range(3))
+        codes, times, rows = (_together([block[i] for block in self._entered]) for i in range(3))
         self._entered = []
-        known = len(self._sessions[0])
-        sessions = tuple(np.concatenate([column, np.empty_like(codes)]) for column in self._sessions)
-        joined, previous = np.empty_like(rows), np.empty_like(rows)
-        count = _assign(codes, times, rows, self.window.gap, known, *sessions, joined, previous)
-        self._sessions = tuple(column[:count] for column in sessions)
-        found = (joined, rows, previous)
-        self._rows = tuple(np.concatenate(each) for each in zip(self._rows, found, strict=True))
+        known, code_of, last_of, row_of = _longer(self._sessions, len(codes))
+        before, joined, numbers, previous = _longer(self._rows, len(codes))
+        numbers[before:] = rows
+        count = _assign(
+            codes, times, rows, self.window.gap, known, code_of, last_of, row_of, joined[before:], previous[before:]
+        )
+        self._sessions = code_of[:count], last_of[:count], row_of[:count]
+        self._rows = joined, numbers, previous
 
     def layout(self) -> dict[str, Any]:
         """Writes the open sessions to the arena and returns their location."""
@@ -131,6 +148,20 @@ class OpenSessions:
             self._rows, self._sessions = (
                 tuple(np.array(column) for column in self.arena.open_batch(file).columns) for file in self._files
             )
+
+
+def _longer(columns: tuple[Int64Array, ...], by: int) -> tuple[int, Int64Array, Int64Array, Int64Array]:
+    """Returns the length of three columns, and copies with room for more values."""
+    length = len(columns[0])
+    found = np.empty((3, length + by), dtype=np.int64)
+    found[:, :length] = columns
+    return length, found[0], found[1], found[2]
+
+
+def _together(blocks: Sequence[Int64Array]) -> Int64Array:
+    filled = [block for block in blocks if len(block)]
+    # Compiled code does not accept the read-only memory of Arrow.
+    return np.require(filled[0], requirements=["C", "W"]) if len(filled) == 1 else np.concatenate(blocks)
 
 
 @numba.njit(

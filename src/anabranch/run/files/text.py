@@ -24,6 +24,10 @@ class TextForm(OneByOne):
     """A form of files of text lines."""
 
     @abstractmethod
+    def can_hold(self, kind: pa.DataType) -> bool:
+        """Returns whether slots read columns of a type from files of this form."""
+
+    @abstractmethod
     def rows(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
         """Returns the columns of the lines of a file; raises `Unsure` if they are not plain."""
 

@@ -1,7 +1,7 @@
 """The host of real-time mode: a batch is an order to the resident slots, and their answers.
 
-Invariant: the files of a batch are in its manifest. They are added to the list of read files before the manifest is
-removed, so a restart reads each file once. Limit: the driver reads the footer of every file.
+Invariant: the files and the ranges of offsets of a batch are in its manifest. They are added to the list of read input
+before the manifest is removed, so a restart reads each row once. Limit: the driver reads the footer of every file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -61,6 +61,10 @@ class Source(Protocol):
     @property
     def read(self) -> Offsets:
         """Everything that has been read."""
+
+    @property
+    def shown(self) -> Mapping[str, Mapping[str, Any]]:
+        """What progress says of the source of each stream."""
 
 
 class ResidentHost(DriverSide):

@@ -33,6 +33,8 @@ class Trigger:
     parts: Mapping[str, float]
     rows: Mapping[str, int]
     rows_out: int
+    shown: Mapping[str, Mapping[str, Any]]
+    """What sources say of themselves, by stream."""
 
     @property
     def numInputRows(self) -> int:
@@ -60,7 +62,10 @@ class Trigger:
                 "triggerExecution": round(1000 * self.seconds, 1),
             },
             "stateOperators": [],
-            "sources": [{"description": f"files of '{name}'", **self._rates(rows)} for name, rows in self.rows.items()],
+            "sources": [
+                {"description": f"stream '{name}'", **self.shown.get(name, {}), **self._rates(rows)}
+                for name, rows in self.rows.items()
+            ],
             "sink": {"description": query.title, "numOutputRows": self.rows_out},
         }
 
@@ -127,9 +132,17 @@ class ResidentQuery:
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping or self._wanted > self._polls, seconds)
 
-    def took(self, taken: Taken, began: float, seconds: float, rows: Mapping[str, int], rows_out: int) -> None:
+    def took(
+        self,
+        taken: Taken,
+        began: float,
+        seconds: float,
+        rows: Mapping[str, int],
+        rows_out: int,
+        shown: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         """Adds the progress of a batch."""
-        self._triggers.append(Trigger(self, taken.task.batch, began, seconds, taken.seconds, rows, rows_out))
+        self._triggers.append(Trigger(self, taken.task.batch, began, seconds, taken.seconds, rows, rows_out, shown))
 
     # --- called by the handle -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,12 +22,12 @@ from anabranch.run.ingest import columns_to_read
 from anabranch.run.round import Taken, take_batch
 from anabranch.run.work import Work
 from anabranch.spark.failure import is_spark_gone
-from anabranch.spark.resident.folders import folders
 from anabranch.spark.resident.host import Offsets, ResidentHost, Source
 from anabranch.spark.resident.job import SparkJob, refuse_few_cores
 from anabranch.spark.resident.query import ResidentQuery, now
 from anabranch.spark.resident.slots import Slots, SlotsLost
-from anabranch.spark.resident.spark_log import files_read_by_spark, spark_identity
+from anabranch.spark.resident.spark_log import read_by_spark, spark_identity
+from anabranch.spark.resident.streams import watched_streams
 from anabranch.spark.running import RunningQueries, RunOptions
 from anabranch.spark.session import refuse_speculation
 from anabranch.spark.sinks.sink import Sink
@@ -58,7 +59,7 @@ class ResidentRunner(RunningQueries):
     def begin(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> ResidentQuery:
         """Starts the slots and the thread that runs the rounds."""
         layout = None if self.options.late is None else self.options.late.layout
-        source = folders(frames, columns_to_read(self.queries, layout))
+        source = watched_streams(frames, columns_to_read(self.queries, layout))
         count = self._work.slots.most
         refuse_few_cores(spark, count)
         self._restore(source)
@@ -101,7 +102,7 @@ class ResidentRunner(RunningQueries):
         if store.is_real_time:
             listed = [files for batch, files in store.read_files() if batch <= last and batch not in kept]
         elif manifest is not None:
-            listed = [files_read_by_spark(store, last)]
+            listed = [read_by_spark(store, last)]
         for files in listed:
             source.took(files)
         earlier = {name: sorted(paths) for name, paths in source.read.items()}
@@ -121,7 +122,7 @@ class ResidentRunner(RunningQueries):
                 self.query.found(poll, bool(found))
                 if found:
                     host.offer(found)
-                    self._take(host)
+                    self._take(host, source)
                 else:
                     self.query.rest(max(_REST, (_SHARE - 1) * (time.perf_counter() - started)))
         except BaseException as error:
@@ -136,7 +137,7 @@ class ResidentRunner(RunningQueries):
             self._batch_thread = None
             self.slots.close()
 
-    def _take(self, host: ResidentHost) -> None:
+    def _take(self, host: ResidentHost, source: Source) -> None:
         """Runs one round; after the loss of a slot, the same input is offered again."""
         began, started = now(), time.perf_counter()
         try:
@@ -148,12 +149,12 @@ class ResidentRunner(RunningQueries):
             log_event("slots lost", logging.WARNING, run=self.title, batch=self.round.batch)
             return
         self._before = time.perf_counter() - started
-        self._show(taken, began, self._before)
+        self._show(taken, began, self._before, source.shown)
 
-    def _show(self, taken: Taken, began: float, seconds: float) -> None:
+    def _show(self, taken: Taken, began: float, seconds: float, shown: Mapping[str, Mapping[str, Any]]) -> None:
         self._remember(taken)
         rows = rows_by_stream(self.queries, taken.reports)
-        self.query.took(taken, began, seconds, rows, rows_out(self.queries, taken.reports))
+        self.query.took(taken, began, seconds, rows, rows_out(self.queries, taken.reports), shown)
 
     def _latest(self) -> tuple[float | None, float | None]:
         return None, self._before

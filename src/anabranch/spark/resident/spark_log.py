@@ -1,8 +1,9 @@
-"""The files that Spark's sources have read in micro-batch mode, from Spark's part of a checkpoint.
+"""What Spark's sources have read in micro-batch mode, from Spark's part of a checkpoint.
 
 A file source logs the files of each of its own batches; the offset of a micro-batch is the number of the last of them.
-A run that continues in real-time mode must not read these files again. Invariant: files of a micro-batch that was not
-committed are not among them. Limit: the log is Spark's own format, version 1; another one is refused.
+Topics of Kafka have the offsets themselves. A run that continues in real-time mode must not read these rows again.
+Invariant: rows of a micro-batch that was not committed are not among them. Limit: the log is Spark's own format,
+version 1; another one is refused.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import pyarrow.fs as pafs
 from anabranch.errors import CorruptCheckpoint
 from anabranch.run.store import Store
 from anabranch.spark.file_streams import local_name
+from anabranch.spark.resident.topics import places
 
 
-def files_read_by_spark(store: Store, batch: int) -> dict[str, set[str]]:
-    """Returns the files that micro-batches up to this one have read, by stream."""
+def read_by_spark(store: Store, batch: int) -> dict[str, set[str]]:
+    """Returns the files that micro-batches up to this one have read, or where their ranges ended, by stream."""
     root = f"{store.location.rstrip('/')}/{store.sparks_name}"
     found: dict[str, set[str]] = {}
     if store.files.get_file_info(f"{root}/offsets/{batch}").type != pafs.FileType.File:
@@ -28,9 +30,14 @@ def files_read_by_spark(store: Store, batch: int) -> dict[str, set[str]]:
     if version != "v1" or len(offsets) != len(scans):
         raise _unreadable(f"it has version {version} and {len(offsets)} offsets for {len(scans)} scans")
     for number, (stream, offset) in enumerate(zip(scans, offsets, strict=True)):
-        last = -1 if offset == "-" else int(json.loads(offset)["logOffset"])
-        log = f"{root}/sources/{number}"
-        found.setdefault(stream, set()).update(_entries(store, log, last))
+        several = found.setdefault(stream, set())
+        if offset == "-":
+            continue
+        end = json.loads(offset)
+        if "logOffset" in end:
+            several.update(_entries(store, f"{root}/sources/{number}", int(end["logOffset"])))
+        else:
+            several.update(places(end))
     return found
 
 

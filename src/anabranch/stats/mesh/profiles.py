@@ -26,7 +26,7 @@ class OperatorProfile:
     relation: str
     columns: pa.Table
     matrix: OperatorMatrix
-    turn: int = 0
+    batch_rows: int = 0
     """Rows of the relation in the engine's last step; 0 if unknown."""
     call: float = 0.0
     """The fixed seconds that all operators together take for the rows of one route."""
@@ -43,7 +43,7 @@ class OperatorProfile:
             "relation": self.relation,
             "columns": self.columns.column_names,
             "operators": list(self.matrix.operators),
-            "turn": self.turn,
+            "batchRows": self.batch_rows,
             "call": self.call,
             "rows": b64encode(sink.getvalue()).decode(),
         }
@@ -56,4 +56,4 @@ class OperatorProfile:
         numbers = [column.to_numpy() for column in table.columns[start:]]
         halves = [np.array(each).reshape(size, table.num_rows).T for each in (numbers[:size], numbers[size:])]
         columns = pa.table(table.columns[:start], names=names)
-        return cls(value["relation"], columns, OperatorMatrix(operators, *halves), value["turn"], value["call"])
+        return cls(value["relation"], columns, OperatorMatrix(operators, *halves), value["batchRows"], value["call"])

@@ -63,7 +63,7 @@ def test_the_classifier_the_routes_and_the_single_lines_are_drawn_in_this_order(
 def test_a_question_is_a_white_stop_that_tells_what_it_drops() -> None:
     drawn = mesh_svg(QUERY, parse_mesh("mesh(t: p?>n>p; n: t>p; p: n>t)"))
     assert "p?" in texts(drawn)
-    assert "drops rows without a partner in p = posts" in drawn
+    assert "drops rows without a match in p = posts" in drawn
 
 
 def test_shares_and_remarks_stand_at_the_routes_and_notes_at_the_relations() -> None:

@@ -63,7 +63,7 @@ def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_a_question_drops_rows_without_a_partner_and_joins_nothing() -> None:
+def test_an_existence_probe_drops_rows_without_a_match_and_joins_nothing() -> None:
     started = host(STAR, parse_mesh("mesh(a: c?>b>c; b: a>c; c: a>b)"))
     answer = started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1", "a 3 9 1")))
     assert answer.num_rows == 4
@@ -78,7 +78,7 @@ def test_a_question_drops_rows_without_a_partner_and_joins_nothing() -> None:
     assert (counts["a", "c?"].probes, counts["a", "c?"].matches, counts["a", "c?"].kept) == (4, 0, 2)
 
 
-def test_a_question_may_be_asked_on_the_way_and_by_a_band() -> None:
+def test_an_existence_probe_may_run_later_in_a_route_and_by_a_band() -> None:
     banded = query("a.k = b.k AND b.v BETWEEN c.v - 1 AND c.v + 1")
     mesh = parse_mesh("mesh(a: b>c?>c; b: a?>c?>a>c; c: b?>b>a)")
     # A band has buckets, and partners may stand in the next one: every place in a bucket is tried.
@@ -197,7 +197,7 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
     seen = {
         name: profile(STAR.graph, name, engine.bases, rows=4, batch_starts=engine.only.batch_starts) for name in "abc"
     }
-    assert {name: each.turn for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
+    assert {name: each.batch_rows for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
     assert [seen[name].matrix.selectivity[0].tolist() for name in "abc"] == [[5.0, 1.0], [8.0, 1.0], [8.0, 9.0]]
     # Where the last turn was smaller than the sample, rows of earlier ones are taken too, and nothing is hidden.
     assert profile(STAR.graph, "a", engine.bases, rows=8, batch_starts=engine.only.batch_starts).matrix.selectivity[

@@ -43,7 +43,7 @@ def test_moving_state_costs_what_it_computes_and_parallel_tracks_a_window() -> N
     assert (cheap["spread"].pause, cheap["spread"].memory) == (0.0, cheap["moving-state"].memory)
 
 
-def test_what_can_never_end_is_no_way() -> None:
+def test_a_strategy_that_never_ends_is_not_offered() -> None:
     bounded = chain_graph("abc")
     endless = type(bounded)(
         (relation("a", ("a0", "a1"), None), *bounded.relations[1:]),

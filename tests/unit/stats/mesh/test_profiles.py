@@ -31,4 +31,4 @@ def test_a_profile_arrives_as_it_was(rows: list[tuple[int | None, str | None]], 
     assert arrived.matrix.operators == matrix.operators
     assert np.array_equal(arrived.matrix.selectivity, matrix.selectivity)
     assert np.array_equal(arrived.matrix.cost, matrix.cost)
-    assert (arrived.turn, arrived.call) == (7, 2e-5)
+    assert (arrived.batch_rows, arrived.call) == (7, 2e-5)

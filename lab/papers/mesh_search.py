@@ -1,10 +1,10 @@
-"""The searches of Nehme et al. 2012, sections 4.3 to 4.7, which the product does not use, from five starts.
+"""Published searches of a mesh, and the starts that they were compared by (Nehme et al. 2012, sections 4.3 to 4.7).
 
 `exhaustive` (Opt-QM) is exact up to ten rows: partitions are examined by rising lower bound (their routes, their
 overhead and the entropy of their shares, which no binary tree can beat) until the bound exceeds the best cost.
 `improve` (II-QM) accepts random downhill moves until none is found for a while, from several starts; `anneal` (SA-QM)
-accepts uphill moves with a decreasing probability. Moves split a subset, merge two, or move one row. Invariant: all
-randomness comes from the given generator.
+accepts uphill moves with a decreasing probability. Moves split a subset, merge two, or move one row. All randomness
+comes from the given generator.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import numpy as np
 from numba import njit
 
 from anabranch.lang.arrays import Doubles, Integers
-from anabranch.mesh.search import Solution, Space, alike
+from anabranch.mesh.search import Solution, Space, by_route, one_subset
 from anabranch.mesh.training import TrainingSet
 
 Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
 """Content-driven (CDA), route-driven (RDA), random-pick (RP), extreme-1 and extreme-N."""
-
 STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
 MOST_EXHAUSTIVE = 10
 """The maximum number of rows whose partitions are all examined; ten rows have 115,975."""
 RANDOM_PICKS = 10
+DESCENTS = 3
+FIRST_TEMPERATURE = 0.01
+LAST_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,6 @@ class Stop:
     """The maximum number of priced meshes since the best was found."""
     seconds: float = math.inf
     """Wall-clock seconds; the only limit that makes a search nondeterministic."""
-
-
-# --- Opt-QM ----------------------------------------------------------------------------------------------------------
 
 
 @njit("int64[:, ::1](int64, int64)", cache=True)
@@ -118,21 +117,18 @@ def _bounds(space: Space, every: Integers) -> Doubles:
     return bounds
 
 
-# --- start solutions -------------------------------------------------------------------------------------------------
-
-
 def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solution:
     """Returns the partition at which a search begins."""
     match start:
         case "content":
             return space.solution(_by_content(space.training, parts=2))
         case "route":
-            return alike(space)
+            return by_route(space)
         case "random":
             drawn = [space.solution(_random_partition(space.size, rng)) for _ in range(RANDOM_PICKS)]
             return min(drawn, key=lambda solution: solution.cost)
         case "one":
-            return space.solution(np.zeros(space.size, np.int64))
+            return one_subset(space)
         case "each":
             return space.solution(np.arange(space.size))
 
@@ -157,16 +153,12 @@ def _random_partition(size: int, rng: np.random.Generator) -> Integers:
     return rng.integers(0, rng.integers(1, size, endpoint=True), size)
 
 
-# --- II-QM and SA-QM -------------------------------------------------------------------------------------------------
-
-
 def improve(
     space: Space,
     start: Solution,
     rng: np.random.Generator,
     stop: Stop | None = None,
     *,
-    descents: int = 3,
     afresh: Start = "random",
 ) -> Solution:
     """Returns the best local minimum of iterative improvement from the start, and then from new starts.
@@ -175,7 +167,7 @@ def improve(
     """
     counter = _Counter(stop or Stop(), start)
     patience = 2 * space.size
-    for descent in range(descents):
+    for descent in range(DESCENTS):
         current = start if descent == 0 else start_solution(space, afresh, rng)
         counter.saw(current)
         failures = 0
@@ -209,10 +201,6 @@ def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop |
             current = candidate
         temperature *= cooling
     return counter.best
-
-
-FIRST_TEMPERATURE = 0.01
-LAST_TEMPERATURE = 0.01
 
 
 class _Counter:

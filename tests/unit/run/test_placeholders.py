@@ -1,4 +1,4 @@
-"""Rows that were kept without a column get a value with which the tests that they have passed pass again."""
+"""Placeholders: rows that were kept without a column get values with which the tests that they passed pass again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_tests_pass_again(condition: str) -> None:
     assert evaluate_mask(test, lambda column: pa.array([found[column.name].as_py()], column.type), 1).all()
 
 
-def test_what_cannot_pass_or_is_not_known_has_no_stand_in() -> None:
+def test_conditions_without_known_passing_values_have_no_placeholders() -> None:
     catalog = Catalog()
     catalog.register(StreamDeclaration("a", Schema((Field("ts", TIMESTAMP, False), *FIELDS)), "ts"))
 

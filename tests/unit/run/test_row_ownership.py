@@ -1,4 +1,4 @@
-"""Holdings, against a naive account: each row is spoken for once in every slot that needs it."""
+"""Row ownership, against a naive account: in every slot that needs a row, exactly one file provides it."""
 
 from __future__ import annotations
 
