@@ -222,10 +222,10 @@ def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
     ]
 
 
-def all_splits(plan: Placed) -> frozenset[Split]:
+def all_splits(plan: Placed | None) -> frozenset[Split]:
     """Returns the joins of a plan, by their inputs."""
     match plan:
-        case Take():
+        case Take() | None:
             return frozenset()
         case JoinAt(left=left, right=right):
             return all_splits(left) | all_splits(right) | {plan.split}

@@ -3,7 +3,7 @@
 Rates are per second of event time, so a replay of old files has the rates of its streams. A restarted site counts its
 rows from zero; earlier samples are then ignored. From the rates of streams and links follow selectivities and widths:
 
-- a filter's selectivity is the rows of a link over the rows of its stream;
+- a filter's selectivity is the rows of a link over the rows of its stream, or over those of the join that it filters;
 - the correction of a join is its measured over its modelled rows, once the longest of its windows is full;
 - columns of a fixed width have it from their type, and the texts of a stream share the remaining bytes evenly.
 
@@ -13,7 +13,7 @@ Limit: a flow of fewer than `LEAST_ROWS` rows in all samples teaches nothing; it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -123,15 +123,37 @@ def deduced(
         (slot,) = view.slots
         if slot.selection != EVERYTHING and rates.get(slot.stream):
             shares[slot.stream, str(slot.selection)] = min(1.0, flow.rows / rates[slot.stream])
-    first = Learnt(rates, shares, {}, _widths(single, catalog))
-    known = first.applied(statistics)
-    factors = {}
-    for flow, view in measured.values():
-        if len(view.slots) > 1 and all(seconds.get(slot.stream, 0.0) >= _longest(view) for slot in view.slots):
+    learnt = Learnt(rates, shares, {}, _widths(single, catalog))
+    joined = [(flow, view) for flow, view in measured.values() if len(view.slots) > 1]
+    full = [
+        (flow, view)
+        for flow, view in joined
+        if all(seconds.get(slot.stream, 0.0) >= _longest(view) for slot in view.slots)
+    ]
+    # Readers of one join differ in their filters. The one with the fewest unknown filters shows how many rows the join
+    # has; the others then show their filters.
+    for flow, view in sorted(full, key=lambda each: (len(_unknown(each[1], learnt)), -each[0].count)):
+        known = learnt.applied(statistics)
+        unknown = _unknown(view, learnt)
+        if view.signature not in learnt.factors:
             modelled = view.rate(known) / known.factors.get(view.signature, 1.0)
             if modelled > 0:
-                factors[view.signature] = flow.rows / modelled
-    return Learnt(rates, shares, factors, first.widths)
+                learnt = learnt.updated(Learnt(factors={view.signature: flow.rows / modelled}))
+        elif len(unknown) == 1:
+            ((stream, text),) = unknown
+            slots = tuple(
+                replace(slot, selection=EVERYTHING) if (slot.stream, str(slot.selection)) == (stream, text) else slot
+                for slot in view.slots
+            )
+            if (all_rows := View(slots, view.predicates).rate(known)) > 0:
+                learnt = learnt.updated(Learnt(shares={(stream, text): min(1.0, flow.rows / all_rows)}))
+    return learnt
+
+
+def _unknown(view: View, learnt: Learnt) -> set[tuple[str, str]]:
+    """Returns the filters of a view whose selectivity was not measured."""
+    filters = {(slot.stream, str(slot.selection)) for slot in view.slots if slot.selection != EVERYTHING}
+    return filters - set(learnt.shares)
 
 
 def _widths(flows: list[tuple[MeasuredFlow, View]], catalog: Catalog) -> dict[str, dict[str, float]]:

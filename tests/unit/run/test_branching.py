@@ -9,11 +9,13 @@ import pytest
 from anabranch.checkpoint.copying import copy
 from anabranch.cql import compile_query
 from anabranch.errors import CheckpointError, ForeignCheckpoint
-from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, together
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of, together
+from anabranch.plan.text import parse
 from anabranch.run.branching import branch_of, earliest, finish, pairs, split, take_over
 from anabranch.run.evolving import Evolve
+from anabranch.run.local import LocalHost
 from anabranch.run.store import Store
-from tests.unit.run.test_evolving import FILTERED, JOIN, catalog, evolved, queries, ran
+from tests.unit.run.test_evolving import FILTERED, JOIN, catalog, evolved, queries, ran, rows
 
 OLD, NEW = {ALONE: JOIN}, {ALONE: FILTERED}
 
@@ -51,6 +53,19 @@ def test_a_take_over_is_finished_by_the_same_steps(tmp_path: Path) -> None:
     store.note_metadata(branch=None)
     assert len(ran(tmp_path / "new", NEW, range(3, 4))) == 5
     assert ran(tmp_path / "old", OLD, range(3, 4)) == []
+
+
+def test_a_running_host_ends_its_answers_without_rebuilding(tmp_path: Path) -> None:
+    several = queries(OLD)
+    host = LocalHost(several, Plans({ALONE: parse("(a b)")}), checkpoint=str(tmp_path))
+    for second in range(3):
+        host.step(rows(second))
+    engine = host.engines[0]
+    time = finish(host.store, several, 0) if host.store is not None else 0
+    host.round.manifest = Store(str(tmp_path)).latest()
+    assert time == 2_000_001
+    assert host.step(rows(3)).num_rows == 0
+    assert host.engines[0] is engine
 
 
 def test_a_checkpoint_without_a_batch_cannot_be_finished(tmp_path: Path) -> None:

@@ -141,3 +141,26 @@ def test_what_links_carry_teaches_selectivities_and_widths(tmp_path: Path) -> No
     assert landscape.under(learnt.applied(given)).cost == pytest.approx(measured, rel=0.1)
     few = {key: MeasuredFlow(flow.rows, flow.bytes, 99) for key, flow in flows.items()}
     assert deduced(RATES, few, dict.fromkeys(COLUMNS, 360.0), program, given, catalog) == Learnt(RATES)
+
+
+def test_a_filter_behind_a_shared_join_is_learnt_and_does_not_disturb_the_join(tmp_path: Path) -> None:
+    """The factor of a join was taken from any of its readers: a wrong guess for one's filter became that of all."""
+    program = program_of(tmp_path, ("q", "middle", PAIR), ("r", "middle", f"{PAIR} AND a.x < 5"))
+    statistics = load_files(tmp_path / "network.yaml", tmp_path / "queries.yaml").network.landscape.statistics
+    catalog = load_files(tmp_path / "network.yaml", tmp_path / "queries.yaml").network.catalog
+    views = {key: flow.view for key, flow in program.flows.items() if flow.view is not None}
+    assert {len(view.slots) for view in views.values()} == {1, 2}
+    rates = {"a": 5.0, "b": 5.0}
+
+    def flows(order: int) -> dict[tuple[str, str], MeasuredFlow]:
+        found = {}
+        for key in sorted(views, reverse=bool(order)):
+            filters = [slot for slot in views[key].slots if slot.selection.columns & {"x"}]
+            rows = 5.0 if len(views[key].slots) == 1 else 4.0 if filters else 40.0
+            found[key] = MeasuredFlow(rows, 24 * rows, round(100 * rows))
+        return found
+
+    for order in range(2):
+        learnt = deduced(rates, flows(order), dict.fromkeys("ab", 60.0), program, statistics, catalog)
+        known = learnt.applied(statistics)
+        assert [view.rate(known) for view in views.values()] == pytest.approx([flows(0)[key].rows for key in views])

@@ -195,5 +195,5 @@ def _refuse_sinks(sinks: Mapping[str, Sink]) -> None:
             raise SpecError(
                 f"sink {sink.title} cannot be used in real-time mode",
                 detail="Spark writes its batches, with a job for each",
-                hint="write Parquet, Delta or Iceberg without options of Spark's, or remove trigger(realTime=True)",
+                hint="write Parquet, Delta, Iceberg or Kafka without Spark's options, or remove trigger(realTime=True)",
             )

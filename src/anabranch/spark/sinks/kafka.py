@@ -39,6 +39,10 @@ class KafkaSink(Sink):
     def title(self) -> str:
         return f"'kafka' at '{self.target.topic}'"
 
+    @property
+    def workers_write(self) -> bool:
+        return True
+
     def stage(self, batch: Batch) -> KafkaWriter:
         return KafkaWriter(self.target, batch)
 
