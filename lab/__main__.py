@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
             python -m lab mesh-search-quality --quick       a smaller run of one experiment
             python -m lab all --quick --output results      all of them, in some minutes
             python -m lab place-npc --strict                exit status 1 if a figure is missed
-            python -m lab balance-strategies --spark        a small variant on two executors of this machine
+            python -m lab balance-deciding --spark          plans and balance decided on two executors of this machine
             python -m lab regret --only swap --only skew    some cases of an experiment
             """
         ),

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from anabranch.cql import compile_query
 from anabranch.engine.evaluate.expression import ColumnLookup, evaluate_mask
-from anabranch.engine.evaluate.routed import Routes, learn, routed_mask
+from anabranch.engine.evaluate.routed import learn, routed_mask
 from anabranch.functions.own import own_function
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.expr import Expr, conjuncts, own_functions
@@ -108,7 +108,7 @@ def _compared(table: pa.Table) -> Stream:
             spent[name] = min(spent.get(name, float("inf")), thread_time() - started)
     parts = [part for part in conjuncts(next(iter(orders.values()))) if own_functions(part)]
     started = thread_time()
-    learnt: Routes = learn(parts, columns, np.arange(length), thread_time)
+    learnt = learn(parts, columns, np.arange(length), thread_time).routes
     learning = thread_time() - started
     same = all((mask == masks[0]).all() for mask in masks)
     return Stream(spent, learning, learnt.column is not None, bool(same))

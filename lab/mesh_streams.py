@@ -13,7 +13,7 @@ Every competitor gets the same rows in the same batches in turn; processor time 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time
 from typing import TypeAlias
 
@@ -27,14 +27,12 @@ from anabranch.engine.fabric.profile import profile
 from anabranch.lang.arrays import Integers
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
-from anabranch.mesh.learn import SearchSetting
+from anabranch.mesh.profiled import SEARCH
 from anabranch.mesh.whole import QueryMesh, find_query_mesh
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
-from lab.papers.eddy import EddyTrack
-from lab.papers.mesh_search import improve
 
 Batch: TypeAlias = dict[str, RelationBatch]
 
@@ -43,8 +41,8 @@ PARTITIONS = 3
 GAP = 500_000
 """Mean microseconds between two rows of a stream."""
 UNIFORM_FAN_OUT = 0.95
-SETTING = SearchSetting(size=10, search=improve, tolerance=0.0)
-"""Table 1: ten training rows after condensing, iterative improvement from the route-driven start."""
+SETTING = replace(SEARCH, early_out=False)
+"""The search of the product: ten training rows after condensing, as in Table 1, from the route-driven start."""
 SAMPLE = 1_000
 
 
@@ -116,7 +114,7 @@ class Figures:
     wall: float
     processing: float
     classifying: float
-    """Seconds of deciding alone: classifying and cutting in a mesh, the router's work in an eddy."""
+    """Seconds of deciding alone: classifying and cutting."""
 
     @property
     def rate(self) -> float:
@@ -166,8 +164,7 @@ class Competitor:
     def figures(self) -> Figures:
         spent = self.statistics.seconds
         processing = sum(spent.get(kind, 0.0) for kind in PROCESSING)
-        deciding = sum(spent.get(kind, 0.0) for kind in ("classify", "route"))
-        return Figures(self._rows, self._results, self._seconds, self._wall, processing, deciding)
+        return Figures(self._rows, self._results, self._seconds, self._wall, processing, spent.get("classify", 0.0))
 
 
 def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
@@ -207,11 +204,3 @@ def plan_and_mesh(first: Engine, rng: np.random.Generator) -> dict[str, Competit
     """
     found = learn(first, rng)
     return heirs(first, {"plan": single_plan(found), "mesh": found.mesh})
-
-
-def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
-    """An eddy; it learns from its first row on."""
-    competitor = Competitor(query)
-    only = competitor.engine.only
-    only.track = EddyTrack(only.context, batching=batching, seed=seed)
-    return competitor

@@ -2,6 +2,7 @@
 
 Every policy is the product's own loop with other settings, and begins with the plan that a sample of the first batches
 proposes. Meshes are left out: which one is found depends on measured costs. So the same seed gives the same decisions.
+The policies that watch memory have `ROOM` times the bytes that the first plan holds once its windows are full.
 
 *In hindsight* means the course of least work among all that change between the static plans at the end of any batch,
 as often as pays, by moving state. The course is found by the work of every batch under every static plan, and by what a
@@ -17,16 +18,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, RefinedMemoryDriven
-from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
+from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.choice import choose
+from anabranch.optimize.hints import Objective
 from anabranch.optimize.problem import Problem
-from anabranch.optimize.proposals import Proposal
+from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.plan.difference import match_states
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
@@ -47,6 +50,7 @@ POLICIES: Mapping[str, Settings] = {
 }
 """The settings of each policy. `at once` takes the best plan as soon as the gate lets it, with the gate's fixed
 horizon; all others weigh the whole front."""
+ROOM = 1.5
 CHAIN_PLANS = tuple(
     map(
         parse,
@@ -119,9 +123,15 @@ def first_plan(query: Query, workload: AnyWorkload, rows: Rows) -> PhysicalPlan:
     return answer.plan if isinstance(answer, Proposal) else answer.best
 
 
-def adapting(settings: Settings) -> ChangeRules:
-    """A batch waits for its searches, so that the same rows give the same decisions."""
-    return ChangeRules(settings, waits=True)
+def adapting(settings: Settings, memory: float = inf) -> ChangeRules:
+    """The rules of a policy; one that watches memory has a limit.
+
+    A batch waits for its searches, so that the same rows give the same decisions.
+    """
+    if not isinstance(settings.policy, MemoryDriven):
+        return ChangeRules(settings, waits=True)
+    criteria = Criteria(budget=Budget(memory=memory), objective=Objective("cpu"))
+    return ChangeRules(settings, criteria, waits=True)
 
 
 @dataclass(frozen=True)
@@ -155,9 +165,10 @@ def compared(workload: AnyWorkload, rows: Rows, plans: Sequence[PhysicalPlan] = 
     query, seconds = workload.query, workload.batch
     first = first_plan(query, workload, rows)
     fixed_plans = walked({str(plan): Walk(query, plan, seconds) for plan in plans}, rows)
-    walks = {STAY: Walk(query, first, seconds)}
-    walks |= {name: Walk(query, first, seconds, adapting(settings)) for name, settings in POLICIES.items()}
-    policies = walked(walks, rows)
+    stays = walked({STAY: Walk(query, first, seconds)}, rows)
+    memory = ROOM * stays[STAY].batches[min(WINDOW, len(rows)) - 1].state_bytes
+    walks = {name: Walk(query, first, seconds, adapting(settings, memory)) for name, settings in POLICIES.items()}
+    policies = stays | walked(walks, rows)
     schedule = in_hindsight(plans, fixed_plans)
     begins, *later = schedule
     switches = tuple(Switch(at, plan, "moving-state") for at, plan in later)

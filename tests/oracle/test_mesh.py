@@ -14,7 +14,6 @@ from anabranch.adapt.policy import Periodic
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
-from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import sorting
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Plan
@@ -25,7 +24,6 @@ from anabranch.testing.hosts import engines_of
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
-from lab.papers.eddy import EddyTrack
 
 
 @pytest.fixture(autouse=True)
@@ -77,22 +75,8 @@ def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObj
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 
 
-@given(data=st.data(), relations=st.integers(2, 4), batching=st.sampled_from([None, 1, 3]))
-def test_the_eddy_gives_the_batch_answer(data: st.DataObject, relations: int, batching: int | None) -> None:
-    rows = data.draw(arrivals(relations, most_rows=10), "rows")
-    query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
-    host = LocalHost(query, data.draw(plans(query.graph.names)))
-    _put_eddy(engines_of(host)[0], batching)
-    results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
-    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
-
-
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
     return meshes(query.graph) | plans(query.graph.names, query.graph.thetas)
-
-
-def _put_eddy(engine: Engine, batching: int | None) -> None:
-    engine.only.track = EddyTrack(engine.only.context, batching=batching)
 
 
 @pytest.fixture

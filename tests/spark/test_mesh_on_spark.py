@@ -42,7 +42,7 @@ TOGETHER = 2_000
 FIRST = "mesh(a: b>c, c>b by (p <= 50.0 ? 0 : 1); b: a>c; c: a>b)"
 ROWS = 4_000
 SCHEMA = "ts timestamp, k bigint, kind bigint"
-SECOND = "mesh(a: c>b; b: a|c; c: b>a, a>b by (x <= 1.0 or null ? 0 : 1))"
+SECOND = "mesh(a: c>b; b: a>c; c: b>a, a>b by (x <= 1.0 or null ? 0 : 1))"
 
 
 def test_a_mesh_runs_and_is_replaced_without_moving_state(spark: SparkSession, tmp_path: Path) -> None:

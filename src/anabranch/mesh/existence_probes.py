@@ -27,7 +27,7 @@ from anabranch.mesh.training import TrainingSet, folds
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import RelationRoutes, certain, checked_relation, existence_probe, is_existence_probe
+from anabranch.plan.mesh import RelationRoutes, Route, checked_relation, existence_probe, is_existence_probe
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 MOST_ROWS, MOST_SETS = 400, 1 << 19
@@ -119,7 +119,7 @@ def route_overhead(ways: RelationRoutes, matrix: OperatorMatrix, costs: MeshCost
 
 def certain_ways(relation: str, names: tuple[str, ...]) -> RelationRoutes:
     """Returns one route for all rows of a relation."""
-    return RelationRoutes(relation, (certain(names),))
+    return RelationRoutes(relation, (Route(names),))
 
 
 def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:

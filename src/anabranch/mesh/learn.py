@@ -45,8 +45,6 @@ class SearchSetting:
     costs: MeshCosts = field(default_factory=MeshCosts)
     least_gain: float = 0.02
     """A mesh must be faster than the single best route by this fraction, on held-out rows."""
-    tolerance: float = 0.01
-    """Orders whose costs differ by less than this fraction are left open."""
     early_out: bool = False
     """True to skip the search if even one route per condensed row would gain too little."""
     existence_probes: bool = False
@@ -142,12 +140,10 @@ class Learner:
         total = float(spent.sum() + costs.test * (sample.shares @ tests)) + costs.route * len(orders)
         return Priced(tree, orders, total, shares, np.divide(spent, shares, out=np.zeros_like(spent), where=shares > 0))
 
-    def route(self, order: Order, tree: Classifier, number: int) -> Route:
-        """Returns the order as a plan value; steps are open if their order hardly matters to the rows."""
-        cells = np.flatnonzero(self._cell_routes(tree) == number)
-        groups = self.router.opened(order, cells, self.setting.tolerance) if cells.size else [(i,) for i in order]
+    def route(self, order: Order) -> Route:
+        """Returns the order as a plan value."""
         names = self.condensed.matrix.operators
-        return Route(tuple(tuple(names[operator] for operator in group) for group in groups))
+        return Route(tuple(names[operator] for operator in order))
 
     def _paid(self, orders: tuple[Order, ...]) -> Doubles:
         """Returns cells x orders: the operator seconds of a row of the cell."""

@@ -17,7 +17,7 @@ from anabranch.lang.arrays import Doubles
 from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
 from anabranch.mesh.routes import row_costs
 from anabranch.mesh.training import Condensed, TrainingSet, condense, differ, folds
-from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
+from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
@@ -107,7 +107,7 @@ def find_mesh(
         why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"
         return _single(learner, f"{len(priced.orders)} routes gain {held_out}, {why}", considered, held_out)
     single, single_cost = _best_single(learner)
-    routes = tuple(learner.route(order, priced.tree, number) for number, order in enumerate(priced.orders))
+    routes = tuple(learner.route(order) for order in priced.orders)
     tests = len(leaves(priced.tree)) - 1
     found = f"{len(routes)} routes by {tests} test{'s' if tests > 1 else ''}"
     reason = f"{found} gain {single_cost / priced.cost - 1:+.1%} over the best single route, {held_out}"
@@ -165,7 +165,7 @@ def _apart(learner: Learner) -> float:
 
 def _best_single(learner: Learner) -> tuple[Route, float]:
     best = learner.router.best(learner.router.everything)
-    return learner.route(best.order, ONE_ROUTE, 0), best.cost + learner.setting.costs.route
+    return learner.route(best.order), best.cost + learner.setting.costs.route
 
 
 def _single(

@@ -1,4 +1,4 @@
-"""Finds the best route for a subset of rows: the order of operators, its cost, and steps whose order hardly matters.
+"""Finds the best route for a subset of rows: the order of operators, and its cost.
 
 The cost of an order on a subset is summed row by row: each row pays for an operator as many times as it has offspring
 after the preceding operators, Σ w c_i Π σ_j. Averages would hide that operators drop the same rows. Up to twelve
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
 from typing import TypeAlias
 
 import numpy as np
@@ -21,15 +20,13 @@ from numpy.typing import NDArray
 
 from anabranch.lang.arrays import Doubles, Integers
 from anabranch.mesh.kernels import best_order, surviving
-from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs, may_come
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs
 
 Order: TypeAlias = tuple[int, ...]
 """Positions of all operators, in the order of application."""
 
 MOST_EXACT = 12
 """The number of operators above which orders are not exact; 2^n sets are examined."""
-LARGEST_GROUP = 4
-"""The maximum number of operators of one open step; all their orders are priced."""
 
 
 @dataclass(frozen=True)
@@ -78,36 +75,6 @@ class Router:
     def row_costs(self, order: Order, rows: Integers) -> Doubles:
         """Returns the seconds of one row of each kind under the order."""
         return row_costs(self.matrix, order, rows)
-
-    def keeps_needs(self, order: Order) -> bool:
-        done: set[int] = set()
-        for operator in order:
-            if not may_come(self.needs[operator], done):
-                return False
-            done.add(operator)
-        return True
-
-    def opened(self, order: Order, rows: Integers, tolerance: float) -> tuple[Order, ...]:
-        """Opens the steps of an order: adjacent operators form one step if all their orders cost nearly the same.
-
-        Nearly: within the tolerance, as a fraction of the cost of the order; with a tolerance of 0 nothing is left
-        open.
-        """
-        if tolerance == 0:
-            return tuple((operator,) for operator in order)
-        accepted = self.price(order, rows) * (1 + tolerance)
-        groups: list[Order] = []
-        start = 0
-        while start < len(order):
-            stop = start + 1
-            while stop < min(len(order), start + LARGEST_GROUP) and all(
-                self.keeps_needs(other) and self.price(other, rows) <= accepted
-                for other in _shuffled(order, start, stop + 1)
-            ):
-                stop += 1
-            groups.append(tuple(sorted(order[start:stop])))
-            start = stop
-        return tuple(groups)
 
     @cached_property
     def _known(self) -> dict[bytes, Ordered]:
@@ -186,7 +153,3 @@ def row_costs(matrix: OperatorMatrix, order: Order, rows: Integers) -> Doubles:
     np.cumprod(selectivity[:, :-1], axis=1, out=before[:, 1:])
     costs: Doubles = (before * cost).sum(axis=1)
     return costs
-
-
-def _shuffled(order: Order, start: int, stop: int) -> list[Order]:
-    return [(*order[:start], *middle, *order[stop:]) for middle in permutations(order[start:stop])]

@@ -20,7 +20,7 @@ from anabranch.mesh.proposal import MeshProposal, condensed, find_mesh, least_co
 from anabranch.mesh.training import Condensed, TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh, RelationRoutes, certain, check_mesh, one_route
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, check_mesh, one_route
 from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
 
@@ -147,7 +147,7 @@ class _Sample:
 
     def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:
         """Returns the single route with this order, unless the one that was found costs clearly less."""
-        kept = RelationRoutes(self.relation, (certain(order),))
+        kept = RelationRoutes(self.relation, (Route(order),))
         prices = [price(ways, self.rows, self.seen.matrix, self.setting.costs) for ways in (kept, found.ways)]
         return replace(found, ways=kept, single=kept.routes[0]) if prices[0] <= KEEPING * prices[1] else found
 

@@ -84,7 +84,7 @@ def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] 
     if travelling:
         lines.append(f"    not selected, so rows travel with their classes: {', '.join(travelling)}")
     for number, route in enumerate(way.routes):
-        steps = [" or ".join(_operator_text(operator, graph) for operator in step) for step in route.steps]
+        steps = [_operator_text(operator, graph) for operator in route.operators]
         note = f" ({notes[number]})" if notes else ""
         lines.append(f"    route {number}: {' > '.join(steps) or 'nothing to probe'}{note}")
     return lines

@@ -1,22 +1,20 @@
 """Meshes: several routes over shared base states, and classifiers that assign rows to routes, as immutable values.
 
 For each relation a mesh has the routes of its new rows and, if there are several, a classifier. A route is a sequence
-of steps over operators: a probe of another relation (its name), an existence probe (`b?` is a semi-join: it drops rows
-without a match in `b`), or a deferred predicate (`#0` is the first theta of the join graph; a theta that no route names
-is checked as early as possible). A step with several operators is open: all of them are applied, in an order decided at
-run time.
+of operators: a probe of another relation (its name), an existence probe (`b?` is a semi-join: it drops rows without a
+match in `b`), or a deferred predicate (`#0` is the first theta of the join graph; a theta that no route names is
+checked as early as possible).
 
     mesh(a: b>c; b: a>c; c: b>a)                           one route each: the mjoin with those probe orders
     mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)  two routes for rows of a
-    mesh(a: b|c; b: a>c>#0; c: b>a)                        an open step, and a predicate deferred to the end
+    mesh(a: b>c; b: a>c>#0; c: b>a)                        a predicate deferred to the end
     mesh(a: c?>b>c; b: a>c; c: b>a)                        rows of a join only if they also have a match in c
 
 The grammar, which `parse_mesh` reads; `plan.classifier` has that of classifiers:
 
     mesh      := 'mesh' '(' relation (';' relation)* ')'
     relation  := name ':' route (',' route)* ['by' classifier]
-    route     := step ('>' step)* | '-'
-    step      := operator ('|' operator)*
+    route     := operator ('>' operator)* | '-'
     operator  := name ['?'] | '#' number
 
 Invariant: a mesh has only base states, so replacing one mesh by another moves no state. The route of a row affects the
@@ -53,31 +51,20 @@ from anabranch.plan.query import Grouping
 from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
 
-RouteStep: TypeAlias = tuple[str, ...]
-"""One or more operators; several operators (an open step) are applied in any order."""
-
 
 @dataclass(frozen=True)
 class Route:
-    """The steps of one subset of a relation's rows."""
+    """The order in which the operators are applied to one subset of a relation's rows."""
 
-    steps: tuple[RouteStep, ...]
+    operators: tuple[str, ...]
 
     def __post_init__(self) -> None:
         taken = self.operators
-        if any(not step for step in self.steps):
-            raise PlanError(f"route '{self}' has a step without operators")
         if twice := sorted({operator for operator in taken if taken.count(operator) > 1}):
             raise PlanError(f"route '{self}' takes '{twice[0]}' twice")
-        # The order inside an open step has no meaning, so the step is sorted.
-        object.__setattr__(self, "steps", tuple(tuple(sorted(step)) for step in self.steps))
-
-    @property
-    def operators(self) -> tuple[str, ...]:
-        return tuple(operator for step in self.steps for operator in step)
 
     def __str__(self) -> str:
-        return ">".join("|".join(step) for step in self.steps) or "-"
+        return ">".join(self.operators) or "-"
 
 
 @dataclass(frozen=True)
@@ -214,7 +201,7 @@ def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = N
             for position, name in enumerate(graph.names)
         }
     chosen |= orders or {}
-    return Mesh(tuple(RelationRoutes(name, (certain(chosen[name]),)) for name in graph.names))
+    return Mesh(tuple(RelationRoutes(name, (Route(chosen[name]),)) for name in graph.names))
 
 
 def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
@@ -223,11 +210,6 @@ def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]
         return {}
     names = [child.relations[0] for child in plan.inputs]
     return {name: tuple(names[i] for i in probe_order(plan, at, graph)) for at, name in enumerate(names)}
-
-
-def certain(order: tuple[str, ...]) -> Route:
-    """Returns the route that applies these operators in order."""
-    return Route(tuple((operator,) for operator in order))
 
 
 def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
@@ -266,21 +248,20 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
             detail=f"look at '{odd[0]}'",
         )
     bound = {relation}
-    for step in route.steps:
-        for operator in step:
-            if early := sorted(needs(operator, graph) - bound):
-                raise PlanError(
-                    f"route '{route}' of relation '{relation}' checks '{operator}' before '{early[0]}' is bound",
-                    detail=f"'{operator}' is {selected(operator, graph)}",
-                )
-            if is_selection(operator):
-                require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
-            if is_existence_probe(operator) and (target := checked_relation(operator)) in {*bound, *step}:
-                raise PlanError(
-                    f"route '{route}' of relation '{relation}' checks for '{target}' after joining it",
-                    hint=f"put '{operator}' into a step before '{target}', or remove it",
-                )
-        bound |= set(step)
+    for operator in route.operators:
+        if early := sorted(needs(operator, graph) - bound):
+            raise PlanError(
+                f"route '{route}' of relation '{relation}' checks '{operator}' before '{early[0]}' is bound",
+                detail=f"'{operator}' is {selected(operator, graph)}",
+            )
+        if is_selection(operator):
+            require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
+        if is_existence_probe(operator) and checked_relation(operator) in bound:
+            raise PlanError(
+                f"route '{route}' of relation '{relation}' checks for '{checked_relation(operator)}' after joining it",
+                hint=f"put '{operator}' before '{checked_relation(operator)}', or leave it out",
+            )
+        bound.add(operator)
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
@@ -321,7 +302,7 @@ class _Reader(TextReader):
         while self.peek(at) == ";":
             way, at = self.way(at + 1)
             ways.append(way)
-        return Mesh(tuple(ways)), self.expect(at, ")", "',', ';', '>', '|', 'by' or ')'")
+        return Mesh(tuple(ways)), self.expect(at, ")", "',', ';', '>', 'by' or ')'")
 
     def way(self, at: int) -> tuple[RelationRoutes, int]:
         relation = self.peek(at)
@@ -342,25 +323,20 @@ class _Reader(TextReader):
     def route(self, at: int) -> tuple[Route, int]:
         if self.peek(at) == "-":
             return Route(()), at + 1
-        step, at = self.step(at)
-        steps = [step]
+        operator, at = self.operator(at)
+        operators = [operator]
         while self.peek(at) == ">":
-            step, at = self.step(at + 1)
-            steps.append(step)
-        return Route(tuple(steps)), at
+            operator, at = self.operator(at + 1)
+            operators.append(operator)
+        return Route(tuple(operators)), at
 
-    def step(self, at: int) -> tuple[RouteStep, int]:
-        step: list[str] = []
-        while not step or self.peek(at) == "|":
-            at += 1 if step else 0
-            operator = self.peek(at)
-            if not _OPERATOR.fullmatch(operator):
-                raise self.unexpected(at, "a relation or a predicate such as #0")
-            at += 1
-            if not is_selection(operator) and self.peek(at) == "?":
-                operator, at = existence_probe(operator), at + 1
-            step.append(operator)
-        return tuple(step), at
+    def operator(self, at: int) -> tuple[str, int]:
+        operator = self.peek(at)
+        if not _OPERATOR.fullmatch(operator):
+            raise self.unexpected(at, "a relation or a predicate such as #0")
+        if not is_selection(operator) and self.peek(at + 1) == "?":
+            return existence_probe(operator), at + 2
+        return operator, at + 1
 
     def classifier(self, at: int) -> tuple[Classifier, int]:
         """Parses the classifier from the text up to the next token outside parentheses."""

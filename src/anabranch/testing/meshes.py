@@ -1,8 +1,7 @@
-"""Hypothesis strategies for meshes: any routes, any classifier, open steps, semi-join probes, deferred predicates."""
+"""Hypothesis strategies for meshes: any routes, any classifier, semi-join probes, deferred predicates."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from anabranch.lang.schema import Field, is_text
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, existence_probe, needs
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of, existence_probe, needs
 from anabranch.plan.selections import guarded_by
 
 
@@ -44,16 +43,7 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
     for name in graph.names:
         if name != relation and draw(st.booleans()):
             order.insert(draw(st.integers(0, order.index(name))), existence_probe(name))
-    steps: list[RouteStep] = []
-    for operator in order:
-        bound = {relation, *itertools.chain.from_iterable(steps[:-1])}
-        is_asked = bool(steps) and existence_probe(operator) in steps[-1]
-        joins_last = bool(steps) and not is_asked and needs(operator, graph) <= bound and draw(st.booleans())
-        if joins_last:
-            steps[-1] = (*steps[-1], operator)
-        else:
-            steps.append((operator,))
-    return Route(tuple(steps))
+    return Route(tuple(order))
 
 
 def _classifier(draw: st.DrawFn, columns: Sequence[Field], routes: int, tests: int) -> Classifier:

@@ -82,7 +82,7 @@ def test_each_class_has_its_own_order() -> None:
     assert min(fixed, other) >= 1.5 * 100_000
     assert routed_calls < 1.05 * 100_000
     parts = [part for part in conjuncts(filter_of(BOTH)) if own_functions(part)]
-    found = learn(parts, columns, np.arange(100_000), CLOCK)
+    found = learn(parts, columns, np.arange(100_000), CLOCK).routes
     assert found.column == "kind"
     assert found.by_value == {"get": (0, 1), "post": (1, 0)}
 
@@ -96,8 +96,18 @@ def test_rows_without_classes_take_one_order_and_the_sample_grows_until_that_is_
         "k": pa.array(np.arange(100_000)),
     }
     parts = [part for part in conjuncts(filter_of(BOTH)) if own_functions(part)]
-    found = learn(parts, columns, np.arange(100_000), CLOCK)
+    found = learn(parts, columns, np.arange(100_000), CLOCK).routes
     assert found.by_value is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_classes_cannot_pay_learning_takes_few_calls(seed: int) -> None:
+    length, drawn = 100_000, np.random.default_rng(seed)
+    columns = {name: pa.array((drawn.random(length) < 0.05).astype(np.int64)) for name in "uv"}
+    columns |= {"kind": pa.array(drawn.choice(["get", "post"], length)), "k": pa.array(np.arange(length))}
+    routed_calls, _ = calls(filter_of(BOTH), columns, is_routed=True)
+    fixed = length + int(pc.sum(columns["u"]).as_py())
+    assert routed_calls <= 1.02 * fixed
 
 
 @given(seed=st.integers(0, 2**32 - 1), passing=st.floats(0, 1), nulls=st.booleans())
@@ -118,7 +128,7 @@ def test_small_batches_and_quick_functions_keep_the_assumed_order() -> None:
     calls(filter_of(BOTH), small, is_routed=True)
     assert CLOCK.rows <= 2000
     parts = [part for part in conjuncts(filter_of(BOTH)) if own_functions(part)]
-    quick = learn(parts, rows(100_000), np.arange(100_000), lambda: 0.0)
+    quick = learn(parts, rows(100_000), np.arange(100_000), lambda: 0.0).routes
     assert (quick.order, quick.column) == ((0, 1), None)
 
 

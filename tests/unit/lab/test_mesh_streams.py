@@ -11,8 +11,8 @@ from lab.mesh_throughput import compete, interval, paired
 
 @pytest.mark.parametrize("streams", [Streams(skew=0.3, batch=400, window=800), Streams(False, batch=400, window=800)])
 def test_competitors_agree(streams: Streams) -> None:
-    ran = compete(streams, batches=2, seed=1, batching=(100,))
-    assert {"mesh", "plan", "eddy", "batched eddy"} <= set(ran)
+    ran = compete(streams, batches=2, seed=1)
+    assert {"mesh", "plan"} == set(ran)
     assert len({competitor.results for competitor in ran.values()}) == 1
     assert ran["mesh"].results > 0
 

@@ -15,11 +15,10 @@ from anabranch.cost.resources import Resources
 from anabranch.plan.text import parse
 from lab import (
     balance_cluster,
+    balance_deciding,
     balance_elastic,
     balance_heavy_key,
-    balance_operator_level,
     balance_pipelined,
-    balance_spark,
     balance_strategies,
     cost_model,
     group_by_below,
@@ -170,18 +169,6 @@ def _regret_spark() -> Doctored:
     return Doctored(good, (bad,))
 
 
-@case("balance-operator-level")
-def _operator_level() -> Doctored:
-    def cases(chosen: str, counted: float) -> Any:
-        by = {
-            "moving-state": balance_operator_level.Migration(28, 1.0, 10.0, 10.0),
-            "parallel-track": balance_operator_level.Migration(16, 30.0, counted, 20.0),
-        }
-        return {(30.0, 15.0, 30.0): balance_operator_level.Case(by, chosen)}  # type: ignore[arg-type]
-
-    return Doctored(cases("moving-state", 19.0), (cases("moving-state", 5.0),))
-
-
 @case("balance-elastic")
 def _elastic() -> Doctored:
     def runs(slots: tuple[int, int, int], late: float, one: float, results: int) -> dict[str, balance_elastic.Run]:
@@ -260,37 +247,24 @@ def _parallel_track_wins() -> Doctored:
     return Doctored(runs(10.0, 11.0, 100), (runs(11.0, 10.0, 99),))
 
 
-def _executors(cpu: tuple[float, float], results: int = 100, moves: tuple[tuple[int, int], ...] = ()) -> Any:
-    return balance_spark.ClusterRun((cpu,) * 24, (1.0,) * 24, results, 1000, moves, "((a b) c)")
-
-
-@case("balance-local-and-load-spark")
-def _local_and_load_on_spark() -> Doctored:
-    def runs(local: float, balanced: float, both: float, results: int) -> Any:
-        found = {"No-Adapt": _executors((1.0, 0.2)), "LM": _executors((local, 0.1), results)}
-        for name in balance_spark.BALANCING:
-            found[name] = _executors((balanced, 0.6))
-            found[f"LM+{name}"] = _executors((both, 0.3))
-        return found
-
-    return Doctored(runs(0.5, 0.6, 0.3, 100), (runs(1.0, 1.0, 1.0, 99), runs(0.5, 0.5, 0.9, 100)))
-
-
 @case("balance-deciding-spark")
 def _deciding() -> Doctored:
-    def run(spent: float, plan: str, moves: tuple[tuple[int, int], ...] = ()) -> balance_spark.ClusterRun:
-        return balance_spark.ClusterRun(((spent, 0.0),) * 24, (spent + 0.2,) * 24, 100, 1000, moves, plan)
+    old, new = balance_deciding.OLD, "((b c) a)"
 
-    def runs(both: float, new: str, moves: tuple[tuple[int, int], ...], base: float, results: int) -> Any:
-        old = balance_spark.OLD
-        found = {"No-Adapt": run(base, old), "LM": replace(run(0.5, new), results=results)}
-        for name in balance_spark.BALANCING:
-            found[name] = run(0.6, old, moves)
-            found[f"LM+{name}"] = run(both, new, moves)
+    def run(
+        spent: float, plan: str, moves: tuple[int, ...] = (), held: int = 100, results: int = 100
+    ) -> balance_deciding.ClusterRun:
+        cpu, bytes_held = ((spent, 0.0),) * 24, ((held, 0),) * 24
+        return balance_deciding.ClusterRun(cpu, bytes_held, (spent + 0.2,) * 24, results, moves, (plan,) * 24)
+
+    def runs(both: float, plan: str, moves: tuple[int, ...], base: float, held: int, results: int) -> Any:
+        found = {"No-Adapt": run(base, old), "LM": run(0.5, plan, held=held, results=results)}
+        for name in balance_deciding.BALANCING:
+            found[name] = run(0.6, old, moves, 2 * held)
+            found[f"LM+{name}"] = run(both, plan, moves, held)
         return found
 
-    good = runs(0.2, balance_spark.NEW, ((3, 3),), 1.0, 100)
-    return Doctored(good, (runs(0.9, balance_spark.OLD, (), 0.1, 99),))
+    return Doctored(runs(0.2, new, (3,), 1.0, 40, 100), (runs(0.9, old, (), 0.1, 70, 99),))
 
 
 @case("mesh-filters")
@@ -303,19 +277,6 @@ def _filters() -> Doctored:
         return {selective: one(gain, by_class), dear: one(gain, by_class), none: one(plain, not by_class)}
 
     return Doctored(streams(1.6, 0.98, True, True), (streams(1.1, 0.9, False, False),))
-
-
-@case("balance-strategies-spark")
-def _strategies_on_spark() -> Doctored:
-    def runs(moving: float, track: float, lasting: int, after: int, results: int) -> Any:
-        found = {}
-        for case_name, window in (("3000 rows/s, 2 s", 2), ("3000 rows/s, 8 s", 8)):
-            found[f"{case_name}: No-Adapt"] = _executors((1.0, 0.2))
-            found[f"{case_name}: moving-state"] = _executors((moving, 0.6), results, ((10, 10 + after),))
-            found[f"{case_name}: parallel-track"] = _executors((track, 0.6), 100, ((10, 10 + lasting * window),))
-        return found
-
-    return Doctored(runs(0.6, 0.7, 2, 0, 100), (runs(1.0, 0.9, 1, 3, 99),))
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------
@@ -673,37 +634,30 @@ def _figures(rate: float, processing: float = 0.99, classifying: float = 0.01) -
 
 @case("mesh-throughput")
 def _throughput() -> Doctored:
-    def found(mesh: float, eddy: float, batched: float, ratio: float) -> mesh_throughput.Measured:
-        several = {
-            "mesh": _figures(mesh),
-            "plan": _figures(1.0),
-            "eddy": _figures(eddy),
-            "batched eddy": _figures(batched),
-        }
+    def found(mesh: float, ratio: float) -> mesh_throughput.Measured:
+        several = {"mesh": _figures(mesh), "plan": _figures(1.0)}
         return mesh_throughput.Measured({"skewed": several, "uniform": several}, several, np.full(9, ratio))
 
-    return Doctored(found(1.8, 1.2, 1.25, 1.01), (found(0.9, 0.8, 0.9, 1.1),))
+    return Doctored(found(1.8, 1.01), (found(0.9, 1.1),))
 
 
 @case("mesh-overhead")
 def _overhead() -> Doctored:
-    def found(mesh: float, eddy: float) -> dict[str, dict[str, mesh_streams.Figures]]:
-        several = {
-            "mesh": _figures(1.0, 1 - mesh),
-            "plan": _figures(1.0),
-            "eddy": _figures(1.0, 1 - eddy),
-            "batched eddy": _figures(1.0, 1 - eddy),
-        }
+    def found(mesh: float) -> dict[str, dict[str, mesh_streams.Figures]]:
+        several = {"mesh": _figures(1.0, 1 - mesh), "plan": _figures(1.0)}
         return {"skewed": several, "uniform": several}
 
-    return Doctored(found(0.01, 0.2), (found(0.1, 0.5),))
+    return Doctored(found(0.01), (found(0.1),))
 
 
 @case("mesh-total-output")
 def _output() -> Doctored:
     def found(mesh: float) -> dict[str, dict[str, mesh_over_time.Curve]]:
-        curves = {name: mesh_over_time.Curve([0.0, 1.0], [0, 100]) for name in ("plan", "eddy")}
-        return dict.fromkeys(("ten streams", "flights"), curves | {"mesh": mesh_over_time.Curve([0.0, mesh], [0, 100])})
+        curves = {
+            "plan": mesh_over_time.Curve([0.0, 1.0], [0, 100]),
+            "mesh": mesh_over_time.Curve([0.0, mesh], [0, 100]),
+        }
+        return dict.fromkeys(("ten streams", "flights"), curves)
 
     return Doctored(found(0.5), (found(2.0),))
 

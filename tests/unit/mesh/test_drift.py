@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.mesh.drift import MeshUse, drifted, mesh_use
 from anabranch.plan.classifier import parse_classifier
-from anabranch.plan.mesh import RelationRoutes, certain
+from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 
 BEFORE = MeshUse(
@@ -37,7 +37,7 @@ def test_an_operator_that_lets_more_or_less_through_is_drift() -> None:
 
 
 def test_counts_come_from_the_routes_of_the_relation() -> None:
-    ways = RelationRoutes("a", (certain(("b", "c")), certain(("c", "b"))), parse_classifier("(x <= 1.0 ? 0 : 1)"))
+    ways = RelationRoutes("a", (Route(("b", "c")), Route(("c", "b"))), parse_classifier("(x <= 1.0 ? 0 : 1)"))
     seen = [
         RouteStatistics("a", 0, 70, 7, (HopStatistics("b", 70, 7), HopStatistics("c", 7, 7))),
         RouteStatistics("a", 0, 30, 3, (HopStatistics("b", 30, 3),)),

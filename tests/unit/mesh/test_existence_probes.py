@@ -16,7 +16,7 @@ from anabranch.mesh.proposal import HeldOut, one_route_only
 from anabranch.mesh.training import training_set
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import certain, parse_mesh
+from anabranch.plan.mesh import Route, parse_mesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.testing.scripted import read_script
@@ -144,4 +144,4 @@ def test_proposals_are_held_against_each_other_row_by_row() -> None:
     assert preferred(asking, doubtful, sample, matrix, free) is asking
     # One lookup, two and three of them; what passes costs as much again.
     assert price(asking.ways, sample, matrix, free) == pytest.approx((1 + 3 + 5) / 3 * UNIT, rel=0.01)
-    assert asking.ways.routes[0] != certain(OPERATORS)
+    assert asking.ways.routes[0] != Route(OPERATORS)

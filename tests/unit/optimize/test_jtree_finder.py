@@ -46,14 +46,15 @@ def test_it_finds_exactly_the_undominated_plans(size: int, extra: int, units: Un
         assert_same_front(find_jtrees(model), by_brute_force(model), model)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_it_finds_exactly_the_undominated_plans_of_random_graphs(seed: int) -> None:
-    rng = random.Random(seed)
-    estimates = random_setting(rng, rng.randint(3, 4), extra_edges=rng.randint(0, 3), star=rng.random() < 0.2)
-    model = ResourceModel(estimates, ENGINE, batch=rng.choice([0.1, 0.5, 5.0]))
-    front = Space(model).undominated()
-    assert front.is_complete
-    assert_same_front(front.plans, by_brute_force(model), model)
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 1_000), marks=pytest.mark.slow)])
+def test_it_finds_exactly_the_undominated_plans_of_random_graphs(seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        estimates = random_setting(rng, rng.randint(3, 4), extra_edges=rng.randint(0, 3), star=rng.random() < 0.2)
+        model = ResourceModel(estimates, ENGINE, batch=rng.choice([0.1, 0.5, 5.0]))
+        front = Space(model).undominated()
+        assert front.is_complete
+        assert_same_front(front.plans, by_brute_force(model), model)
 
 
 def test_a_search_beyond_its_effort_proves_nothing() -> None:

@@ -168,7 +168,7 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     for number, batch in enumerate(batches):
         if number == 4:
             learnt = host.steering.of_query("four").plans
-            host.migrate(parse_mesh("mesh(a: d>c>b; b: d>c>a; c: d>b>a; d: a|b|c)"), query="four")
+            host.migrate(parse_mesh("mesh(a: d>c>b; b: d>c>a; c: d>b>a; d: a>b>c)"), query="four")
             host.migrate(parse_mesh("mesh(a: d>c; c: a>d, d>a by (k <= 20 ? 0 : 1); d: a>c)"), query="three")
         for name, table in ResultLayout(host.queries).split(host.step(batch)).items():
             results[name].append(table)

@@ -150,9 +150,9 @@ class _Frame:
         tests = [test for tree in drawn for test in _tests(tree)]
         levels = max((depth(tree) for tree in drawn), default=0)
         widest = max((_QUIET.width(_test_text(test)) for test in tests), default=0.0) + 16
-        stops = [step for way in mesh.ways for route in way.routes for step in route.steps]
-        stop = max((_STOP.width(_stop_text(step)) for step in stops), default=0.0) + 22
-        most = max((len(route.steps) for way in mesh.ways for route in way.routes), default=0)
+        stops = [operator for way in mesh.ways for route in way.routes for operator in route.operators]
+        stop = max((_STOP.width(operator) for operator in stops), default=0.0) + 22
+        most = max((len(route.operators) for way in mesh.ways for route in way.routes), default=0)
         are_shared = any(len(leaves(tree)) > len(routes_of(tree)) for tree in drawn)
         return cls(query, notes, source, widest, levels, stop, most, are_shared)
 
@@ -276,7 +276,7 @@ def _draw_side(frame: _Frame, side: Side, place: int, top: float, y: float) -> l
 
 def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote) -> list[str]:
     """Draws a route to the results; if measured, its thickness shows the remaining rows."""
-    ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.steps)))]
+    ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.operators)))]
     ends.append(frame.results)
     shares = [note.share, *(note.share * left for left in note.left)] if note.left else [note.share]
     parts = []
@@ -289,11 +289,13 @@ def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote
 def _stops(frame: _Frame, route: Route, lane: float, note: RouteNote) -> list[str]:
     """Draws the operators of a route, and below each, if known, the percentage of rows left."""
     parts = []
-    for place, step in enumerate(route.steps):
+    for place, operator in enumerate(route.operators):
         x = frame.stop_at(place)
-        stop = [svg.box(x, lane - _STOP_HEIGHT / 2, frame.stop, _STOP_HEIGHT, _stop_colours(frame, step), radius=12)]
-        stop.append(svg.text(x + frame.stop / 2, lane + 4, _stop_text(step), _STOP))
-        parts.append(svg.group(stop, _stop_story(frame, step)))
+        stop = [
+            svg.box(x, lane - _STOP_HEIGHT / 2, frame.stop, _STOP_HEIGHT, _stop_colours(frame, operator), radius=12)
+        ]
+        stop.append(svg.text(x + frame.stop / 2, lane + 4, operator, _STOP))
+        parts.append(svg.group(stop, _story(frame, operator)))
         if place < len(note.left):
             words = f"{100 * note.left[place]:,.3g}"
             parts.append(svg.text(x + frame.stop + _GAP / 2, lane + _STOP_HEIGHT / 2 + 7, words, _SMALL))
@@ -333,15 +335,6 @@ def _head(query: Query, name: str) -> str:
     return name if name == stream else f"{name} = {stream}"
 
 
-def _stop_text(step: Sequence[str]) -> str:
-    return " or ".join(step)
-
-
-def _stop_story(frame: _Frame, step: Sequence[str]) -> str:
-    stories = [_story(frame, operator) for operator in step]
-    return " and ".join(stories) + (", in the order that a lottery draws" if len(step) > 1 else "")
-
-
 def _story(frame: _Frame, operator: str) -> str:
     if is_selection(operator):
         return f"checks {selected(operator, frame.query.graph)}"
@@ -350,13 +343,13 @@ def _story(frame: _Frame, operator: str) -> str:
     return f"looks up {_head(frame.query, operator)}"
 
 
-def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
-    """Returns the colours of the probed relation, on white for an existence probe; white for other steps."""
-    if len(step) > 1 or is_selection(step[0]):
+def _stop_colours(frame: _Frame, operator: str) -> Colours:
+    """Returns the colours of the probed relation, on white for an existence probe; white for predicates."""
+    if is_selection(operator):
         return _CHECK
-    if is_existence_probe(step[0]):
-        return replace(_stop_colours(frame, [checked_relation(step[0])]), fill=_CHECK.fill)
-    return _STOPS[frame.query.graph.names.index(step[0]) % len(_STOPS)]
+    if is_existence_probe(operator):
+        return replace(_stop_colours(frame, checked_relation(operator)), fill=_CHECK.fill)
+    return _STOPS[frame.query.graph.names.index(operator) % len(_STOPS)]
 
 
 def _colour(route: int) -> str:

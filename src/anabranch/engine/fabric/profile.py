@@ -17,24 +17,22 @@ Invariant: profiling produces no results and changes no state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from time import thread_time
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, concatenated
-from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
-from anabranch.engine.fabric.row_group import CompiledRoute
+from anabranch.engine.fabric.hops import Hop, ProbeHop, compile_hop
 from anabranch.engine.fabric.sorting import Attributes
-from anabranch.engine.fabric.token import Token
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import keep
 from anabranch.engine.state.base import BaseState
 from anabranch.lang.arrays import Doubles
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import Route, attributes_of, needs, selected
+from anabranch.plan.mesh import attributes_of, needs, selected
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
@@ -79,7 +77,7 @@ def profile(
     else:
         found = _drawn(bases[relation], taken, rows) if taken >= rows else _youngest(bases[relation], rows)
     hidden = _later(graph, relation, batch_starts) if batch_starts and taken >= rows else {}
-    run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()), hidden)
+    run = _Run(graph, relation, bases, operators, hidden)
     columns = Attributes(graph, bases[relation], attributes.names).read(found.rows[relation])
     selectivity, cost = np.ones((len(found), len(operators))), np.zeros((len(found), len(operators)))
     call = 0.0
@@ -111,14 +109,20 @@ class _Run:
         graph: JoinGraph,
         relation: str,
         bases: Mapping[str, BaseState],
-        route: Route,
+        operators: Sequence[str],
         hidden: Mapping[str, int],
     ) -> None:
         self._graph, self._relation, self._bases, self._hidden = graph, relation, bases, hidden
-        self._route = CompiledRoute(graph, relation, 0, route, Token(()))
-        for target, index in self._route.indexes():
-            bases[target].require((index,))
+        self._deferred = [selected(operator, graph) for operator in operators if is_selection(operator)]
         self._meter = Meter()
+        self._hops: dict[tuple[str, frozenset[str]], Hop] = {}
+        for operator in operators:
+            bound = {relation}
+            for name in (*self._way(operator), operator):
+                hop = self._hop(name, bound)
+                if isinstance(hop, ProbeHop):
+                    bases[name].require((hop.probe.index,))
+                bound.add(name)
 
     def measure(self, operator: str, found: Combinations) -> tuple[Doubles, Doubles, float]:
         """Returns rows out per row in and seconds per row in, for each row, and the fixed seconds of a call."""
@@ -142,12 +146,18 @@ class _Run:
         return timed(self._work(operator, found), len(found))
 
     def _work(self, operator: str, found: Combinations) -> Iterator[Combinations]:
-        if is_selection(operator):
-            return SelectionModule(operator, selected(operator, self._graph), self._bases).work(found, self._route)
-        blocks = ProbeModule(self._bases[operator], self._bases, self._meter).work(found, self._route)
+        blocks = self._hop(operator, found.rows.keys()).work(found)
         if operator not in self._hidden:
             return blocks
         return (keep(block, block.rows[operator] < self._hidden[operator]) for block in blocks)
+
+    def _hop(self, operator: str, bound: Set[str]) -> Hop:
+        key = operator, frozenset(bound)
+        if key not in self._hops:
+            self._hops[key] = compile_hop(
+                self._graph, self._relation, operator, bound, self._deferred, self._bases, self._meter
+            )
+        return self._hops[key]
 
     def _way(self, operator: str) -> list[str]:
         """The relations to bind before the operator can run as a lookup, nearest first."""

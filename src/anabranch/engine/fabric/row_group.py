@@ -1,87 +1,103 @@
-"""Row groups: rows on the same route, with the token of the operators still to visit."""
+"""Row groups, and the compiled routes along which they travel.
+
+A row group is processed depth first, block by block, so memory is bounded by the blocks on one route, whatever the
+fan-out. Invariant: a row group ends on the route on which it began.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
 
 from anabranch.engine.batch import Combinations, concatenated
-from anabranch.engine.compile import Probe, compile_probe
-from anabranch.engine.fabric.token import Token
+from anabranch.engine.fabric.hops import Hop, ProbeHop, compile_hop
+from anabranch.engine.meter import Meter
+from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import RelationRoutes, Route, checked_relation, is_existence_probe, is_probe, selected
+from anabranch.plan.mesh import RelationRoutes, Route, is_existence_probe, selected
 
 GATHERED = 1 << 13
 """The number of combinations to forward at once, if there are that many."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompiledRoute:
-    """A route of a mesh as numbers of an operator index; lookups are compiled when a row group first needs them."""
+    """A route of a mesh over base states."""
 
-    graph: JoinGraph
     relation: str
     number: int
-    route: Route
-    token: Token
-    _probes: dict[tuple[str, frozenset[str]], Probe] = field(default_factory=dict, repr=False, compare=False)
-
-    def probe(self, target: str, bound: frozenset[str]) -> Probe:
-        """Compiles the lookup in a relation, given the relations that are already bound."""
-        if (target, bound) not in self._probes:
-            probe = compile_probe(0, bound, frozenset([target]), self.graph)
-            deferred = [selected(name, self.graph) for name in self.route.operators if is_selection(name)]
-            kept = tuple(theta for theta in probe.thetas if theta not in deferred)
-            self._probes[target, bound] = replace(probe, thetas=kept)
-        return self._probes[target, bound]
+    hops: tuple[Hop, ...]
+    meter: Meter
 
     def indexes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields every index that the route can probe, with its relation, for any choice in open steps."""
-        bound = frozenset([self.relation])
-        for step in self.route.steps:
-            probed = [name for name in step if is_probe(name)]
-            for target in (*probed, *(checked_relation(name) for name in step if is_existence_probe(name))):
-                # Relations with the same predicates to the target lead to the same index: one represents all.
-                alike = {self._meeting(name, target): name for name in probed if name != target}
-                for count in range(len(alike) + 1):
-                    for before in combinations(alike.values(), count):
-                        yield target, compile_probe(0, bound.union(before), frozenset([target]), self.graph).index
-            bound |= frozenset(probed)
+        """Yields the indexes that the route probes, each with its relation."""
+        for hop in self.hops:
+            if isinstance(hop, ProbeHop):
+                yield hop.state.relation, hop.probe.index
 
-    def _meeting(self, name: str, target: str) -> tuple[object, ...]:
-        keys = self.graph.keys_between([name], [target])
-        return (*(key.name for key in keys), *self.graph.thetas_between([name], [target]))
+    def forward(self, found: Combinations, place: int = 0) -> Iterator[Combinations]:
+        """Passes combinations to the hop at a place, and its output to the next; yields those that leave the last."""
+        entered = len(found.newest)
+        if not entered:
+            return
+        if place == len(self.hops):
+            yield found
+            return
+        hop = self.hops[place]
+        kept, spent, started = 0, 0.0, perf_counter()
+        for block in hop.work(found):
+            kept += len(block.newest)
+            spent += perf_counter() - started
+            yield from self.forward(block, place + 1)
+            started = perf_counter()
+        self.meter.hopped(self.relation, self.number, hop.name, entered, kept, spent + perf_counter() - started)
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """Combinations in progress on a route, and the rest of its token."""
+class RowGroup(NamedTuple):
+    """Rows on one route."""
 
     found: Combinations
     route: CompiledRoute
-    token: Token
 
 
-def compile_routes(graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, int]) -> tuple[CompiledRoute, ...]:
-    """Compiles the routes of one relation; `numbers` are the operators' positions in the index."""
-    tokens = [Token(tuple(tuple(numbers[name] for name in step) for step in route.steps)) for route in way.routes]
+def compile_routes(
+    graph: JoinGraph, way: RelationRoutes, bases: Mapping[str, BaseState], meter: Meter
+) -> tuple[CompiledRoute, ...]:
+    """Compiles the routes of one relation."""
     return tuple(
-        CompiledRoute(graph, way.relation, number, route, token)
-        for number, (route, token) in enumerate(zip(way.routes, tokens, strict=True))
+        CompiledRoute(way.relation, number, tuple(_hops(graph, way.relation, route, bases, meter)), meter)
+        for number, route in enumerate(way.routes)
     )
+
+
+def _hops(graph: JoinGraph, relation: str, route: Route, bases: Mapping[str, BaseState], meter: Meter) -> Iterator[Hop]:
+    deferred = [selected(operator, graph) for operator in route.operators if is_selection(operator)]
+    bound = {relation}
+    for operator in route.operators:
+        yield compile_hop(graph, relation, operator, bound, deferred, bases, meter)
+        if not is_selection(operator) and not is_existence_probe(operator):
+            bound.add(operator)
 
 
 def gathered(blocks: Iterable[Combinations]) -> Iterator[Combinations]:
     """Merges combinations into blocks that are worth the fixed cost of the work that follows.
 
-    Several routes finish the same relations in separate blocks, and processing results has a cost per block.
+    Several routes finish the same relations in separate blocks, and processing results has a cost per block. Large
+    blocks are not copied.
     """
     waiting: list[Combinations] = []
+    rows = 0
     for block in blocks:
+        size = len(block.newest)
+        if size >= GATHERED:
+            yield block
+            continue
         waiting.append(block)
-        if sum(len(one) for one in waiting) >= GATHERED:
+        rows += size
+        if rows >= GATHERED:
             yield concatenated(waiting, waiting[0].rows)
-            waiting = []
+            waiting, rows = [], 0
     if waiting:
         yield concatenated(waiting, waiting[0].rows)

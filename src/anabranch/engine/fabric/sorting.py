@@ -46,10 +46,10 @@ class Sorting:
         row_groups, start = [], 0
         for route, count in zip(routes, counts.tolist(), strict=True):
             if count == size:
-                return [whole_row_group(found, route)]
+                return [RowGroup(found, route)]
             if count:
                 rows, newest, deadline = cut[:, start : start + count]
-                row_groups.append(whole_row_group(Combinations({relation: rows}, newest, deadline), route))
+                row_groups.append(RowGroup(Combinations({relation: rows}, newest, deadline), route))
                 start += count
         return row_groups
 
@@ -125,7 +125,3 @@ class _Decoding:
             return found
         places = pa.array(classes.astype(np.int32) - 1, mask=classes == UNKNOWN)
         return pa.DictionaryArray.from_arrays(places, self.texts)
-
-
-def whole_row_group(found: Combinations, route: CompiledRoute) -> RowGroup:
-    return RowGroup(found, route, route.token)

@@ -55,6 +55,7 @@ class WindowJoin:
         self.meter = meter
         self.since = since or (0,) * len(inputs)
         self.name = plain_shape(program.node)
+        self._names = tuple(map(plain_shape, program.node.inputs))
 
     def probe(self, position: int, found: Combinations) -> Iterator[Combinations]:
         """Yields the results of new combinations of one input with the states of the other inputs."""
@@ -67,7 +68,7 @@ class WindowJoin:
         assert isinstance(state, IntermediateState)
         state.insert(found, self.codes)
         self.meter.spent("insert", perf_counter() - started)
-        self.meter.inserted(plain_shape(self.program.node.inputs[position]), len(found))
+        self.meter.inserted(self._names[position], len(found))
 
     def _probe(self, position: int, probes: tuple[Probe, ...], found: Combinations) -> Iterator[Combinations]:
         if not len(found):
@@ -76,8 +77,7 @@ class WindowJoin:
             yield found
             return
         probe, rest = probes[0], probes[1:]
-        inputs = self.program.node.inputs
-        names = (self.name, plain_shape(inputs[position]), plain_shape(inputs[probe.target]))
+        names = (self.name, self._names[position], self._names[probe.target])
         target, since = self.inputs[probe.target], self.since[probe.target]
         for kept in look_up(probe, found, target, self.bases, self.meter, names, since):
             yield from self._probe(position, rest, kept)

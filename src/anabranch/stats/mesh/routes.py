@@ -1,12 +1,11 @@
 """Counts of the routes of a mesh in one step: rows, results, and rows in and out of each operator.
 
-Counts are exact, and sums over steps or slots are sums of counts. Limit: for an open step, only the rows after all of
-its operators are comparable between steps, because their order varies.
+Invariant: counts are exact, and sums over steps or slots are sums of counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,22 +39,6 @@ class RouteStatistics:
     @property
     def seconds(self) -> float:
         return sum(hop.seconds for hop in self.hops)
-
-    def left_behind(self, steps: Sequence[Sequence[str]]) -> tuple[float, ...]:
-        """Returns the combinations after each step of the route, per row on the route.
-
-        The output of an open step is the input of the next step, because its operators are applied in varying order.
-        """
-        hops = {hop.operator: hop for hop in self.hops}
-        left = []
-        for place, step in enumerate(steps):
-            if len(step) == 1:
-                left.append(hops[step[0]].kept if step[0] in hops else 0)
-            elif place + 1 < len(steps):
-                left.append(max((hops[name].rows for name in steps[place + 1] if name in hops), default=0))
-            else:
-                left.append(self.results)
-        return tuple(count / self.rows if self.rows else 0.0 for count in left)
 
     def plus(self, other: RouteStatistics) -> RouteStatistics:
         hops = {hop.operator: hop for hop in self.hops}

@@ -31,7 +31,7 @@ def make_query() -> Query:
 
 QUERY = make_query()
 MESH = parse_mesh(
-    "mesh(t: n>p, p>n, n|p by (k <= 1500000.5 ? 0 : (sector in {'food', 'it'} or null ? 1 : 2)); n: t>p>#0; p: n>t)"
+    "mesh(t: n>p, p>n, n>p by (k <= 1500000.5 ? 0 : (sector in {'food', 'it'} or null ? 1 : 2)); n: t>p>#0; p: n>t)"
 )
 
 
@@ -53,7 +53,7 @@ def test_the_classifier_the_routes_and_the_single_lines_are_drawn_in_this_order(
         "mesh: rows of t by 3 routes, of n, p by one each",
         *("t = trades", "[RANGE 9 SECONDS]"),
         *("k ≤ 1,500,000", "yes", "sector in food, it or none", "no", "yes", "no"),
-        *("n", "p", "p", "n", "n or p"),
+        *("n", "p", "p", "n", "n", "p"),
         *("n = news", "t", "p", "#0"),
         *("p = posts", "n", "t"),
         "results",
@@ -108,7 +108,7 @@ def test_branches_that_lead_to_one_route_come_together_before_it() -> None:
 @given(meshes(QUERY.graph), st.booleans())
 def test_boxes_of_any_mesh_stay_on_the_page_and_apart(mesh: Mesh, are_known: bool) -> None:
     known = {
-        (way.relation, number): RouteNote(1 / len(way.routes), "words", (0.5,) * len(way.routes[number].steps))
+        (way.relation, number): RouteNote(1 / len(way.routes), "words", (0.5,) * len(way.routes[number].operators))
         for way in mesh.ways
         for number in range(len(way.routes))
     }

@@ -1,4 +1,4 @@
-"""The fabric in the small: what routes count, what uncertain routes choose, and what profiling sees."""
+"""The fabric in the small: what routes count, and what profiling sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import kernels, sorting
-from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.profile import profile
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.join_graph import JoinGraph
@@ -81,7 +80,7 @@ def test_an_existence_probe_drops_rows_without_a_match_and_joins_nothing() -> No
 
 def test_an_existence_probe_may_run_later_in_a_route_and_by_a_band() -> None:
     banded = query("a.k = b.k AND b.v BETWEEN c.v - 1 AND c.v + 1")
-    mesh = parse_mesh("mesh(a: b>c?>c; b: a?|c?>a>c; c: b?>b>a)")
+    mesh = parse_mesh("mesh(a: b>c?>c; b: a?>c?>a>c; c: b?>b>a)")
     # A band has buckets, and partners may stand in the next one: every place in a bucket is tried.
     for value in range(20, 26):
         first, others = (f"c 1 0 {value}",), [f"b 2 {number} {number}" for number in range(15, 31)]
@@ -151,27 +150,6 @@ def test_a_change_of_mesh_moves_no_state_and_keeps_only_the_indexes_it_needs() -
     assert () in engine.bases["c"].indexes
     engine.migrate(parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"), strategy_named("none"))
     assert () not in engine.bases["c"].indexes
-
-
-def test_the_lottery_learns_who_lets_few_rows_through() -> None:
-    lottery = Lottery()
-    for _ in range(30):
-        lottery.learn("a", 0, 1, 1_000, 1_000)
-        lottery.learn("a", 0, 2, 1_000, 10)
-    drawn = [lottery.choose("a", 0, (1, 2)) for _ in range(300)]
-    assert drawn.count(2) > 250
-    assert drawn.count(1) > 0
-    lottery.forget()
-    fair = [lottery.choose("a", 0, (1, 2)) for _ in range(300)]
-    assert 100 < fair.count(1) < 200
-
-
-def test_a_reopened_lottery_continues_its_draws() -> None:
-    one, other = Lottery(), Lottery()
-    one.learn("a", 0, 1, 100, 50)
-    one.choose("a", 0, (1, 2, 3))
-    other.reopen(one.layout())
-    assert [one.choose("a", 0, (1, 2, 3)) for _ in range(20)] == [other.choose("a", 0, (1, 2, 3)) for _ in range(20)]
 
 
 def test_a_profile_counts_what_each_operator_finds_for_each_row() -> None:
