@@ -359,13 +359,19 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
     table.add_column("share", justify="right")
     table.add_column("route")
     for each in sorted(routes, key=lambda each: each.route):
-        steps = way.routes[each.route].steps
+        operators = way.routes[each.route].operators
         stops = [
-            f"{' or '.join(map(_stream, step))} [dim]{_count(100 * left)}[/dim]"
-            for step, left in zip(steps, each.left_behind(steps), strict=True)
+            f"{_stream(operator)} [dim]{_count(100 * left)}[/dim]"
+            for operator, left in zip(operators, _left(each, operators), strict=True)
         ]
         table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
     return [f"Routes of {ALIASES[way.relation]}, with the rows left of 100 after each lookup:", table]
+
+
+def _left(route: RouteStatistics, operators: Sequence[str]) -> tuple[float, ...]:
+    """Returns the combinations after each operator of a route, per row on the route."""
+    kept = {hop.operator: hop.kept for hop in route.hops}
+    return tuple(kept.get(operator, 0) / max(1, route.rows) for operator in operators)
 
 
 def _stream(operator: str) -> str:
@@ -389,6 +395,6 @@ def _picture(spec: Spec, choice: Choice, run: Run) -> str:
     rows = {alias: sum(each.rows for each in run.routes if each.relation == alias) for alias in ALIASES}
     notes = {}
     for each in run.routes:
-        left = each.left_behind(plan.of(each.relation).routes[each.route].steps)
+        left = _left(each, plan.of(each.relation).routes[each.route].operators)
         notes[each.relation, each.route] = RouteNote(each.rows / rows[each.relation], f"{each.results:,} results", left)
     return choice_svg(query, choice, routes=notes)

@@ -123,7 +123,8 @@ class _Sample:
     @property
     def seen(self) -> tuple[Int64Array, Mask]:
         """The evaluated rows, and which of them pass all conjuncts."""
-        return self._rows[self._is_seen], self._passed[:, self._is_seen].all(axis=0)
+        passed: Mask = np.logical_and.reduce(self._passed[:, self._is_seen])
+        return self._rows[self._is_seen], passed
 
     def evaluate(self, step: int) -> None:
         """Evaluates every conjunct on every `step`-th row, except those that were evaluated before."""
