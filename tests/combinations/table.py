@@ -386,8 +386,15 @@ REFUSALS: tuple[Refusal, ...] = (
         with_each(
             "move in parts",
             *(*SIDES, *GROUPED, "top-N", "session window", "table", "table changes"),
-            *(*STAGES, *WAITING, "count window", "ASOF join"),
+            *(*WAITING, "count window", "ASOF join"),
         ),
+    ),
+    Refusal(
+        PlanError,
+        "a move cannot be spread over several batches",
+        "A group that moves takes rows along that other groups of its slot need; groups are rebuilt at once.",
+        with_each("move in parts", *STAGES),
+        "queries with groups, or whose relations have no key in common",
     ),
     Refusal(
         PlanError,
