@@ -106,7 +106,8 @@ def main(asked: Path, answered: Path) -> None:
 def _logged() -> dict[str, str]:
     """The settings of Spark's event log, if the run is one of `benchmarks.spark_parts`."""
     folder = os.environ.get("BENCHMARK_EVENT_LOG")
-    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{folder}"} if folder else {}
+    log = {"spark.eventLog.dir": f"file://{folder}", "spark.eventLog.compress": "false"}
+    return {"spark.eventLog.enabled": "true", **log} if folder else {}
 
 
 def _follow(query: Handle, job: Job) -> None:
