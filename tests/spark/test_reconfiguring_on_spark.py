@@ -28,8 +28,10 @@ JOIN = (
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 6 SECONDS] AS a, s0 [RANGE 4 SECONDS] AS b, "
     "s0 [RANGE 5 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y"
 )
-STORY = Story(JOIN, rows=64)
-BATCHES = [*cut(STORY.tables(), 8)]
+STORY = Story(JOIN, rows=96)
+SETTLED = 10
+"""After as many batches a decision waits no longer for the streams to settle."""
+BATCHES = [*cut(STORY.tables(), 2 + SETTLED + 1 + SETTLED)]
 
 
 def text(folder: Path) -> str:
@@ -91,12 +93,13 @@ def test_settings_change_while_a_query_runs_and_are_kept_over_a_restart(
         assert not of_kind(changes, "decision"), "the interval has not passed"
         changes.handle.policy("periodic", every=1)
         changes.handle.objective("memory")
-        fed(changes, tmp_path, 2)
+        for batch in range(2, 2 + SETTLED):
+            fed(changes, tmp_path, batch)
         assert of_kind(changes, "decision")
         assert by_command(changes, "set", str(tmp_path / "spec.yaml"), "--memory", "1 MB", "--cpu", "0.9") == 0
         assert "set; the next decision uses it" in capsys.readouterr().out
         assert not of_kind(changes, "limit")
-        fed(changes, tmp_path, 3)
+        fed(changes, tmp_path, 2 + SETTLED)
         (broken,) = of_kind(changes, "limit")
         assert broken["allowed"] == 1_000_000
         with pytest.raises(SpecError):
@@ -113,14 +116,15 @@ def test_settings_change_while_a_query_runs_and_are_kept_over_a_restart(
         assert [(each["batch"], each["settings"]) for each in of_kind(changes, "settings")] == [
             (2, wanted[0]),
             (2, wanted[1]),
-            (3, wanted[2]),
+            (2 + SETTLED, wanted[2]),
         ]
+    restart = 2 + SETTLED + 1
     with running(spark, tmp_path) as changes:
-        for batch in range(4, 8):
+        for batch in range(restart, len(BATCHES)):
             fed(changes, tmp_path, batch)
         # The spec still has an interval of 1000 batches and no limit.
-        assert [each["batch"] for each in of_kind(changes, "decision") if each["batch"] >= 4]
-        assert [each["allowed"] for each in of_kind(changes, "limit") if each["batch"] >= 4] == [1_000_000]
+        assert [each["batch"] for each in of_kind(changes, "decision") if each["batch"] >= restart]
+        assert [each["allowed"] for each in of_kind(changes, "limit") if each["batch"] >= restart] == [1_000_000]
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
     found = sum((rows_as_multiset(parquet.read_table(file)) for file in files), Counter())
     assert not describe_difference(STORY.expected(STORY.tables()), found)

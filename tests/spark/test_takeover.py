@@ -87,7 +87,7 @@ def test_a_running_query_ends_its_answers_without_a_restart(spark: SparkSession,
         assert handle._query is spark_query
     finally:
         handle.stop()
-    results = timed_results(query.compiled.query, tables)
+    results = list(timed_results(query.compiled.query, tables))
     older: Answer = Counter(tuple(map(comparable, row)) for at, row in results if at < time)
     assert older
     assert len(older) < len(Counter(tuple(map(comparable, row)) for _, row in results))

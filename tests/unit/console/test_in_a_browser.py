@@ -225,24 +225,6 @@ def test_a_migration_in_progress_is_announced(at: webdriver.Chrome, handle: Scri
     until(at, lambda: "change ended: the plan is (a (b c))" in text(at, "records"))
 
 
-def test_the_first_trigger_does_not_flatten_the_curve_of_the_others(
-    browser: webdriver.Chrome, handle: ScriptedHandle
-) -> None:
-    handle.batches[0]["durationMs"]["triggerExecution"] = 60_000
-    with opened(browser, handle):
-        for _ in range(12):
-            handle.add()
-        until(browser, lambda: "running, batch 12" in text(browser, "status"))
-        # The highest point of the curve half-way: of its line, which is less transparent than the area below it.
-        top = """
-            const canvas = document.querySelector("#chart-trigger canvas");
-            const {data} = canvas.getContext("2d").getImageData(canvas.width / 2, 0, 1, canvas.height);
-            const isLine = (y) => data[4 * y] > data[4 * y + 2] + 60 && data[4 * y + 3] > 100;
-            return [...Array(canvas.height).keys()].findIndex(isLine) / canvas.height;
-        """
-        until(browser, lambda: 0 < browser.execute_script(top) < 0.3)  # 1.5 s, of an axis to 1.65 s
-
-
 def test_the_bars_of_the_slots_begin_below_one_another(at: webdriver.Chrome) -> None:
     until(at, lambda: len(at.find_elements("css selector", "#slots .load")) == 2)
     first, second = (each.rect["x"] for each in at.find_elements("css selector", "#slots .load"))

@@ -65,7 +65,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 
 def test_an_experiment_without_a_variant_on_spark_says_which_have_one() -> None:
-    assert find("balance-strategies", on_spark=True).name == "balance-strategies-spark"
+    assert find("balance-deciding", on_spark=True).name == "balance-deciding-spark"
     with pytest.raises(SpecError, match="'place-npc' has no variant on Spark"):
         find("place-npc", on_spark=True)
     with pytest.raises(SpecError, match="no experiment 'nothing'"):

@@ -167,22 +167,17 @@
   function draw() {
     const of = (name) => samples.map((each) => none(each[name]) ? null : Math.max(0, each[name]));
     plot("chart-rows", [["in", "in", of("in")], ["out", "out", of("out"), false, "right"]], count);
-    plot("chart-trigger", [["whole", "spark", of("trigger"), true], ["ours", "ours", of("own"), true]], seconds, STEPS, withoutLongest);
+    plot("chart-trigger", [["whole", "spark", of("trigger"), true], ["ours", "ours", of("own"), true]], seconds, STEPS);
     plot("chart-state", [["bytes", "ours", of("stateBytes"), true]], bytes);
     plot("chart-lag", [["behind", "out", of("lag")]], seconds, STEPS);
   }
 
   const fromZero = {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]};
-  // The first trigger of a run may take longer than a hundred later ones; the curve leaves the chart there.
-  const withoutLongest = {range: (chart) => {
-    const [longest = 1, next = longest] = chart.data[1].filter((each) => !none(each)).sort((a, b) => b - a);
-    return [0, 1.1 * (chart.data[0].length > 10 ? next : longest)];
-  }};
 
   // The style sheet gives each chart its place; below the curve is the legend.
   const size = (id) => ({width: $(id).clientWidth, height: Math.max(120, $(id).clientHeight - ($(id).querySelector(".u-legend")?.offsetHeight ?? 40))});
 
-  function plot(id, series, words, incrs, range = fromZero) {
+  function plot(id, series, words, incrs) {
     const data = [samples.map((each) => each.number), ...series.map((each) => each[2])];
     if (charts[id]) {
       const wanted = size(id);
@@ -198,7 +193,7 @@
         fill: fill ? colour(tint) + "40" : undefined, paths: path, points: {show: (chart) => chart.data[0].length < 2}, value: (_, value) => none(value) ? "" : words(value)}))],
       axes: [{...axis, space: 90, size: 34, values: (_, ticks) => ticks.map(clock)}, {...tall, stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
         ...series.filter((each) => each[4]).map((each) => ({...tall, scale: each[4], side: 1, grid: {show: false}, stroke: colour(each[1])}))],
-      scales: {y: range, right: fromZero}}, data, $(id));
+      scales: {y: fromZero, right: fromZero}}, data, $(id));
     latestInLegend(charts[id]);
   }
 
