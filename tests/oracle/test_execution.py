@@ -16,20 +16,30 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from anabranch.cql import compile_query
+from anabranch.cql import compile_query, declared_results
 from anabranch.engine.engine import Engine
 from anabranch.engine.operators import group_by
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
+from anabranch.lang.schema import TIMESTAMP
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE
+from anabranch.plan.query_set import ALONE, Plans, set_of
 from anabranch.run.local import LocalHost
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+from anabranch.testing.strategies import (
+    COLUMNS,
+    SECOND,
+    Arrivals,
+    arrivals,
+    batch_cuts,
+    grouped_queries,
+    join_queries,
+    plans,
+)
 
 STRATEGIES = ("moving-state", "parallel-track", "spread")
 
@@ -66,6 +76,20 @@ def test_a_grouped_query_is_exact_in_every_model(
         results, _ = _run(data, query, drawn.relations, rows, execution)
     answer = rows_as_multiset(pa.concat_tables(results))
     assert not describe_difference(batch_answer(query, rows.tables), answer)
+
+
+def test_a_reader_gets_the_group_of_a_window_once_the_watermark_is_beyond_its_end() -> None:
+    # The end of the first window is the watermark: the group is answered, and as a row of its reader it waits.
+    catalog = Arrivals({}, {"s0": 0}).catalog
+    groups = compile_query("SELECT COUNT(*) AS y FROM s0 AS a GROUP BY window(a.ts, '4 seconds')", catalog)
+    catalog.register(declared_results("q", groups))
+    query = compile_query("SELECT r.y AS y FROM q [NOW] AS r", catalog)
+    queries = set_of({ALONE: query})
+    leaves = Plans({member.name: Leaf(member.query.graph.names[0]) for member in queries.members})
+    batches = [_rows_at(1, 2, 4), _rows_at(4.5)]
+    for execution, expected in (("un-synchronised", [1, 0]), ("row-synchronised", [0, 1])):
+        host = LocalHost(queries, leaves, execution=execution_model(execution))
+        assert [host.step(batch).num_rows for batch in batches] == expected
 
 
 def test_a_checkpoint_in_which_rows_wait_is_not_continued_where_they_do_not(tmp_path: Path) -> None:
@@ -111,6 +135,13 @@ def _run(
                 host.engines[0] = _found_again(engine, Path(folder) / f"hot{number}")
             results.append(host.step(batch))
     return results, host.clocks.watermark
+
+
+def _rows_at(*seconds: float) -> dict[str, pa.Table]:
+    """Rows of `s0` at these times; their other columns are NULL."""
+    times = pa.array([int(each * SECOND) for each in seconds], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    nulls = [pa.nulls(len(seconds), field.type) for field in list(COLUMNS)[1:]]
+    return {"s0": pa.table([times, *nulls], schema=COLUMNS)}
 
 
 def _found_again(engine: Engine, folder: Path) -> Engine:

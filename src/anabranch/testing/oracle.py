@@ -106,8 +106,9 @@ def _given(
             ]
             if relation.event_time:
                 rows = [{**row, _TIME: row[relation.event_time.lower()]} for row in rows]
+            # A group of `window()` has the time at which its window ends, which is the watermark that passes it.
+            rows = [row for row in rows if row[_TIME] < before]
             if isinstance(relation.window, CountWindow):
-                rows = [row for row in rows if row[_TIME] < before]
                 _count(relation, relation.window, rows)
             given[relation.name] = _passing(relation, rows)
         else:
