@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from anabranch.lang.ddl import parse_schema
 from anabranch.run.kafka.json_values import parse
 from anabranch.run.kafka.ranges import KafkaForm, OffsetRange
-from anabranch.testing.kafka_broker import Cluster, broker
 from benchmarks.against import Scenario
 from benchmarks.bench import Bench
 from benchmarks.figures import Bound, Figure, ratio
@@ -33,6 +32,7 @@ from benchmarks.job import System, WrongAnswer
 from benchmarks.kafka_streams import BROKERS, texts_of
 from benchmarks.user_workloads import auctions
 from benchmarks.workloads import Workload, tables, written
+from tests.support.kafka_broker import Cluster, broker
 
 ROWS_OF_PARTITION = 15_000
 WARM_UP = 2

@@ -31,7 +31,7 @@ import duckdb
 import psutil
 import pyarrow as pa
 
-from anabranch.testing.kafka_broker import Cluster, broker
+from tests.support.kafka_broker import Cluster, broker
 
 KILLS, STOPPED_SECONDS, STEP = 5, 20.0, 0.5
 """How often the driver is killed, how long the broker stands still, and the seconds between two writes to a topic."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.spark.stored_files import open_stored
-from anabranch.testing.s3_server import s3_server
 from benchmarks.workloads import Stream, Workload, written
+from tests.support.s3_server import s3_server
 
 BUCKET = "bucket"
 

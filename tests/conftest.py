@@ -84,7 +84,7 @@ def no_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def counted_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators cost what they do, by count: for tests that judge the mesh which a search finds."""
-    from anabranch.testing.costs import TIMED, counted
+    from tests.support.costs import TIMED, counted
 
     monkeypatch.setattr(TIMED, counted)
 

@@ -39,11 +39,13 @@ from anabranch.run.results import ResultLayout
 from anabranch.run.round import PHASES, EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
 from anabranch.run.store import Store
-from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
-from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import drawn_loads
-from anabranch.testing.oracle import (
+from tests.combinations import scenes, table
+from tests.combinations.scenes import NOW, Scene
+from tests.support.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
+from tests.support.loads import given_loads
+from tests.support.meshes import meshes
+from tests.support.moves import drawn_loads
+from tests.support.oracle import (
     Answer,
     comparable,
     describe_difference,
@@ -51,10 +53,8 @@ from anabranch.testing.oracle import (
     timed_results,
     watermark_of,
 )
-from anabranch.testing.outer_queries import drawn_tables
-from anabranch.testing.workers import WorkerHost
-from tests.combinations import scenes, table
-from tests.combinations.scenes import NOW, Scene
+from tests.support.outer_queries import drawn_tables
+from tests.support.workers import WorkerHost
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 AT_BEGIN = PHASES[:3]

@@ -21,9 +21,9 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, QuerySet, set_of
-from anabranch.testing.count_queries import count_plans
-from anabranch.testing.outer_queries import drawn_tables, with_tables
-from anabranch.testing.strategies import SECOND, arrivals, batch_cuts, plans
+from tests.support.count_queries import count_plans
+from tests.support.outer_queries import drawn_tables, with_tables
+from tests.support.strategies import SECOND, arrivals, batch_cuts, plans
 
 STREAMS = 3
 FAR_AHEAD = 4_000_000_000 * SECOND

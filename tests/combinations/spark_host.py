@@ -31,7 +31,7 @@ from anabranch.spark.runner import SparkRunner
 from anabranch.spark.running import RunOptions
 from anabranch.spark.sinks.sink import Batch, Sink
 from anabranch.spark.tables import TableSource
-from anabranch.testing.strategies import COLUMNS
+from tests.support.strategies import COLUMNS
 
 Receive = Callable[[int, Mapping[str, pa.Table]], None]
 

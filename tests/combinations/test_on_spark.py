@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from anabranch.run.manifest import Manifest
-from anabranch.testing.oracle import rows_as_multiset
 from tests.combinations.play import Engines, Played, play
 from tests.combinations.spark_host import SparkHost
 from tests.combinations.test_combinations import COVER
+from tests.support.oracle import rows_as_multiset
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

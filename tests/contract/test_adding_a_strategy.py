@@ -18,8 +18,8 @@ from anabranch.plan.physical import PhysicalPlan, kept
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import workloads
-from anabranch.testing.migrations import MIGRATION_CHECKS, MigrationCheck
+from tests.support.contracts import workloads
+from tests.support.migrations import MIGRATION_CHECKS, MigrationCheck
 from tests.unit.adapt.simulated import QUERY, truth
 
 WORKLOADS = {workload.name: workload for workload in workloads()}

@@ -17,7 +17,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc")).catalog
 LENGTH = 10

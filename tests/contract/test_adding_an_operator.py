@@ -25,8 +25,8 @@ from anabranch.plan.difference import match_states
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import workloads
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from tests.support.contracts import workloads
+from tests.support.oracle import describe_difference, rows_as_multiset
 from tests.unit.adapt.simulated import QUERY, truth
 
 WORKLOADS = {

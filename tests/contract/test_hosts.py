@@ -13,7 +13,7 @@ import pytest
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import (
+from tests.support.contracts import (
     DURABLE_HOST_CHECKS,
     HOST_CHECKS,
     HostCheck,

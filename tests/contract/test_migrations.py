@@ -9,8 +9,8 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import workloads
-from anabranch.testing.migrations import (
+from tests.support.contracts import workloads
+from tests.support.migrations import (
     MIGRATION_CHECKS,
     MigratingHostMaker,
     MigrationCheck,

@@ -40,9 +40,9 @@ from anabranch.run.side_output import UNDATED, SideOutputLayout
 from anabranch.run.slot import SlotTask
 from anabranch.run.wire import wire_layout
 from anabranch.spark.spark_rows import STREAM, ScannedStream, SparkRows
-from anabranch.testing.kafka_broker import Cluster, broker
-from anabranch.testing.s3_server import HALF, Fault, S3Server, s3_server
 from tests.spark.stories import as_json
+from tests.support.kafka_broker import Cluster, broker
+from tests.support.s3_server import HALF, Fault, S3Server, s3_server
 
 COLUMNS = pa.schema(
     [("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(9, 2))]

@@ -17,15 +17,15 @@ from anabranch.plan.query import Query
 from anabranch.run.round import PHASES
 from anabranch.spark.resident.slot import Address
 from anabranch.spark.resident.slots import Slots, SlotsLost
-from anabranch.testing.contracts import (
+from tests.support.contracts import (
     DURABLE_HOST_CHECKS,
     HOST_CHECKS,
     HostCheck,
     HostMaker,
     workloads,
 )
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from anabranch.testing.resident import ResidentRun
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
+from tests.support.resident import ResidentRun
 
 WORKLOADS = {workload.name: workload for workload in workloads()}
 

@@ -29,16 +29,16 @@ from anabranch.run import commit
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.slot import SlotTask
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
-from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move, drawn_loads
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 from tests.combinations.play import Refused, run_any
 from tests.oracle import sharing, test_derived, test_shared_joins
+from tests.support.duckdb_sql import select
+from tests.support.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
+from tests.support.loads import given_loads
+from tests.support.meshes import meshes
+from tests.support.moves import SLOTS, draw_move, drawn_loads
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", *strategy_names()])
 ORDERS = [model for model in EXECUTION_MODELS if not model.rows_wait]

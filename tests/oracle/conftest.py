@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.engine.tracks import spread
-from anabranch.testing.loads import given_loads, per_row
+from tests.support.loads import given_loads, per_row
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -18,8 +18,8 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.sharing import common_joins
 from anabranch.run.local import LocalHost
-from anabranch.testing.meshes import meshes
-from anabranch.testing.strategies import plans, tables
+from tests.support.meshes import meshes
+from tests.support.strategies import plans, tables
 
 
 def some_plans(data: st.DataObject, several: QuerySet) -> Plans:

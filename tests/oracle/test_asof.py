@@ -9,10 +9,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import FILTERS, SECOND, arrivals
 from tests.oracle.test_count_windows import passed, run
+from tests.support.duckdb_sql import select
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import FILTERS, SECOND, arrivals
 
 KEYS = {"x": "a.x", "s": "a.s", "y": "a.y + 1", "f": "a.f"}
 

@@ -23,10 +23,10 @@ from anabranch.run.branching import earliest, finish, has_answered, pairs, split
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.outer_queries import drawn_tables, with_tables
-from anabranch.testing.strategies import arrivals, batch_cuts
 from tests.oracle.test_coming_and_going import _host_with, _of_every_kind
+from tests.support.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
+from tests.support.outer_queries import drawn_tables, with_tables
+from tests.support.strategies import arrivals, batch_cuts
 
 Batch = Mapping[str, pa.Table]
 

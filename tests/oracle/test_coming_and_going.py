@@ -25,11 +25,11 @@ from anabranch.run.changing import change_set
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.outer_queries import drawn_tables, with_tables
-from anabranch.testing.strategies import TIME_BANDS, Arrivals, arrivals, batch_cuts, overlapping_query, overlaps
 from tests.oracle.sharing import ask, some_plans
 from tests.oracle.test_derived import _disturb, _host, _text
+from tests.support.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
+from tests.support.outer_queries import drawn_tables, with_tables
+from tests.support.strategies import TIME_BANDS, Arrivals, arrivals, batch_cuts, overlapping_query, overlaps
 
 NO_TABLES: Mapping[str, pa.Table] = {}
 

@@ -26,11 +26,11 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.run import commit
 from anabranch.run.local import LocalHost
-from anabranch.testing.count_queries import count_plans, count_queries
-from anabranch.testing.duckdb_sql import duckdb_answer, select
-from anabranch.testing.meshes import meshes
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, tables
+from tests.support.count_queries import count_plans, count_queries
+from tests.support.duckdb_sql import duckdb_answer, select
+from tests.support.meshes import meshes
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, tables
 
 
 @settings(max_examples=2 * settings().max_examples)

@@ -17,10 +17,10 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, alone, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
+from tests.support.meshes import meshes
+from tests.support.moves import SLOTS, draw_move
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, plans
 
 _JOINS = ("{a}.x = {b}.x", "{a}.x = {b}.x", "{a}.y = {b}.y", "{a}.s = {b}.s", "{a}.p <= {b}.p", "{a}.x = {b}.y")
 _FILTERS = ("{a}.x >= 0", "{a}.p % 3 <> 0", "{a}.s LIKE 'a%'", "{a}.y IS NOT NULL")

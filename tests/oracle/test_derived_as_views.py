@@ -18,11 +18,11 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import final_watermark
-from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts
 from tests.oracle.sharing import ask, some_plans
+from tests.support.duckdb_sql import select
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import final_watermark
+from tests.support.strategies import SECOND, Arrivals, arrivals, batch_cuts
 
 RANGES = st.sampled_from([0, 1, 3, 10])
 

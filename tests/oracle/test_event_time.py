@@ -26,9 +26,9 @@ from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
 from anabranch.run.round import EventTimeRules
 from anabranch.run.side_output import SideOutputLayout
-from anabranch.testing.interpreter import column_values, interpret
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+from tests.support.interpreter import column_values, interpret
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import SECOND, Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
 BEFORE_ALL = -(2**62)
 

@@ -18,9 +18,9 @@ from anabranch.plan.query_set import ALONE, alone, partitioning_of, together
 from anabranch.run.evolving import Evolve, follow
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.outer_queries import drawn_tables, with_tables
-from anabranch.testing.strategies import arrivals, batch_cuts
 from tests.oracle.test_coming_and_going import _check, _host_with, _of_every_kind
+from tests.support.outer_queries import drawn_tables, with_tables
+from tests.support.strategies import arrivals, batch_cuts
 
 
 @settings(max_examples=2 * settings().max_examples)

@@ -19,10 +19,10 @@ from anabranch.errors import AnabranchError, ExpressionError
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.comparisons import Comparison, bands, keys
-from anabranch.testing.duckdb_sql import duckdb_answer, select
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.comparisons import Comparison, bands, keys
+from tests.support.duckdb_sql import duckdb_answer, select
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     Arrivals,
     DrawnQuery,
     arrivals,

@@ -28,9 +28,9 @@ from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, set_of
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.hosts import engines_of
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     COLUMNS,
     SECOND,
     Arrivals,

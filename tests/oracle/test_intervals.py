@@ -15,12 +15,12 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, alone
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.interval_queries import closed, interval_joins, without_end
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
+from tests.support.duckdb_sql import select
+from tests.support.interval_queries import closed, interval_joins, without_end
+from tests.support.meshes import meshes
+from tests.support.moves import SLOTS, draw_move
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, plans
 
 CROSS = "$CROSS"
 """The place of the windows of a row in DuckDB's text."""

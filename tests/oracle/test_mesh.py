@@ -20,10 +20,10 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.meshes import meshes
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
+from tests.support.hosts import engines_of
+from tests.support.meshes import meshes
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,10 @@ from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.registry import strategy_named, strategy_names
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.duckdb_sql import select
+from tests.support.hosts import engines_of
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     Arrivals,
     DrawnQuery,
     arrivals,

@@ -29,12 +29,12 @@ from anabranch.run import commit
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.slot import SlotTask
-from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
-from anabranch.testing.workers import WorkerHost
+from tests.support.loads import given_loads
+from tests.support.meshes import meshes
+from tests.support.moves import BALANCES, SLOTS, draw_move, drawn_loads
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+from tests.support.workers import WorkerHost
 
 
 @given(data=st.data(), relations=st.integers(1, 4), execution=st.sampled_from(EXECUTION_MODELS))

@@ -23,9 +23,9 @@ from anabranch.run.changing import change_set
 from anabranch.run.evolving import follow
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import arrivals, batch_cuts
 from tests.oracle.test_derived import _disturb, _host
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import arrivals, batch_cuts
 
 FILTERS = ("{a}.s LIKE 'a%'", "{a}.s LIKE '%b'", "{a}.s <> 'a'", "{a}.p % 3 <> 0", "{a}.p > 1", "{a}.y >= 0")
 

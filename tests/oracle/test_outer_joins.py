@@ -24,12 +24,12 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.run import commit
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import outer_queries, with_watermark
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
+from tests.support.duckdb_sql import select
+from tests.support.meshes import meshes
+from tests.support.moves import SLOTS, draw_move
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import outer_queries, with_watermark
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, plans
 
 NOTHING_WAITS = st.sampled_from([EXECUTION_MODELS[0], EXECUTION_MODELS[0], EXECUTION_MODELS[1]])
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "spread"])

@@ -23,9 +23,9 @@ from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.hosts import engines_of
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     Arrivals,
     DrawnQuery,
     arrivals,

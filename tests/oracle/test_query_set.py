@@ -20,9 +20,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.meshes import meshes
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.meshes import meshes
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     Arrivals,
     arrivals,
     batch_cuts,

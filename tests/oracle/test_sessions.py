@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError
 from anabranch.plan.query_set import together
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import FILTERS, SECOND, Arrivals, arrivals
 from tests.oracle.test_count_windows import run
+from tests.support.duckdb_sql import select
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import FILTERS, SECOND, Arrivals, arrivals
 
 KEYS = ((), ("x",), ("s",), ("x", "s"), ("y", "d"), ("p",))
 AGGREGATES = (

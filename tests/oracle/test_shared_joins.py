@@ -18,7 +18,8 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.oracle import (
+from tests.oracle.sharing import ask, some_plans
+from tests.support.oracle import (
     Answer,
     batch_answer,
     comparable,
@@ -26,8 +27,7 @@ from anabranch.testing.oracle import (
     rows_as_multiset,
     timed_results,
 )
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps
-from tests.oracle.sharing import ask, some_plans
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps
 
 
 @given(data=st.data(), count=st.integers(2, 4))

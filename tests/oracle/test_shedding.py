@@ -17,9 +17,9 @@ from anabranch.plan.query_set import as_set
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.run.shedding import PARTS
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_script
-from anabranch.testing.strategies import arrivals, batch_cuts, plans
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_script
+from tests.support.strategies import arrivals, batch_cuts, plans
 
 W = "[RANGE 4 SECONDS]"
 S = "[RANGE 4 SECONDS SLIDE 1 SECOND]"

@@ -18,10 +18,10 @@ from anabranch.plan.query_set import QuerySet, together
 from anabranch.run import tables as host_tables
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps, tables
 from tests.oracle.sharing import ask, some_plans
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import drawn_tables, outer_queries, with_tables
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps, tables
 
 _ALIAS = re.compile(r"(?<= AS )[abceghij]\b|\b[abceghij](?=\.)")
 

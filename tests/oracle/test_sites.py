@@ -35,11 +35,11 @@ from anabranch.place.windows import as_ranges
 from anabranch.run.links.feed import BEFORE_ALL
 from anabranch.sites.compile import compile_program
 from anabranch.sites.operators import GROUPS, Program
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import WATERMARK, drawn_tables, outer_queries, with_tables
-from anabranch.testing.strategies import Arrivals, DrawnQuery, arrivals, grouped_queries, join_queries
 from tests.oracle.world import ServingWorld, World
+from tests.support.duckdb_sql import select
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import WATERMARK, drawn_tables, outer_queries, with_tables
+from tests.support.strategies import Arrivals, DrawnQuery, arrivals, grouped_queries, join_queries
 
 SITES = ("north", "middle", "south")
 

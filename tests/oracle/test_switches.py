@@ -25,10 +25,10 @@ from anabranch.run import commit
 from anabranch.run.evolving import follow
 from anabranch.run.local import LocalHost
 from anabranch.run.store import Store
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.moves import SLOTS, draw_move
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import (
+from tests.support.duckdb_sql import select
+from tests.support.moves import SLOTS, draw_move
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.strategies import (
     Arrivals,
     DrawnQuery,
     arrivals,

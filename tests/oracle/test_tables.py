@@ -20,11 +20,11 @@ from anabranch.plan.query_set import ALONE
 from anabranch.run import table_versions
 from anabranch.run import tables as host_tables
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.meshes import meshes
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans, tables
+from tests.support.duckdb_sql import select
+from tests.support.meshes import meshes
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
+from tests.support.strategies import Arrivals, arrivals, batch_cuts, plans, tables
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "spread"])
 

@@ -37,8 +37,8 @@ from anabranch.spark.sinks.lake import LakeSink
 from anabranch.spark.sinks.make import make_sink
 from anabranch.spark.sinks.worker_files import WorkerFileSink
 from anabranch.stats.report import SlotReport
-from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.spark.stories import Story, frames, sink_options
+from tests.support.faults import MortalFiles, die, die_at
 
 PHASES = ("begin", "written", "diverted", "committed", "collected")
 

@@ -21,9 +21,9 @@ from anabranch.run.work import Work
 from anabranch.spark.resident.runner import ResidentRunner, start_resident
 from anabranch.spark.running import RunOptions
 from anabranch.spark.sinks.make import make_sink
-from anabranch.testing.faults import die
 from tests.spark.cluster import session
 from tests.spark.stories import Story, frames, sink_options
+from tests.support.faults import die
 
 SLOTS = 2
 

@@ -23,8 +23,8 @@ from anabranch.run.hot import MappedEngines
 from anabranch.run.store import Store
 from anabranch.spark import micro_batch, offsets, worker
 from anabranch.spark.session import local_session
-from anabranch.testing.faults import die
 from tests.spark.stories import Story, cut, feed, register
+from tests.support.faults import die
 
 BATCHES = 6
 JOINS_AFTER = 1

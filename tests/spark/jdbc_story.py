@@ -20,9 +20,9 @@ from pyarrow import parquet
 
 from anabranch.spark.session import local_session
 from anabranch.spark.sinks import jdbc
-from anabranch.testing.faults import die
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.spark.stories import Story, cut, feed, register
+from tests.support.faults import die
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 STORY = Story(
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "

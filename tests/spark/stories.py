@@ -38,10 +38,10 @@ from anabranch.spark.kafka_source import FORMAT as KAFKA
 from anabranch.spark.kafka_source import KafkaTopics
 from anabranch.spark.stored_files import FORMAT as STORED
 from anabranch.spark.stored_files import FilesOfFolder
-from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.kafka_broker import Cluster
-from anabranch.testing.oracle import Answer, batch_answer, rows_as_multiset
-from anabranch.testing.s3_server import S3Server
+from tests.support.duckdb_sql import duckdb_answer
+from tests.support.kafka_broker import Cluster
+from tests.support.oracle import Answer, batch_answer, rows_as_multiset
+from tests.support.s3_server import S3Server
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

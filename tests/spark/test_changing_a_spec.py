@@ -19,8 +19,8 @@ from anabranch.spec.changes import Changes
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
 from anabranch.spec.model import Spec
-from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 from tests.spark.stories import FEEDS, SPARK_COLUMNS, Story, cut, feed
+from tests.support.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from anabranch.errors import CatalogError, SpecError
 from anabranch.spark.change_table import ChangeTable
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
-from anabranch.testing.kafka_broker import Cluster, broker
+from tests.support.kafka_broker import Cluster, broker
 
 pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 pytestmark = pytest.mark.spark

@@ -20,10 +20,10 @@ from anabranch.plan.mesh import Mesh
 from anabranch.plan.query_set import Plans
 from anabranch.run.sample import Sample
 from anabranch.spark.stored_files import OFF
-from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.regions import MESH, ROWS, regional_batch, regional_query, regional_text
 from tests.spark.stories import write_apart
+from tests.support.duckdb_sql import duckdb_answer
+from tests.support.oracle import comparable, describe_difference, rows_as_multiset, timed_results
+from tests.support.regions import MESH, ROWS, regional_batch, regional_query, regional_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("counted_costs")]
 

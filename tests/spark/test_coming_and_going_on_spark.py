@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import ContinuousQueryWriter, QueryHandle
 from anabranch.errors import BundleError, ForeignCheckpoint, SpecError
-from anabranch.testing.oracle import (
+from tests.spark.stories import Story, cut, feed, register, written
+from tests.support.oracle import (
     Answer,
     batch_answer,
     comparable,
@@ -19,7 +20,6 @@ from anabranch.testing.oracle import (
     rows_as_multiset,
     timed_results,
 )
-from tests.spark.stories import Story, cut, feed, register, written
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, before, over_restarts, written
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from anabranch.adapt.course import MoveStrategy
 from anabranch.api import QueryHandle
 from anabranch.run.hot import hot_folder
-from anabranch.testing.oracle import describe_difference
 from tests.spark import crash_driver
 from tests.spark.crash_driver import IN_WORKER, MOMENTS, PHASES
 from tests.spark.stories import Story, cut, feed, feed_apart, register, run, written
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 # A driver to be killed is a process of its own, so its test need not wait for the shared Spark session.

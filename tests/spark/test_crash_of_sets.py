@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from anabranch.api import QueryHandle, Session
 from anabranch.errors import ForeignCheckpoint
 from anabranch.run.store import Store
-from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 from tests.spark import crash_set_driver
 from tests.spark.crash_set_driver import ALL, BATCHES, OF_CHANGES, OF_STAGES, OVER, PAIRS, prepared, start, writer
 from tests.spark.stories import FEEDS, cut, feed
+from tests.support.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from anabranch.api import QueryHandle, Session
 from anabranch.errors import BundleError, CatalogError, SpecError, UnboundedJoin
 from anabranch.plan.query import Query
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference
 from tests.spark.stories import Story, cut, fails_once, feed, register, written
+from tests.support.oracle import Answer, batch_answer, describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from anabranch.api import ContinuousQuery
 from anabranch.errors import QueryChanged
-from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 from tests.spark.stories import Story, feed, register
+from tests.support.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 
 PAIR = Story("SELECT a.p AS p, b.p AS q FROM s0 [RANGE 8 SECONDS] AS a, s1 [RANGE 8 SECONDS] AS b WHERE a.x = b.x")
 LONGER = PAIR.cql.replace("a.p AS p", "a.p AS p, a.s AS s").replace("8 SECONDS", "9 SECONDS")

@@ -10,8 +10,8 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.spark.stories import Story, cut, feed, register, run, written
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

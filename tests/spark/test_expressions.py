@@ -20,9 +20,9 @@ from anabranch.lang.expr import Call, Cast, Expr, Literal
 from anabranch.lang.schema import INTERVAL, TIMESTAMP
 from anabranch.spark.expressions import literal, of_frame, quote, to_column, to_spark_sql
 from anabranch.spark.locality import slot_keys
-from anabranch.testing import edges
-from anabranch.testing.edges import CASES, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
-from anabranch.testing.interpreter import column_values
+from tests.support import edges
+from tests.support.edges import CASES, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
+from tests.support.interpreter import column_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 import anabranch
 from anabranch.spark.runner import SparkRunner
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import (
     FEEDS,
     SPARK_COLUMNS,
@@ -29,6 +28,7 @@ from tests.spark.stories import (
     write_apart,
     written,
 )
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.run import filters
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
-from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
+from tests.support.duckdb_sql import duckdb_answer
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.spark.stories import Story, cut, feed, register, table, written
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

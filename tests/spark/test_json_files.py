@@ -20,9 +20,9 @@ import anabranch
 from anabranch.lang.ddl import parse_schema
 from anabranch.run.files.json import Json
 from anabranch.spark.file_streams import whole_reading
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import SPARK_COLUMNS, Story, cut, run, without_nan, write_apart, written
 from tests.spark.test_file_streams import PAIR, THREE, is_read_by_slots, query_of, rows_in
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -28,10 +28,10 @@ from anabranch.spark.stored_files import OFF
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
 from anabranch.stats.backlog import backlog
-from anabranch.testing.kafka_broker import Cluster, broker
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, register, run, send, written
 from tests.spark.test_crash import ALL, JOIN, crash, own_driver
+from tests.support.kafka_broker import Cluster, broker
+from tests.support.oracle import describe_difference
 
 pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 pytestmark = pytest.mark.spark

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from anabranch.adapt.balancing import Balance
 from anabranch.api import QueryHandle
 from anabranch.spark.runner import SparkRunner
-from anabranch.testing.loads import given_loads, per_row
-from anabranch.testing.oracle import describe_difference
-from anabranch.testing.s3_server import s3_server
 from tests.spark.cluster import die_amid_steps, session, slow_down, told_by, until
 from tests.spark.stories import Story, cut, feed, put, register, run, table, without_nan, written
+from tests.support.loads import given_loads, per_row
+from tests.support.oracle import describe_difference
+from tests.support.s3_server import s3_server
 
 STORY = Story(
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "

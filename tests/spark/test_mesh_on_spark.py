@@ -23,8 +23,8 @@ from anabranch.spark.sample import FrameSample
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, cut, feed, register, table, written
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,9 @@ from anabranch.adapt.policy import Periodic
 from anabranch.adapt.settings import Settings
 from anabranch.api import ContinuousQueryWriter, QueryHandle
 from anabranch.errors import MigrationError, PlanError
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, cut, feed, register, run, written
 from tests.spark.test_crash import crash, own_driver
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

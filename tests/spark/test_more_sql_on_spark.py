@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.cql import compile_query
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from tests.spark.stories import Story, before, feed, over_restarts, register, table, written
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

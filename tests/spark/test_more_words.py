@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.cql import compile_query
-from anabranch.testing.oracle import batch_answer, rows_as_multiset
 from tests.spark.stories import Story, cut, feed, register, run, written
+from tests.support.oracle import batch_answer, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ from anabranch.adapt.balancing import Balance
 from anabranch.adapt.facts import Interval
 from anabranch.api import QueryHandle
 from anabranch.errors import MigrationError, PlanError
-from anabranch.testing.loads import given_loads, per_row
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, cut, feed, register, table, written
+from tests.support.loads import given_loads, per_row
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ import anabranch
 from anabranch.api import Frame
 from anabranch.errors import CatalogError, SpecError
 from anabranch.plan.query import render_query
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from examples import ports
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

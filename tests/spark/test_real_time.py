@@ -19,10 +19,10 @@ from anabranch.api import ContinuousQuery, QueryHandle, Session
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.errors import AnabranchError, ForeignCheckpoint, HostError, SpecError
 from anabranch.run.round import PHASES
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.spark import crash_real_time
 from tests.spark.cluster import standalone
 from tests.spark.stories import Story, cut, feed_apart, register, run, without_nan, write_apart, written
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 own_driver = pytest.mark.xdist_group("drivers of their own")

@@ -22,10 +22,10 @@ from anabranch.run.round import PHASES
 from anabranch.spark.arrow_schema import to_spark
 from anabranch.spark.kafka_source import FORMAT, KafkaOptions, listing
 from anabranch.spark.resident.topics import WatchedTopics
-from anabranch.testing.kafka_broker import Cluster, broker
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.spark.stories import Story, cut, frames, register, run, send, without_nan, write_apart, written
 from tests.spark.test_real_time import GROUPS, JOIN, deaths_change_nothing, own_driver
+from tests.support.kafka_broker import Cluster, broker
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 pytestmark = pytest.mark.spark

@@ -19,8 +19,8 @@ from anabranch.settings.commands import USER_ERROR
 from anabranch.spec.changes import Changes
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from tests.spark.stories import FEEDS, SPARK_COLUMNS, Story, cut, feed
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.spark.stories import FEEDS, Story, cut, feed, register, run, table, written
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle
 from anabranch.errors import SinkError
-from anabranch.testing.oracle import Answer, describe_difference
 from tests.spark.stories import Story, cut, fails_once, feed, register, written
+from tests.support.oracle import Answer, describe_difference
 
 pytestmark = pytest.mark.spark
 

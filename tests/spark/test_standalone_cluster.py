@@ -16,9 +16,9 @@ import pytest
 
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.facts import Interval
-from anabranch.testing.oracle import describe_difference
 from tests.spark.cluster import session, standalone, told_by, until, wait_amid_steps
 from tests.spark.stories import Story, cut, feed, register, table, written
+from tests.support.oracle import describe_difference
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 
@@ -120,7 +120,7 @@ def busy(second: int, size: int) -> dict[str, pa.Table]:
 def allocating(folder: Path) -> dict[str, Any]:
     """The load is given, so that only Spark's allocation is left to time; steps wait for the executors they ask for."""
     from anabranch.spark.placement import live_executors
-    from anabranch.testing.loads import given_loads, per_row
+    from tests.support.loads import given_loads, per_row
 
     closed = folder / "closed"
     wait_amid_steps(closed)

@@ -27,8 +27,8 @@ from anabranch.spark.runner import SparkRunner, start_query
 from anabranch.spark.running import RunOptions
 from anabranch.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 from anabranch.telemetry.logs import LOG, fields_of
-from anabranch.testing.oracle import describe_difference
 from tests.spark.stories import Story, cut, feed, frames, written
+from tests.support.oracle import describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -25,8 +25,6 @@ from anabranch.spark.runner import SparkRunner
 from anabranch.spark.stored_files import OFF, FolderOptions, FolderStream, is_stored
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
-from anabranch.testing.oracle import describe_difference
-from anabranch.testing.s3_server import HALF, SLOW, Fault, S3Server, s3_server
 from tests.spark.stories import (
     COLUMNS,
     SPARK_COLUMNS,
@@ -41,6 +39,8 @@ from tests.spark.stories import (
 )
 from tests.spark.test_crash import FILES, crash, own_driver
 from tests.spark.test_file_streams import READ_BY_SLOTS, rows_in
+from tests.support.oracle import describe_difference
+from tests.support.s3_server import HALF, SLOW, Fault, S3Server, s3_server
 
 pytest.importorskip("moto", reason="no S3 server: pip install '.[dev]'")
 pytestmark = pytest.mark.spark

@@ -17,8 +17,8 @@ from anabranch.errors import CatalogError, SpecError
 from anabranch.plan.query import Query
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference
 from tests.spark.stories import FEEDS, Story, cut, feed, register, run, written
+from tests.support.oracle import Answer, batch_answer, describe_difference
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ from anabranch.run.hot import hot_folder
 from anabranch.run.store import Store
 from anabranch.spark import runner
 from anabranch.spark.spark_rows import SparkRows
-from anabranch.testing.oracle import Answer, comparable, describe_difference, timed_results
 from tests.spark.stories import Story, cut, feed, register, written
+from tests.support.oracle import Answer, comparable, describe_difference, timed_results
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ from anabranch.api import QueryHandle, Together
 from anabranch.errors import BundleError, ForeignCheckpoint, SinkError, SpecError
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.spark.stories import SPARK_COLUMNS, Story, cut, fails_once, feed, register, written
+from tests.support.oracle import Answer, describe_difference, rows_as_multiset
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from anabranch.plan.physical import PhysicalPlan, linear_tree, mjoin
 from anabranch.plan.query_set import Plans, alone
 from anabranch.run.local import LocalHost
 from anabranch.run.round import EventTimeRules
-from anabranch.testing.contracts import all_shapes
-from anabranch.testing.scripted import answer_lines, read_script
+from tests.support.contracts import all_shapes
+from tests.support.scripted import answer_lines, read_script
 
 Shape: TypeAlias = Callable[[tuple[str, ...]], PhysicalPlan]
 STORIES = sorted(Path(__file__).parent.glob("*.cql.test"))

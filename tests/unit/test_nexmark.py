@@ -16,10 +16,10 @@ from anabranch.lang.schema import Schema
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import Plans, alone
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
-from anabranch.testing.oracle import Answer, rows_as_multiset
 from examples.nexmark.generate import SCHEMAS, SIDE_INPUT, generate, side_input
 from examples.nexmark.queries import MISSING, QUERIES
+from tests.support.duckdb_sql import select
+from tests.support.oracle import Answer, rows_as_multiset
 
 PAGE = Path(__file__).parents[2] / "docs/nexmark.md"
 EVENTS, BATCHES = 1_500, 4

@@ -15,7 +15,7 @@ from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.run.rows import relation_batch
 from anabranch.run.wire import wire_layout
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 PAGE = (Path(__file__).parents[2] / "docs/internals/primer.md").read_text()
 CATALOG = read_script(

@@ -23,7 +23,7 @@ from anabranch.plan.physical import PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 from anabranch.stats.view import FixedStatistics
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 SECONDS = 1.0
 """Event time of a simulated batch."""

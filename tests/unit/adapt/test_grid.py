@@ -17,8 +17,8 @@ from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.stats.report import SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.oracle import describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script(
     "stream p (x bigint, v bigint)\nstream a (x bigint, y bigint)\nstream b (y bigint, v bigint)"

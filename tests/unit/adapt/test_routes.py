@@ -23,7 +23,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 MESH = parse_mesh("mesh(a: b>c, c>b by (k <= 1.5 ? 0 : 1); b: a>c; c: a>b)")
 MJOIN = parse("(a b c | a>b>c, b>a>c, c>a>b)")

@@ -28,7 +28,7 @@ from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.stats.view import FixedStatistics
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.scripted import read_rows, read_script
 from tests.unit.adapt.simulated import chain, controller, observed, pricing
 from tests.unit.adapt.simulated import observe as take_in
 

@@ -26,7 +26,7 @@ from anabranch.run.local import LocalHost
 from anabranch.stats.keys import KeyCounts
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.report import whole as whole_report
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script(
     "stream a (k bigint, s string)\nstream b (k bigint, s string)\nstream c (k bigint, s string)"

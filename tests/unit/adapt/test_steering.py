@@ -19,8 +19,8 @@ from anabranch.lang.schema import TIMESTAMP
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.oracle import rows_as_multiset
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.oracle import rows_as_multiset
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "abc")).catalog
 QUERY = compile_query(

@@ -29,8 +29,8 @@ from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
-from anabranch.testing.workers import WorkerHost
+from tests.support.scripted import answer_lines, read_rows, read_script
+from tests.support.workers import WorkerHost
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "ab")).catalog
 QUERY = compile_query(

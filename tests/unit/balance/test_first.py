@@ -17,7 +17,7 @@ from anabranch.run.counting import cells_of_sample
 from anabranch.run.local import LocalHost
 from anabranch.run.rows import relation_batch
 from anabranch.run.wire import wire_layout
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint)\nstream b (k bigint)").catalog
 QUERY = compile_query("SELECT a.k AS k FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k", CATALOG)

@@ -15,7 +15,7 @@ from anabranch.run.local import LocalHost
 from anabranch.run.manifest import Manifest
 from anabranch.run.store import Store
 from anabranch.settings.commands import USER_ERROR
-from anabranch.testing.scripted import read_rows
+from tests.support.scripted import read_rows
 from tests.unit.run.test_store import CATALOG, files_in, host
 
 ROWS = [["a 0 1 x", "a 1 2 y", "b 1 1 z"], ["b 2 2 w"]]

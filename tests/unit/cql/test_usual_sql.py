@@ -11,7 +11,7 @@ from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.physical import Leaf
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import select
+from tests.support.duckdb_sql import select
 
 FIELDS = {"ts": TIMESTAMP, "k": pa.int64(), "s": pa.string(), "v": pa.float64(), "b": pa.bool_()}
 W = "[RANGE 10 SECONDS]"

@@ -22,7 +22,7 @@ from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 
 SECOND = 1_000_000
 VALUES: dict[pa.DataType, list[Any]] = {

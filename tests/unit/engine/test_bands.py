@@ -20,10 +20,10 @@ from anabranch.plan.join_graph import Band
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.comparisons import Comparison, bands
-from anabranch.testing.interpreter import column_values, interpret
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.comparisons import Comparison, bands
+from tests.support.interpreter import column_values, interpret
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("stream a (i bigint, f double)\nstream b (i bigint, f double)").catalog
 FLOATS = ("0", "-0.0", "0.5", "-5000", "1e16", "1e308", "1.7976931348623157e308", "inf", "-inf", "nan", "-")

@@ -28,9 +28,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.stats.step import StepStatistics
-from anabranch.testing.contracts import all_shapes
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import SECOND, answer_lines, read_rows
+from tests.support.contracts import all_shapes
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import SECOND, answer_lines, read_rows
 
 
 def catalog_of(disorder: int = 0) -> Catalog:

@@ -16,9 +16,9 @@ from anabranch.engine.evaluate.expression import KERNELS, evaluate, evaluate_mas
 from anabranch.errors import ExpressionError
 from anabranch.lang.expr import Call, Cast, Column, Expr, Literal, walk
 from anabranch.lang.schema import INTERVAL, TIMESTAMP
-from anabranch.testing import edges
-from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
-from anabranch.testing.interpreter import column_values, interpret
+from tests.support import edges
+from tests.support.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
+from tests.support.interpreter import column_values, interpret
 
 
 def by_engine(expr: Expr, table: pa.Table) -> pa.Array:

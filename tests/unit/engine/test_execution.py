@@ -21,8 +21,8 @@ from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.plan.query_set import alone
 from anabranch.run.floors import relation_floors
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
+from tests.support.hosts import engines_of
+from tests.support.strategies import arrivals, batch_cuts, join_queries, plans
 
 WINDOW = 4
 Times = tuple[int, ...]

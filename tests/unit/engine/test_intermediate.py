@@ -13,8 +13,8 @@ from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abc")).catalog
 INDEXES: tuple[tuple[str, ...], ...] = (("x",), ("x", "y"), ())

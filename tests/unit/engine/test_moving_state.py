@@ -21,7 +21,7 @@ from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.testing.scripted import SECOND
+from tests.support.scripted import SECOND
 
 OLD, NEW = parse("(((a b) c) d)"), parse("(((b c) a) d)")
 

@@ -14,9 +14,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from tests.support.duckdb_sql import duckdb_answer
+from tests.support.hosts import engines_of
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 SECOND = 1_000_000
 

@@ -15,7 +15,7 @@ from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.evaluate.routed import SAMPLE, WORTH, learn, routed_mask
 from anabranch.functions.own import own_function
 from anabranch.lang.expr import Expr, conjuncts, own_functions
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 
 class Clock:

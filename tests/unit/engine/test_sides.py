@@ -13,9 +13,9 @@ from anabranch.plan.execution import execution_model
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import SECOND, answer_lines
+from tests.support.hosts import engines_of
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import SECOND, answer_lines
 
 SCHEMA = parse_schema("ts timestamp, k bigint, v string")
 

@@ -16,7 +16,7 @@ from anabranch.engine.tracks.spread import SpreadTrack
 from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.text import parse
-from anabranch.testing.scripted import SECOND
+from tests.support.scripted import SECOND
 from tests.unit.engine.test_moving_state import NEW, OLD, late_query, names, query_of, step
 
 PLANS = ("(((a b) c) d)", "(((b c) a) d)", "(a b c d)", "((a b) (c d))", "(a (b (c d)))", "((a c) b d)")

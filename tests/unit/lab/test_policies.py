@@ -16,7 +16,6 @@ from anabranch.adapt.gate import Gate
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.plan.text import parse
-from anabranch.testing.oracle import batch_answer
 from lab import counting, migration_boxes, policies
 from lab.counting import RECOMPUTED, Counted
 from lab.policy_runs import (
@@ -36,6 +35,7 @@ from lab.policy_workloads import CHANGES, FIRST, SECOND, Pattern, chain_of, patt
 from lab.registry import Setting
 from lab.regret_runs import fingerprint
 from lab.regret_workloads import BATCH, Size
+from tests.support.oracle import batch_answer
 
 LEFT, RIGHT = CHAIN_PLANS[:2]
 LIVELY = Gate(ratio=1.0, cores=0.0, cool_down=Interval(batches=1))

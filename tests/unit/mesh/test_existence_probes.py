@@ -19,7 +19,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Route, parse_mesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 SETTING = SearchSetting(existence_probes=True)
 OPERATORS = ("b", "c", "d")

@@ -17,7 +17,7 @@ from anabranch.plan.classifier import attributes, leaves
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 OPERATORS = ("news", "research", "patterns")
 SELECTIVITY = {"it": (0.05, 0.6, 0.9), "food": (0.9, 0.6, 0.05)}

@@ -26,7 +26,7 @@ from anabranch.plan.difference import boxes
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.text import parse
-from anabranch.testing.strategies import plans
+from tests.support.strategies import plans
 
 OLD, NEW = parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))")
 BETWEEN = parse("(((b c) a) (d e f))")

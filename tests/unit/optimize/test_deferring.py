@@ -15,7 +15,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.selections import deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 STREAMS = read_script("\n".join(f"stream {name} (l bigint, r bigint, note string)" for name in "abc")).catalog
 PATTERN = "CONCAT(a.note, b.note) RLIKE 'lot [0-9]+'"

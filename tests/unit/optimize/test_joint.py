@@ -17,7 +17,7 @@ from anabranch.planning.choosing import decide
 from anabranch.planning.explain import explain_joint
 from anabranch.planning.options import AUTO, PlanOptions, SetPlanOptions
 from anabranch.planning.together import RunChoice, decide_together
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, j bigint, v bigint)" for name in "abcd"))
 MANY = {"rates": {"a": 2000.0, "b": 2000.0, "c": 2000.0}, "selectivities": {"a b": 1e-5, "b c": 1e-5, "a c": 1e-5}}

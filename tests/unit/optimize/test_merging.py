@@ -12,7 +12,7 @@ from anabranch.optimize.explain import explanation
 from anabranch.optimize.problem import Problem
 from anabranch.plan.query import Query
 from anabranch.stats.view import FixedStatistics
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 CATALOG = read_script(
     "\n".join(f"stream {name} (k bigint, m bigint, v bigint, label string)" for name in "abc")

@@ -8,7 +8,7 @@ from anabranch.plan.content import Content
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.plan.text import parse
-from anabranch.testing.strategies import plans
+from tests.support.strategies import plans
 
 
 def test_states_match_by_their_relations_whatever_their_shape() -> None:

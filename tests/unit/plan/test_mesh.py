@@ -13,9 +13,9 @@ from anabranch.plan.describe import describe_mesh
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import check_mesh, check_plan, one_route, parse_mesh, parse_plan
 from anabranch.plan.physical import mjoin
-from anabranch.testing.meshes import meshes
-from anabranch.testing.scripted import read_script
-from anabranch.testing.strategies import arrivals, join_queries
+from tests.support.meshes import meshes
+from tests.support.scripted import read_script
+from tests.support.strategies import arrivals, join_queries
 
 
 def graph_of(where: str) -> JoinGraph:

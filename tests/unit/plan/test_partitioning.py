@@ -25,9 +25,9 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, block_table, choose_partitioning, row_code
 from anabranch.plan.physical import mjoin
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import Workload, workloads
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
-from anabranch.testing.strategies import splits
+from tests.support.contracts import Workload, workloads
+from tests.support.oracle import describe_difference, rows_as_multiset
+from tests.support.strategies import splits
 
 LONG = pa.int64()
 

@@ -24,9 +24,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.selections import checked_in, deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
-from anabranch.testing.strategies import plans
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
+from tests.support.strategies import plans
 
 WHERE = "a.k = b.k AND b.k = c.k AND c.k = d.k AND a.p < b.p AND b.p < d.p AND c.s LIKE 'x%' AND c.p > 3"
 

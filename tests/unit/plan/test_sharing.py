@@ -13,7 +13,7 @@ from anabranch.plan.physical import shared_parts, unshared
 from anabranch.plan.query_set import QuerySet, together
 from anabranch.plan.sharing import CommonJoin, common_joins, shared_join, shares
 from anabranch.plan.text import parse
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, j bigint, v bigint, s string)" for name in "abcd"))
 

@@ -19,7 +19,7 @@ from anabranch.plan.physical import (
     shape,
 )
 from anabranch.plan.text import parse
-from anabranch.testing.strategies import plans
+from tests.support.strategies import plans
 
 NAMES = st.lists(st.from_regex(r"[A-Za-z_][A-Za-z_0-9]{0,5}", fullmatch=True), min_size=1, max_size=6, unique=True)
 

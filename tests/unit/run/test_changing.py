@@ -19,7 +19,7 @@ from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
 from anabranch.spark.offsets import in_scan_order, rewritten
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 SECOND = 1_000_000
 SCRIPT = "stream a (k bigint, v bigint, w bigint)\nstream b (k bigint, v bigint)\nstream c (k bigint, v bigint)"

@@ -30,8 +30,8 @@ from anabranch.run.rows import relation_batch
 from anabranch.run.sample import narrowed, with_attributes, with_sampled_classes
 from anabranch.run.store import Store
 from anabranch.run.wire import wire_layout
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.regions import (
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.regions import (
     COLUMNS,
     DAY,
     MESH,
@@ -41,7 +41,7 @@ from anabranch.testing.regions import (
     regional_query,
     regional_text,
 )
-from anabranch.testing.workers import WorkerHost
+from tests.support.workers import WorkerHost
 
 pytestmark = pytest.mark.usefixtures("counted_costs")
 

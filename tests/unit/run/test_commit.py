@@ -20,8 +20,8 @@ from anabranch.run.manifest import RowFile
 from anabranch.run.store import Store
 from anabranch.stats.intake import Intake
 from anabranch.stats.report import SlotReport
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
 

@@ -20,7 +20,7 @@ from anabranch.plan.execution import ROWS, SEMI, TOTAL, ExecutionModel
 from anabranch.plan.physical import Leaf, mjoin
 from anabranch.run import tables as host_tables
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
+from tests.support.hosts import engines_of
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.string()), ("v", pa.int64())])
 

@@ -10,7 +10,7 @@ from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import ALONE, Plans, together
 from anabranch.run.commit import rows_by_query, rows_by_stream, rows_out
 from anabranch.run.local import LocalHost
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, j bigint)" for name in "abc")).catalog
 BATCHES = [

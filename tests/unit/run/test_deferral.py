@@ -20,8 +20,8 @@ from anabranch.run.changing import change_set
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.hosts import engines_of
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
 
 SECOND = 1_000_000
 TEXT = (

@@ -17,9 +17,9 @@ from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.run.store import Store
-from anabranch.testing.loads import given_loads, per_row
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.loads import given_loads, per_row
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "ab")).catalog
 QUERY = compile_query(

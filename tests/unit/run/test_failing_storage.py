@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from anabranch.errors import AnabranchError, CheckpointError, StorageFull
 from anabranch.plan.mesh import parse_plan
 from anabranch.run.local import LocalHost
-from anabranch.testing.contracts import Workload, workloads
-from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from tests.support.contracts import Workload, workloads
+from tests.support.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 CHAIN = next(each for each in workloads() if each.name == "a chain on two keys")
 GROUPS = next(each for each in workloads() if each.name == "groups")

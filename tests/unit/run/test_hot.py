@@ -26,7 +26,7 @@ from anabranch.run.rows import relation_batch
 from anabranch.run.slot import SlotTask, advance, drain
 from anabranch.run.store import Store
 from anabranch.run.wire import wire_layout
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 SCRIPT = read_script("stream a (k bigint, v string)\nstream b (k bigint, v string)")
 QUERY = compile_query(

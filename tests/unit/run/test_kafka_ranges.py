@@ -12,7 +12,7 @@ import pytest
 from anabranch.errors import CatalogError, HostError
 from anabranch.lang.schema import TIMESTAMP
 from anabranch.run.kafka.ranges import CORRUPT, DROP, RAW, KafkaForm, OffsetRange
-from anabranch.testing.kafka_broker import Cluster, broker
+from tests.support.kafka_broker import Cluster, broker
 
 pytest.importorskip("confluent_kafka", reason="no client of Kafka: pip install '.[kafka]'")
 COLUMNS = pa.schema([("k", pa.int64()), ("_offset", pa.int64()), ("_timestamp", TIMESTAMP), ("_key", pa.string())])

@@ -16,7 +16,7 @@ from anabranch.plan.query_set import Plans, together
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
 PRODUCT = "SELECT a.v * b.v AS product FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k"

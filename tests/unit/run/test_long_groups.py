@@ -8,7 +8,7 @@ from anabranch.cql import compile_query
 from anabranch.engine.query_engine import GROUPS
 from anabranch.plan.physical import Leaf, mjoin
 from anabranch.run.local import LocalHost
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint)\nstream b (k bigint)").catalog
 

@@ -27,8 +27,8 @@ from anabranch.run.rows import relation_batch
 from anabranch.run.sample import Kin, shared_key
 from anabranch.run.wire import wire_layout
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.testing.oracle import rows_as_multiset
-from anabranch.testing.scripted import read_script
+from tests.support.oracle import rows_as_multiset
+from tests.support.scripted import read_script
 
 pytestmark = pytest.mark.usefixtures("counted_costs")
 

@@ -20,7 +20,7 @@ from anabranch.run.private import make_private, own_folder
 from anabranch.run.store import Store
 from anabranch.sites.root import Root
 from anabranch.spark import archive
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 QUERY = compile_query("SELECT a.v AS x FROM a [RANGE 1 SECOND]", read_script("stream a (v string)").catalog)
 ME = os.geteuid()

@@ -11,9 +11,9 @@ import pytest
 from anabranch.cql import compile_query
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import read_script
-from anabranch.testing.workers import WorkerHost
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import read_script
+from tests.support.workers import WorkerHost
 
 WINDOW = 20
 ROWS = 60

@@ -11,7 +11,7 @@ from anabranch.plan.physical import mjoin
 from anabranch.plan.query_set import ALONE, alone, partitioning_of, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout, group_codes, merging, parts_table, results_of
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
 PAIR = compile_query("SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k", CATALOG)

@@ -12,8 +12,8 @@ from anabranch.plan.physical import mjoin
 from anabranch.run.local import LocalHost
 from anabranch.run.round import BEGIN, COLLECTED, COMMITTED, PHASES, WRITTEN
 from anabranch.run.slot import SlotTask
-from anabranch.testing.contracts import Workload, workloads
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from tests.support.contracts import Workload, workloads
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 WORKLOADS = {workload.name: workload for workload in workloads()}
 

@@ -17,7 +17,7 @@ from anabranch.plan.query_set import alone
 from anabranch.run.lease import Lease
 from anabranch.run.local import LocalHost
 from anabranch.run.store import Store
-from anabranch.testing.scripted import answer_lines, read_rows
+from tests.support.scripted import answer_lines, read_rows
 from tests.unit.run.test_lease import held_by
 from tests.unit.run.test_store import CATALOG, QUERY, query
 

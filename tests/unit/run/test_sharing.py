@@ -34,8 +34,8 @@ from anabranch.run import local
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
 from anabranch.run.slot import make_engine
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.oracle import batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abcd"))
 

@@ -25,8 +25,8 @@ from anabranch.run.local import LocalHost
 from anabranch.run.manifest import manifest_to_json, read_manifest
 from anabranch.run.results import ResultLayout
 from anabranch.run.store import Store
-from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.scripted import read_script
+from tests.support.oracle import comparable, describe_difference, rows_as_multiset, timed_results
+from tests.support.scripted import read_script
 
 SECOND = 1_000_000
 CATALOG = read_script("stream s (id bigint, v bigint)\nstream r (id bigint, v bigint)").catalog

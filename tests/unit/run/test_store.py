@@ -27,7 +27,7 @@ from anabranch.run.manifest import Manifest, RowFile
 from anabranch.run.store import Store, rows_name
 from anabranch.stats.intake import Intake
 from anabranch.stats.report import SlotReport
-from anabranch.testing.scripted import answer_lines, read_rows
+from tests.support.scripted import answer_lines, read_rows
 
 CATALOG = Catalog()
 for _name in ("a", "b"):
@@ -170,7 +170,7 @@ from anabranch.run.manifest import Manifest
 from anabranch.run.store import Store, rows_name
 from anabranch.plan.query_set import alone
 from anabranch.stats.report import SlotReport
-from anabranch.testing.faults import MortalFiles, die_at
+from tests.support.faults import MortalFiles, die_at
 
 os.setsid()
 location, text, moment = sys.argv[1:]

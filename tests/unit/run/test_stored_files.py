@@ -33,7 +33,7 @@ from anabranch.run.files.stored import (
     listed,
 )
 from anabranch.run.files.text import TextForm
-from anabranch.testing.s3_server import HALF, Fault, S3Server, s3_server
+from tests.support.s3_server import HALF, Fault, S3Server, s3_server
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("n", pa.int64()), ("s", pa.string())])
 ROWS = pa.table([pa.array([1, None, 3], TIMESTAMP), [1, 2, None], ["a", None, "ü"]], schema=COLUMNS)

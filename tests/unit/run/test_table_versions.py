@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from anabranch.run import table_versions
 from anabranch.run.table_versions import Change, NumberedRows, base_of, change_of, numbered, table_of
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.scripted import answer_lines
+from tests.support.hosts import engines_of
+from tests.support.scripted import answer_lines
 from tests.unit.run.test_tables import INNER, host_of, rows
 from tests.unit.run.test_tables import table_of as lookup_of
 

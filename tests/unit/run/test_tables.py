@@ -18,8 +18,8 @@ from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
 from anabranch.run import tables
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.scripted import SECOND, answer_lines
+from tests.support.hosts import engines_of
+from tests.support.scripted import SECOND, answer_lines
 
 LOOKUP = "SELECT a.v AS v, t.name AS name FROM a LEFT JOIN t ON a.k = t.k"
 INNER = "SELECT a.v AS v, t.name AS name FROM a, t WHERE a.k = t.k AND t.name <> 'gone'"

@@ -21,9 +21,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, describe, together
 from anabranch.run.local import LocalHost
 from anabranch.run.results import ResultLayout
-from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from tests.support.duckdb_sql import duckdb_answer
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import answer_lines, read_rows, read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abcd"))
 ROWS = 4_000

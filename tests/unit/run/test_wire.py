@@ -15,7 +15,7 @@ from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import alone
 from anabranch.run import wire
 from anabranch.run.wire import RELATION, TIME, WireLayout, wire_layout
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 
 CATALOG = read_script(
     """

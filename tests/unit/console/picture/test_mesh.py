@@ -13,7 +13,7 @@ from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.classifier import leaves
 from anabranch.plan.mesh import Mesh, parse_mesh
 from anabranch.plan.query import Query
-from anabranch.testing.meshes import meshes
+from tests.support.meshes import meshes
 from tests.unit.console.picture.pages import SVG, boxes_apart, with_sides
 
 

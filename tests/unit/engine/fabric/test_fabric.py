@@ -17,8 +17,8 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, one_route, parse_mesh
 from anabranch.plan.query import Query
 from anabranch.run.local import LocalHost
-from anabranch.testing.hosts import engines_of
-from anabranch.testing.scripted import read_rows, read_script
+from tests.support.hosts import engines_of
+from tests.support.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc")).catalog
 

@@ -11,7 +11,7 @@ from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
-from anabranch.testing.scripted import read_script
+from tests.support.scripted import read_script
 from tests.unit.adapt.simulated import chain
 from tests.unit.optimize.graphs import chain_graph, key, relation
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from anabranch.testing.oracle import Answer
-from anabranch.testing.strategies import SECOND, Arrivals
+from tests.support.oracle import Answer
+from tests.support.strategies import SECOND, Arrivals
 
 END = 10_000 * SECOND
 _SENTINEL = -1

@@ -14,8 +14,8 @@ from anabranch.errors import PlanError
 from anabranch.plan.slots import SlotRange
 from anabranch.run.local import LocalHost
 from anabranch.stats.report import SlotReport
-from anabranch.testing.loads import SlotCpu
-from anabranch.testing.strategies import tables
+from tests.support.loads import SlotCpu
+from tests.support.strategies import tables
 
 SLOTS: st.SearchStrategy[int | SlotRange] = st.sampled_from([1, 2, 3, SlotRange(1, 3), SlotRange(2, 4)])
 """Numbers of slots to start a host with."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
-from anabranch.testing.strategies import EQUALITIES, FILTERS, SECOND, THETAS, TIME_BANDS, DrawnQuery, plans
+from tests.support.strategies import EQUALITIES, FILTERS, SECOND, THETAS, TIME_BANDS, DrawnQuery, plans
 
 _COLUMNS = ("ts", "x", "y", "s", "f", "d", "p")
 _PARTS = ((), (), ("x",), ("s",), ("x", "s"), ("f",), ("p",))

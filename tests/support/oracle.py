@@ -33,7 +33,7 @@ from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
-from anabranch.testing.interpreter import Value, column_values, interpret, order
+from tests.support.interpreter import Value, column_values, interpret, order
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 TimedResult: TypeAlias = tuple[int, Sequence[Value]]

@@ -21,8 +21,8 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans
-from anabranch.testing.contracts import Batch, Workload, all_shapes
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from tests.support.contracts import Batch, Workload, all_shapes
+from tests.support.oracle import describe_difference, rows_as_multiset
 
 
 class MigratingHost(Protocol):

@@ -29,7 +29,7 @@ from anabranch.plan.partitioning import ROW, Partitioning
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.selections import guarded_by
 from anabranch.rewrite.pipeline import rewrite
-from anabranch.testing.own import OWN_FUNCTIONS
+from tests.support.own import OWN_FUNCTIONS
 
 SECOND = 1_000_000
 _SPAN = 40

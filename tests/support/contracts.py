@@ -24,8 +24,8 @@ from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.ddl import parse_schema
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.scripted import SECOND, read_rows
+from tests.support.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from tests.support.scripted import SECOND, read_rows
 
 Batch: TypeAlias = Mapping[str, pa.Table]
 

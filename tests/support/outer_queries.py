@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anabranch.lang.catalog import Catalog, TableDeclaration
 from anabranch.lang.schema import Schema
-from anabranch.testing.strategies import SECOND, TIME_BANDS, Arrivals, DrawnQuery, arrivals
+from tests.support.strategies import SECOND, TIME_BANDS, Arrivals, DrawnQuery, arrivals
 
 WATERMARK = "$WATERMARK"
 _EQUAL = (

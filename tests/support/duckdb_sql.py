@@ -22,7 +22,7 @@ from anabranch.lang.schema import is_decimal, is_float, is_integer, is_text
 from anabranch.lang.window import CountWindow
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
-from anabranch.testing.own import MACROS
+from tests.support.own import MACROS
 
 _CLOSED = '"+closed"'
 """The time at which enough later rows have arrived that a row leaves its count window."""

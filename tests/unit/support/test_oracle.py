@@ -17,8 +17,8 @@ from anabranch.lang.window import Window
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.logical import BOUNDARY, Output
 from anabranch.plan.query import Grouping, Query
-from anabranch.testing.duckdb_sql import duckdb_answer, to_duckdb
-from anabranch.testing.oracle import batch_answer, comparable, describe_difference, rows_as_multiset
+from tests.support.duckdb_sql import duckdb_answer, to_duckdb
+from tests.support.oracle import batch_answer, comparable, describe_difference, rows_as_multiset
 
 LONG, FLOAT, BOOL = pa.int64(), pa.float64(), pa.bool_()
 STREAM = Schema((Field("ts", TIMESTAMP), Field("k", LONG), Field("v", FLOAT)))
