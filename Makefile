@@ -88,8 +88,8 @@ docs: setup ## the pages as a site, into build/site; a link that leads nowhere i
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "wrote build/site/index.html"
 
-soak: setup ## a query on live sources for two hours (SOAK_MINUTES=120): does anything grow?
-	@$(BIN)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),120)
+soak: setup ## a query on live sources for two hours (SOAK_MINUTES=120, SOAK=--real-time): does anything grow?
+	@$(BIN)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),120) $(SOAK)
 
 wheel: setup ## the wheel and the source archive, into dist/
 	@$(BIN)/python -m build --outdir dist .

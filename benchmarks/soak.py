@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak [--minutes 120]`: a query under load for hours; does anything grow? (`make soak`)
+"""`python -m benchmarks.soak [--minutes 120] [--real-time]`: a query under load for hours; does anything grow?
 
 The query of `soak_query` runs on live sources, adapts and balances itself. In the first half it is stopped, killed and
 stopped again, and starts from its checkpoint each time; in the second half it is left alone. At the end DuckDB computes
@@ -16,18 +16,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from typing import Any
 
 import duckdb
 
-from benchmarks.soak_query import COLUMNS, ROWS_PER_SECOND, WINDOW
+from benchmarks.soak_query import COLUMNS, REAL_TIME, ROWS_PER_SECOND, WINDOW
 
 RESTARTS = ((0.12, signal.SIGTERM), (0.25, signal.SIGKILL), (0.38, signal.SIGTERM))
 """When the query is ended, as a share of the time, and how."""
+FILES_PER_SECOND = 4
+"""Of each stream, in real-time mode."""
+ROWS_OF_FILE = ROWS_PER_SECOND // FILES_PER_SECOND
+SETTLE = 15
+"""Seconds before the end from which no more files are written, so that all are read."""
 MOST_GROWTH, MOST_SPREAD = 0.02, 3.0
 MEMORY = ("driver", "jvm", "workers", "heap")
 FILES = ("our_files", "spark_files", "hot_files")
@@ -46,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Run a query for hours.")
     parser.add_argument("--minutes", type=float, default=120, help="how long (120)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--real-time", action="store_true", help="real-time mode over files, not micro-batches")
     options = parser.parse_args(arguments)
     # The query is in a session of its own, and must not outlive this.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -55,10 +61,11 @@ def main(arguments: Sequence[str]) -> int:
         tempfile.TemporaryDirectory(prefix="anabranch-soak-", dir=shared) as hot,
     ):
         began = monotonic()
-        _run(Path(folder), hot, options.minutes * 60)
+        feed = Feed(Path(folder) / "in") if options.real_time else None
+        _run(Path(folder), hot, options.minutes * 60, feed)
         samples = [json.loads(line) for line in (Path(folder) / "samples.jsonl").read_text().splitlines()]
         findings = judge(samples, began + options.minutes * 30)
-        findings.append(_exactness(Path(folder)))
+        findings.append(_exactness(Path(folder), _rows_of_rates(Path(folder)) if feed is None else feed.rows))
     for finding in findings:
         print(f"{'ok    ' if finding.holds else 'MISSED'} {finding.name:34} {finding.value}")
     if options.json:
@@ -66,11 +73,46 @@ def main(arguments: Sequence[str]) -> int:
     return int(not all(finding.holds for finding in findings))
 
 
-def _run(folder: Path, hot: str, seconds: float) -> None:
-    began = monotonic()
+@dataclass
+class Feed:
+    """Writes a file of each stream every quarter of a second, for as long as it is asked to."""
+
+    folder: Path
+    began: int = field(default_factory=time_ns)
+    files: int = 0
+
+    @property
+    def rows(self) -> dict[str, tuple[int, int]]:
+        """The time of the first row of each stream, in milliseconds, and the number of rows so far."""
+        return dict.fromkeys("abc", (self.began // 1_000_000, self.files * ROWS_OF_FILE))
+
+    def catch_up(self) -> None:
+        """Writes the files that are due."""
+        while time_ns() - self.began >= (self.files + 1) * 1_000_000_000 // FILES_PER_SECOND:
+            first = self.files * ROWS_OF_FILE
+            rows = _rows(self.began // 1_000_000, first)
+            sql = f"SELECT make_timestamptz(ts * 1000) AS ts, * EXCLUDE (ts) FROM ({rows})"
+            for name in "abc":
+                folder = self.folder / name
+                folder.mkdir(parents=True, exist_ok=True)
+                hidden = folder / f".{self.files}"
+                duckdb.execute(f"COPY ({sql}) TO '{hidden}' (FORMAT parquet)")
+                hidden.rename(folder / f"{self.files:08}.parquet")
+            self.files += 1
+
+
+def _rows(start: int, first: int, count: int = ROWS_OF_FILE) -> str:
+    """Returns the SQL of some rows of a stream, with their times in milliseconds."""
+    columns = ", ".join(COLUMNS[1:]).replace(" DIV ", " // ").replace("pmod(", "mod(")
+    step = 1000 // ROWS_PER_SECOND
+    return f"SELECT {start} + value * {step} AS ts, {columns} FROM range({first}, {first + count}) AS r(value)"
+
+
+def _run(folder: Path, hot: str, seconds: float, feed: Feed | None) -> None:
+    began = next_line = monotonic()
     for share, how in (*RESTARTS, (1.0, signal.SIGTERM)):
         child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.soak_query", str(folder)],
+            [sys.executable, "-m", "benchmarks.soak_query", str(folder), *([] if feed is None else [REAL_TIME])],
             env={**os.environ, "ANABRANCH_HOT_FOLDER": hot},
             start_new_session=True,
         )
@@ -78,8 +120,12 @@ def _run(folder: Path, hot: str, seconds: float) -> None:
             while monotonic() < began + share * seconds:
                 if child.poll() is not None:
                     raise SystemExit(f"the query ended by itself with code {child.returncode}")
-                sleep(1)
-                _tell(folder, monotonic() - began, seconds)
+                if feed is not None and monotonic() < began + seconds - SETTLE:
+                    feed.catch_up()
+                sleep(1 / FILES_PER_SECOND)
+                if monotonic() >= next_line:
+                    _tell(folder, monotonic() - began, seconds)
+                    next_line += 15
             if how == signal.SIGKILL:
                 # The JVM and the workers too: as when the machine loses power.
                 os.killpg(child.pid, how)
@@ -93,8 +139,6 @@ def _run(folder: Path, hot: str, seconds: float) -> None:
 
 
 def _tell(folder: Path, passed: float, seconds: float) -> None:
-    if int(passed) % 15:
-        return
     path = folder / "samples.jsonl"
     last: dict[str, Any] = {}
     if path.exists() and (lines := path.read_text().splitlines()):
@@ -145,22 +189,24 @@ def _growth(name: str, before: float, after: float, *, is_judged: bool) -> Findi
     return Finding(name, value, grown <= MOST_GROWTH or not is_judged)
 
 
-def _exactness(folder: Path) -> Finding:
-    """Compares the results with the batch answer over the rows that the committed batches had."""
+def _rows_of_rates(folder: Path) -> dict[str, tuple[int, int]]:
+    """Returns what `Feed.rows` returns, for the rows of rate sources that committed batches had."""
     log = sorted((folder / "checkpoint").glob("**/commits/*"), key=lambda path: path.name.zfill(9))
     last = max(int(path.name) for path in log if path.name.isdigit())
     spark = log[0].parents[1]
     # The offset of a rate source is the second up to which it has given rows.
     offsets = (spark / "offsets" / str(last)).read_text().splitlines()[2:]
     starts = [int((spark / "sources" / str(i) / "0").read_text().splitlines()[-1]) for i in range(3)]
+    return {
+        name: (start, int(offset) * ROWS_PER_SECOND) for name, start, offset in zip("abc", starts, offsets, strict=True)
+    }
+
+
+def _exactness(folder: Path, rows: Mapping[str, tuple[int, int]]) -> Finding:
+    """Compares the results with the batch answer over these rows of each stream."""
     connection = duckdb.connect()
-    for name, start, offset in zip("abc", starts, offsets, strict=True):
-        rows = int(offset) * ROWS_PER_SECOND
-        columns = ", ".join(COLUMNS[1:]).replace(" DIV ", " // ").replace("pmod(", "mod(")
-        step = 1000 // ROWS_PER_SECOND
-        connection.execute(
-            f"CREATE TABLE {name} AS SELECT {start} + value * {step} AS ts, {columns} FROM range({rows}) AS r(value)"
-        )
+    for name, (start, count) in rows.items():
+        connection.execute(f"CREATE TABLE {name} AS {_rows(start, 0, count)}")
     newest = "greatest(a.ts, b.ts, c.ts)"
     inside = " AND ".join(f"{newest} - {name}.ts <= {WINDOW * 1000}" for name in "abc")
     near = f"b.ts BETWEEN a.ts - {WINDOW * 1000} AND a.ts + {WINDOW * 1000}"

@@ -1,10 +1,11 @@
 """The query of a soak, in a process of its own: live sources, a join that drifts and is skewed, and what it costs.
 
-    python -m benchmarks.soak_query <folder>
+    python -m benchmarks.soak_query <folder> [real-time]
 
-Three rate sources bring rows at a fixed pace. Which join is selective changes every few minutes, and one key has many
-rows, so plans change and partition groups move. Every second the process adds a line to `samples.jsonl`: memory, files,
-triggers since the last line. It ends at SIGTERM, or by `kill -9`.
+Three sources bring rows at a fixed pace: Spark's rate sources or, in real-time mode, folders that `soak` fills. Which
+join is selective changes every few minutes, and one key has many rows, so plans change and partition groups move. Every
+second the process adds a line to `samples.jsonl`: memory, files, triggers since the last line. It ends at SIGTERM, or
+by `kill -9`.
 """
 
 from __future__ import annotations
@@ -45,15 +46,20 @@ QUERY = f"""
 """
 
 
-def main(folder: Path) -> None:
+REAL_TIME = "real-time"
+
+
+def main(folder: Path, mode: str = "") -> None:
     over = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         over.set()
 
     signal.signal(signal.SIGTERM, stop)
+    is_real_time = mode == REAL_TIME
     spark = local_session(
-        2,
+        # Resident slots occupy their cores.
+        3 if is_real_time else 2,
         **{
             "spark.app.name": "anabranch-soak",
             "spark.driver.memory": "1g",
@@ -63,18 +69,23 @@ def main(folder: Path) -> None:
     )
     session = Session(spark)
     for name in "abc":
-        rows = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).option("numPartitions", 1)
-        session.register(name, rows.load().selectExpr(*COLUMNS), event_time="ts", watermark="0 seconds")
+        if is_real_time:
+            files = spark.readStream.schema("ts timestamp, v bigint, k bigint, m bigint")
+            rows = files.parquet(str(folder / "in" / name))
+        else:
+            rate = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).option("numPartitions", 1)
+            rows = rate.load().selectExpr(*COLUMNS)
+        session.register(name, rows, event_time="ts", watermark="0 seconds")
     writer = (
         session.sql(QUERY)
         .writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="1 second")
         .slots(2)
         .adapt(every="20 seconds")
         .balance("auto")
         .queryName("soak")
     )
+    writer = writer.trigger(realTime=True) if is_real_time else writer.trigger(processingTime="1 second")
     handle = writer.start(str(folder / "out"))
     with (folder / "samples.jsonl").open("a") as lines:
         seen = -1
@@ -153,4 +164,4 @@ def _walk(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

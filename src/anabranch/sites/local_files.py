@@ -91,8 +91,11 @@ def read_table(table: StreamSpec) -> pa.Table:
 
 
 def _read(form: FileForm, path: str, types: Mapping[str, pa.DataType]) -> pa.Table:
-    if not form.look_into(path, types).is_readable:
-        raise CatalogError(f"file '{path}' does not plainly have the columns of its stream or table", hint=_STRICT)
+    why_not = form.look_into(path, types).why_not
+    if why_not is not None:
+        raise CatalogError(
+            f"file '{path}' does not plainly have the columns of its stream or table", detail=why_not, hint=_STRICT
+        )
     return form.read(path, types)
 
 

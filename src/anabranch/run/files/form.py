@@ -29,11 +29,16 @@ Part: TypeAlias = tuple[str, Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file says of itself: whether a reader can read it, and the bytes of its parts."""
+    """What a look into a file shows."""
 
-    is_readable: bool
     sizes: tuple[int, ...] = field(default=(), compare=False)
-    """Of parts that can be read by themselves; one for a file that cannot be divided."""
+    """The bytes of parts that can be read by themselves; one for a file that cannot be divided."""
+    why_not: str | None = None
+    """Why readers cannot read the file; None if they can."""
+
+    @property
+    def is_readable(self) -> bool:
+        return self.why_not is None
 
 
 class Unsure(Exception):
@@ -61,7 +66,7 @@ class FileForm(Protocol):
         ...
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
-        """Looks whether a file has the columns as Spark would read them; what cannot be read at all has not."""
+        """Looks whether a reader gets the values that Spark would read; never raises an error."""
         ...
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:

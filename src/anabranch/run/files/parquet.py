@@ -34,10 +34,9 @@ class Parquet(OneByOne):
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
             with parquet.ParquetFile(path) as file:
-                metadata, why = file.metadata, _difference(file, wanted)
-        except (OSError, pa.ArrowException):
-            return Footer(is_readable=False)
-        return Footer(why is None, _sizes(metadata))
+                return Footer(_sizes(file.metadata), _difference(file, wanted))
+        except (OSError, pa.ArrowException) as error:
+            return Footer(why_not=str(error).partition("\n")[0])
 
     def sizes(self, source: pa.NativeFile) -> tuple[int, ...]:
         """Returns the bytes of the row groups of an open file."""

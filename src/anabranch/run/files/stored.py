@@ -86,9 +86,9 @@ class StoredFiles(OneByOne):
         """Returns the parts of a large file; others are not looked into."""
         size = _size(path)
         if size <= DIVIDED or not isinstance(self.form, Parquet):
-            return Footer(is_readable=True, sizes=(size,))
+            return Footer((size,))
         with self._opened(path) as file:
-            return Footer(is_readable=True, sizes=self.form.sizes(file))
+            return Footer(self.form.sizes(file))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         with self._opened(path) as file:

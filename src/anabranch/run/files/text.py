@@ -33,13 +33,15 @@ class TextForm(OneByOne):
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
-            if path.endswith(PACKED) or os.path.getsize(path) > MOST_BYTES:
-                return Footer(is_readable=False)
+            if path.endswith(PACKED):
+                return Footer(why_not="it is compressed")
+            if (size := os.path.getsize(path)) > MOST_BYTES:
+                return Footer(why_not=f"it has {size:,} bytes, more than {MOST_BYTES:,}")
             data = Path(path).read_bytes()
             self.rows(data, wanted, use_threads=True)
-        except (OSError, Unsure):
-            return Footer(is_readable=False)
-        return Footer(is_readable=True, sizes=(len(data),))
+        except (OSError, Unsure) as error:
+            return Footer(why_not=str(error))
+        return Footer((len(data),))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         with reading(path):

@@ -123,7 +123,7 @@ class KafkaForm:
     def look_into(self, path: str, wanted: Columns) -> Footer:
         """Returns a range as one part; the broker is not asked."""
         found = OffsetRange.of(path)
-        return Footer(is_readable=True, sizes=(found.stop - found.start,))
+        return Footer((found.stop - found.start,))
 
     def read(self, path: str, wanted: Columns, parts: Sequence[int] | None = None) -> pa.Table:
         return self.table(fetched([OffsetRange.of(path)], self.settings, self.timeout), wanted)

@@ -89,8 +89,9 @@ class Streams:
                 if not footer.is_readable:
                     raise HostError(
                         f"file '{path}' of stream '{stream}' cannot be read in real-time mode",
-                        detail="its columns are not those of the stream, or only Spark can interpret its values",
-                        hint="the batch is not committed; write the file again with the columns of the stream",
+                        detail=footer.why_not,
+                        hint="the batch is not committed; write the file again with the columns of the stream, or use "
+                        "micro-batches, where Spark reads such files",
                     )
                 found += pieces_of(stream, path, footer)
         return PiecesPart(tuple(found), self.readings)
