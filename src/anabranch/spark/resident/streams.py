@@ -86,7 +86,7 @@ class Streams:
         for stream, paths in offsets.items():
             for path in paths:
                 footer = self.readings[stream].look_into(path)
-                if not footer.is_readable:
+                if footer.why_not is not None:
                     raise HostError(
                         f"file '{path}' of stream '{stream}' cannot be read in real-time mode",
                         detail=footer.why_not,
