@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import AnabranchError, CatalogError, SpecError, installation
-from anabranch.run.locations import locate
+from anabranch.run.files.delta import delta_uri
 
 try:
     import deltalake
@@ -32,14 +32,6 @@ def open_delta(path: str) -> Any:
         return deltalake.DeltaTable(delta_uri(path))
     except TableNotFoundError:
         return None
-
-
-def delta_uri(path: str) -> str:
-    """Returns a location as the library opens it."""
-    _, root, uri = locate(path)
-    if uri.startswith("file:"):
-        return root
-    return "s3" + uri[3:] if uri.startswith("s3a:") else uri
 
 
 def read_delta(spark: SparkSession, name: str, path: str) -> DataFrame:

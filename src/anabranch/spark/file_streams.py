@@ -36,8 +36,9 @@ from anabranch.run.files.parquet import Parquet
 from anabranch.run.files.stored import StoredFiles
 from anabranch.run.kafka.ranges import KafkaForm
 from anabranch.run.pieces import Piece, pieces_of
-from anabranch.spark import kafka_source, stored_files
+from anabranch.spark import delta_source, kafka_source, stored_files
 from anabranch.spark.arrow_schema import to_spark
+from anabranch.spark.delta_source import DeltaOptions
 from anabranch.spark.expressions import to_column
 from anabranch.spark.failure import query_id
 from anabranch.spark.internals.queries import (
@@ -88,7 +89,7 @@ _OF_JSON = {"mode": "permissive", "multiline": "false"}
 _CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
 _WATERMARK = "spark.watermarkDelayMs"
-_OURS = frozenset((kafka_source.FORMAT, stored_files.FORMAT))
+_OURS = frozenset((kafka_source.FORMAT, stored_files.FORMAT, delta_source.FORMAT))
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,8 @@ def _form(session: SparkSession, scan: Scan) -> FileForm | None:
             return kafka_source.form_of(KafkaOptions.of(options), scan.schema)
         case stored_files.FORMAT:
             return stored_files.form_of(FolderOptions.of(options), scan.schema)
+        case delta_source.FORMAT:
+            return delta_source.form_of(DeltaOptions.of(options), scan.schema)
     return None
 
 

@@ -41,13 +41,15 @@ from anabranch.run.kafka.ranges import (
 )
 from anabranch.spark.arrow_schema import from_spark, to_spark
 from anabranch.spark.failure import lacks_connector
-from anabranch.spark.source_options import count_of, one_of
-
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.1; `KafkaTopics` refuses it
-    ReadLimit = ReadMaxRows = ReadAllAvailable = Any  # type: ignore[assignment, misc]
-    SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
+from anabranch.spark.source_options import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    count_of,
+    one_of,
+    require_limits,
+)
 
 FORMAT = "anabranch-kafka"
 """Spark keeps the name `kafka` for its connector, even where that is missing."""
@@ -110,8 +112,7 @@ class KafkaTopics(DataSource):
         return to_spark(Schema.from_arrow(RAW))
 
     def streamReader(self, schema: StructType) -> KafkaStream:
-        if SupportsTriggerAvailableNow is object:
-            raise HostError("the Kafka source needs Spark 4.2 or newer", hint="use Spark's connector on Spark 4.1")
+        require_limits("the Kafka source", "Spark's connector on Spark 4.1")
         return KafkaStream(KafkaOptions.of(dict(self.options)), schema)
 
 

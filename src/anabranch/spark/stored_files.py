@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from anabranch.errors import CatalogError, HostError
+from anabranch.errors import CatalogError
 from anabranch.lang.ddl import parse_schema
 from anabranch.lang.window import parse_duration
 from anabranch.run.files.csv import Csv
@@ -32,13 +31,16 @@ from anabranch.run.stream_sample import first_files
 from anabranch.settings.entries import SCHEME
 from anabranch.spark.arrow_schema import from_spark, to_spark
 from anabranch.spark.sample import FrameSample
-from anabranch.spark.source_options import count_of, one_of
-
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.1; `FilesOfFolder` refuses it
-    ReadLimit = ReadMaxFiles = ReadAllAvailable = Any  # type: ignore[assignment, misc]
-    SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
+from anabranch.spark.source_options import (
+    HAS_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    count_of,
+    one_of,
+    require_limits,
+)
 
 FORMAT = "anabranch-files"
 OFF = "ANABRANCH_SPARK_READS"
@@ -110,8 +112,7 @@ class FilesOfFolder(DataSource):
         raise CatalogError("a source of files has no schema", hint='give one: .schema("ts timestamp, k bigint")')
 
     def streamReader(self, schema: StructType) -> FolderStream:
-        if SupportsTriggerAvailableNow is object:
-            raise HostError("the source of stored files needs Spark 4.2 or newer", hint="use Spark's own file source")
+        require_limits("the source of stored files", "Spark's own file source")
         return FolderStream(FolderOptions.of(dict(self.options)), schema)
 
 
@@ -119,7 +120,7 @@ def is_stored(format: str, path: str | None) -> bool:
     """Returns whether this source reads files; otherwise Spark's own file source does."""
     scheme = SCHEME.match(path or "")
     is_store = scheme is not None and scheme.group(1).lower() in STORES
-    return is_store and format in FORMATS and OFF not in os.environ and SupportsTriggerAvailableNow is not object
+    return is_store and format in FORMATS and OFF not in os.environ and HAS_LIMITS
 
 
 def open_stored(spark: SparkSession, format: str, path: str, columns: str, options: Mapping[str, str]) -> DataFrame:

@@ -25,6 +25,7 @@ from anabranch.run.formats import FILE_FORMATS
 from anabranch.run.stream_sample import StreamSample, file_sample
 from anabranch.run.tables import FILES
 from anabranch.settings.secrets import from_environment
+from anabranch.spark import delta_source
 from anabranch.spark.change_table import FORMATS, ChangeTable
 from anabranch.spark.delta import delta_version, read_delta
 from anabranch.spark.failure import named_source, refuses_schema
@@ -222,6 +223,9 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
             assert stream.path is not None
             assert stream.schema_text is not None, "the spec was checked"
             return open_stored(spark, stream.format, stream.path, stream.schema_text, options)
+        if delta_source.is_read(stream.format, stream.path):
+            assert stream.path is not None
+            return delta_source.open_versions(spark, stream.path, stream.schema_text, options)
         if stream.format == REDIS:
             spark.dataSource.register(RedisStreams)
         reader = spark.readStream.options(**options).format(stream.format)

@@ -19,7 +19,8 @@ from pyarrow import parquet
 
 from anabranch.errors import SinkError
 from anabranch.lang.schema import Schema, is_integer, type_name
-from anabranch.spark.delta import delta_uri, open_delta
+from anabranch.run.files.delta import delta_uri
+from anabranch.spark.delta import open_delta
 from anabranch.spark.sinks.folder import BatchFolder, open_place
 from anabranch.spark.sinks.lake import Committed, named_table
 from anabranch.spark.sinks.partitions import Partitions, partition_values
