@@ -144,7 +144,7 @@ class KeepingUp:
             if has > budget.memory and name not in self._broken:
                 self._broken.add(name)
                 query = None if name in (ALONE, JOINT) else name
-                found.append(LimitBroken(batch, float(state), has, budget.memory, query))
+                found.append(LimitBroken(batch, float(state), has, budget.memory, query=query))
             elif has < NEAR * budget.memory:
                 self._broken.discard(name)
         return found

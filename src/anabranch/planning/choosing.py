@@ -119,7 +119,7 @@ def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
     rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
     reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
     bounds = () if isinstance(plan, Mesh) else tuple(map(str, validity(choice.problem, unshared(plan))))
-    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query)
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query=query)
 
 
 def change_rules(
