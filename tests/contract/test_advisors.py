@@ -18,7 +18,7 @@ from anabranch.adapt.controller import Controller
 from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
-from anabranch.adapt.rules import BESIDE, Criteria
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import ENGINE
@@ -33,7 +33,7 @@ CHANGED = Reason("statistics", "statistics changed by a factor of 2")
 CRITERIA = Criteria(pricing=pricing())
 ADVISORS: list[Advisor] = [
     PlanAdvisor(QUERY, Settings(), CRITERIA),
-    RouteAdvisor(QUERY, Settings(), CRITERIA, BESIDE),
+    RouteAdvisor(QUERY, Settings(), CRITERIA),
 ]
 
 

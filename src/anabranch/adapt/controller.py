@@ -95,8 +95,8 @@ class Controller:
     def _advisors(self) -> tuple[Advisor, ...]:
         """The advisors in the order in which they are asked."""
         advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
-        if (staging := self.rules.staging) is not None:
-            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts))
+        if (first := self.rules.first_search) is not None:
+            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, first, self.adapts))
         return tuple(advisors)
 
     # --- batches ------------------------------------------------------------------------------------------------------

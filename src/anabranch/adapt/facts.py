@@ -24,7 +24,7 @@ class Interval:
 TEN_BATCHES = Interval(batches=10)
 """The usual time between two decisions, and after a change."""
 REMEMBERED = 8
-"""The number of batches that are measured together, and of phases that are known."""
+"""The number of batches that are measured together, of known phases, and of intervals between decisions at most."""
 RATIO = 1.2
 """The factor from which on a cost or a load is clearly higher than another."""
 NEAR = 0.9
@@ -33,31 +33,16 @@ WATCHED = 5
 """The number of batches in which a trend shows."""
 
 
-@dataclass(frozen=True)
-class Trend:
-    """The definition of a steady increase."""
+def is_rising(values: Sequence[float]) -> bool:
+    """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
 
-    batches: int = WATCHED
-    growth: float = RATIO
-    """The minimum factor between the first and the last of the batches."""
-
-    def holds(self, values: Sequence[float]) -> bool:
-        """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
-
-        >>> Trend(4, 1.3).holds([9, 10, 12, 14, 16]), Trend(4, 1.3).holds([10, 10, 10, 40])
-        (True, False)
-        """
-        recent = values[-self.batches :]
-        if len(recent) < max(2, self.batches):
-            return False
-        steps = [after - before for before, after in pairwise(recent)]
-        rise = recent[-1] - recent[0]
-        if min(steps) < 0 or rise <= 0 or recent[-1] < self.growth * recent[0]:
-            return False
-        return len(steps) == 1 or max(steps) <= 0.7 * rise
-
-
-STEADY = Trend()
+    >>> is_rising([9, 10, 12, 14, 16]), is_rising([10, 10, 10, 10, 40])
+    (True, False)
+    """
+    recent = values[-WATCHED:]
+    steps = [after - before for before, after in pairwise(recent)]
+    rise = recent[-1] - recent[0] if len(recent) == WATCHED else 0
+    return rise > 0 and min(steps) >= 0 and recent[-1] >= RATIO * recent[0] and max(steps) <= 0.7 * rise
 
 
 @dataclass(frozen=True)

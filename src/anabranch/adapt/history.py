@@ -34,8 +34,6 @@ from anabranch.stats.measured import arrivals, intermediate_rows, measured
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
-MOST_PATIENCE = 8
-"""The maximum number of intervals that a change of statistics waits."""
 TELLING_ROWS = 1_000
 """The minimum number of rows of each stream for the first decision."""
 
@@ -251,9 +249,9 @@ class History:
 
     @property
     def patience(self) -> int:
-        """The number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+        """The number of intervals to wait, which grows with consecutive decisions that kept the plan, to a limit."""
         advisor = "routes" if self.recent and isinstance(self.recent[-1].plan, Mesh) else "plan"
-        return min(MOST_PATIENCE, 1 + self.fruitless.get(advisor, 0))
+        return min(REMEMBERED, 1 + self.fruitless.get(advisor, 0))
 
     @property
     def is_telling(self) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, BatchFacts, Trend, Waiting
+from anabranch.adapt.facts import NEAR, RATIO, TEN_BATCHES, WATCHED, BatchFacts, Waiting, is_rising
 from anabranch.adapt.records import FellBehind, KeysShed, LimitBroken, Needs
 from anabranch.adapt.rules import ChangeRules
 from anabranch.lang.sizes import size_text
@@ -63,12 +63,9 @@ class Shedding:
 class KeepingUp:
     """Monitors the limits of all queries of a run."""
 
-    def __init__(
-        self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, trend: Trend = STEADY, *, sheds: bool = False
-    ) -> None:
+    def __init__(self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, *, sheds: bool = False) -> None:
         self._limited = {name: each.criteria for name, each in rules.items() if each.criteria.budget.is_limited}
         self._joint = joint
-        self._trend = trend
         self._waiting = Waiting()
         self._alarm: float | None = None
         """Rows that waited when it was last recorded that the query falls behind."""
@@ -104,19 +101,19 @@ class KeepingUp:
         if rows == before.rows:
             return []
         if self._alarm is not None:
-            if rows[-1] < self._alarm / self._trend.growth:
+            if rows[-1] < self._alarm / RATIO:
                 self._alarm, self._waiting = None, Waiting()
             return []
-        if not self._trend.holds(rows):
+        if not is_rising(rows):
             return []
         self._alarm = rows[-1]
         spent = sum(report.cpu for report in reports.values()) / len(reports)
         return [
             FellBehind(
                 facts.batch,
-                before=rows[-self._trend.batches],
+                before=rows[-WATCHED],
                 rows=rows[-1],
-                batches=self._trend.batches,
+                batches=WATCHED,
                 period=facts.period,
                 seconds=facts.seconds,
                 slot_cores=spent / facts.seconds if facts.seconds else None,

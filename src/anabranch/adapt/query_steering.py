@@ -58,7 +58,7 @@ class QuerySteering:
         self.rules = replace(rules, criteria=criteria)
         """The current change rules of the query."""
         self.searches = Searches(waits=rules.waits)
-        is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None)
+        is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.first_search is None)
         self._controller = None if is_fixed else Controller(query, self.rules, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None

@@ -13,7 +13,7 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import History, Observation, Promise
 from anabranch.adapt.policy import Reason
-from anabranch.adapt.rules import BESIDE, Criteria
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
@@ -43,7 +43,7 @@ QUERY = the_query()
 
 
 def advisor(gate: Gate | None = None, query: Query = QUERY, *, is_free: bool = True) -> RouteAdvisor:
-    return RouteAdvisor(query, Settings(gate=gate or Gate()), Criteria(), BESIDE, is_free)
+    return RouteAdvisor(query, Settings(gate=gate or Gate()), Criteria(), is_free=is_free)
 
 
 def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, query: Query = QUERY) -> History:

@@ -20,12 +20,12 @@ from typing import ClassVar
 
 from anabranch.adapt.advisors.advisor import Suggestion, Wanted
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.facts import RATIO
+from anabranch.adapt.facts import RATIO, REMEMBERED
 from anabranch.adapt.gate import Gate, judge
 from anabranch.adapt.history import Flow, History, Promise
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
-from anabranch.adapt.rules import IN_LINE, Criteria, Staging
+from anabranch.adapt.rules import IN_LINE, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
@@ -43,6 +43,9 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
+
+SEARCH_CPU = 0.02
+"""The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class RouteAdvisor:
     query: Query
     settings: Settings
     criteria: Criteria
-    staging: Staging
+    first_search: int = REMEMBERED
+    """The batches before the first search of the schedule."""
     is_free: bool = True
     name: ClassVar[str] = "routes"
 
@@ -83,7 +87,7 @@ class RouteAdvisor:
             drift = history.routes.drift(plan, history.patience)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-        return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
+        return Reason("schedule", f"batch {batch} has passed") if is_due(batch + 1, self.first_search) else None
 
     def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
         """Requests profiles if some mesh could repay its search; a search if a mesh is to be replaced without one."""
@@ -251,8 +255,18 @@ class RouteAdvisor:
         gate = self._gate(history)
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
-        price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
+        price = replace(AT_ONCE, cpu=SEARCH_CPU * relations * (1 + history.fruitless.get(self.name, 0)))
         return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
+
+
+def is_due(batches: int, first: int) -> bool:
+    """Returns True if a search is scheduled after this number of batches: the first, and at doubling distances.
+
+    >>> [batches for batches in range(99) if is_due(batches, first=8)]
+    [8, 16, 32, 64]
+    """
+    times = batches // first
+    return batches == times * first and times.bit_count() == 1
 
 
 def running_cpu(plan: Plan, history: History, query: Query, criteria: Criteria) -> float | None:
