@@ -218,6 +218,16 @@ class History:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     @property
+    def batch(self) -> int:
+        """The latest batch."""
+        return self.recent[-1].batch
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest batch."""
+        return self.recent[-1].plan
+
+    @property
     def measured_seconds(self) -> float:
         """Seconds of event time of the recent batches."""
         return _seconds(self.recent)

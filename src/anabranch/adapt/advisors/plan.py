@@ -27,7 +27,7 @@ from anabranch.optimize.choice import answer_to
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.optimize.validity import validity
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 
@@ -50,21 +50,22 @@ class PlanAdvisor:
     criteria: Criteria
     name: ClassVar[str] = "plan"
 
-    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+    def occasion(self, history: History) -> Reason | None:
         """Returns a reason besides those of the policies: a postponed change pays now."""
         lasted = history.phases.lasted
         if history.retry is None or lasted < history.retry:
             return None
         return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s")
 
-    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
-        return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
+    def wants(self, history: History, reason: Reason) -> Wanted:
+        return "nothing" if isinstance(history.plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
 
-    def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
+    def search(self, history: History) -> tuple[Callable[[], Found], bool]:
         problem = self.criteria.problem(self.query, history.statistics)
         return partial(best_plan, problem), len(self.query.graph.names) > IN_LINE
 
-    def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
+    def propose(self, history: History, reason: Reason, found: Found) -> Suggestion:
+        plan = history.plan
         assert not isinstance(plan, Mesh)
         graph, known = self.query.graph, history.statistics
         problem, model = self.criteria.problem(self.query, known), self.criteria.model(self.query, known)
@@ -82,7 +83,7 @@ class PlanAdvisor:
             history.in_triggers(self.settings.gate, self.criteria.budget.slots),
         )
         decision = Decision(
-            batch=batch,
+            batch=history.batch,
             action="keep",
             policy=self.settings.policy.name,
             trigger=reason.text,
