@@ -32,8 +32,8 @@ STREAMS = truth(0.01, 0.0001)
 CHANGED = Reason("statistics", "statistics changed by a factor of 2")
 CRITERIA = Criteria(pricing=pricing())
 ADVISORS: list[Advisor] = [
-    PlanAdvisor(QUERY, Settings(), CRITERIA),
-    RouteAdvisor(QUERY, Settings(), CRITERIA),
+    PlanAdvisor(Settings(), CRITERIA),
+    RouteAdvisor(Settings(), CRITERIA),
 ]
 
 

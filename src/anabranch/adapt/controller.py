@@ -46,7 +46,6 @@ class Controller:
 
     def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
         self.slots = slots
-        self._query = query
         self.rules = rules
         self._searches = searches
         settings = self.settings
@@ -93,9 +92,9 @@ class Controller:
     @property
     def _advisors(self) -> tuple[Advisor, ...]:
         """The advisors in the order in which they are asked."""
-        advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
+        advisors: list[Advisor] = [PlanAdvisor(self.settings, self.criteria)] if self.adapts else []
         if (first := self.rules.first_search) is not None:
-            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, first, self.adapts))
+            advisors.append(RouteAdvisor(self.settings, self.criteria, first, self.adapts))
         return tuple(advisors)
 
     # --- batches ------------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def the_query(condition: str = "") -> Query:
 QUERY = the_query()
 
 
-def advisor(gate: Gate | None = None, query: Query = QUERY, *, is_free: bool = True) -> RouteAdvisor:
-    return RouteAdvisor(query, Settings(gate=gate or Gate()), Criteria(), is_free=is_free)
+def advisor(gate: Gate | None = None, *, is_free: bool = True) -> RouteAdvisor:
+    return RouteAdvisor(Settings(gate=gate or Gate()), Criteria(), is_free=is_free)
 
 
 def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, query: Query = QUERY) -> History:
@@ -123,7 +123,7 @@ def test_predicates_that_profiled_matches_have_passed_do_not_count_again() -> No
     states = tuple(StateStatistics(name, 1_000, 8_000) for name in "abc")
     seen = history(replace(counted(50_000), states=states), MESH, query=query)
     learnt = replace(LEARNT, profiled=Profiled(2, 4, 1e-6, {"a b": 3.0, "b a": 3.0}))
-    decision = advisor(query=query).propose(seen, CHANGED, learnt).decision
+    decision = advisor().propose(seen, CHANGED, learnt).decision
     assert decision.origin == "optimizer"
     assert decision.statistics.selectivities == {"a b": pytest.approx(0.003), "a.v > b.v": 1.0}
 

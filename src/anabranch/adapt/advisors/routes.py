@@ -29,7 +29,7 @@ from anabranch.adapt.rules import IN_LINE, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
-from anabranch.cost.units import UnitCosts, unit_costs
+from anabranch.cost.units import UnitCosts
 from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import answer_to
@@ -38,7 +38,6 @@ from anabranch.optimize.proposals import Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
-from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
@@ -69,7 +68,6 @@ class RouteAdvisor:
     If any plan is allowed (`is_free`), it also proposes plans without routes, and searches only if that can pay.
     """
 
-    query: Query
     settings: Settings
     criteria: Criteria
     first_search: int = REMEMBERED
@@ -115,7 +113,7 @@ class RouteAdvisor:
             return lambda: broken, False
         latest = history.recent[-1]
         assert latest.profiles is not None
-        return partial(learn_mesh, self.query.graph, latest.profiles, latest.batch, latest.plan), True
+        return partial(learn_mesh, history.query.graph, latest.profiles, latest.batch, latest.plan), True
 
     def propose(self, history: History, reason: Reason, found: LearntMesh | Broken) -> Suggestion:
         flow, plan = history.flow, history.plan
@@ -145,25 +143,26 @@ class RouteAdvisor:
         ratio, promised = found.each / promise.before, promise.each / promise.before
         why = f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised"
         kept = _keeping(history, flow, reason, found.each * rows, left, promise.before * rows, why)
-        price = self._way_back(left, kept.cost, self.criteria.model(self.query, history.statistics))
+        price = self._way_back(
+            history.query.graph, left, kept.cost, self.criteria.model(history.query, history.statistics)
+        )
         return replace(kept, action="keep" if price is None else "migrate", origin="promise", price=price)
 
     def _mesh(self, history: History, flow: Flow, reason: Reason, learnt: LearntMesh) -> Decision:
         """Decides whether the slots change to a mesh; a mesh of single routes is converted to the equivalent mjoin."""
-        units, _ = unit_costs(self.criteria.given)
-        beside = _beside(flow, units)
+        beside = _beside(flow, history.units)
         now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
         is_counted = learnt.profiled is not None and not flow.step.checks
-        counted = running_cpu(history, self.query, self.criteria) if is_counted else None
+        counted = running_cpu(history, self.criteria) if is_counted else None
         if counted is not None:
-            now, proposed = counted, beside + _routing(learnt, flow, units) * history.correction
+            now, proposed = counted, beside + _routing(learnt, flow, history.units) * history.correction
         best = as_mjoin(learnt.mesh) if self.is_free and not learnt.is_mesh else learnt.mesh
         decision = _keeping(history, flow, reason, now, best, proposed, "the running routes are the best ones known")
         return decision if str(history.plan) == str(best) else self._judged(decision, history, AT_ONCE)
 
     def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
         """Returns the decision to go back to a plan without routes if that is better than the given decision."""
-        criteria, graph = self.criteria, self.query.graph
+        criteria, query, graph = self.criteria, history.query, history.query.graph
         if learnt.profiled is None or criteria.partitioning is not None:
             return decision
         pairs = _selectivities(learnt.profiled.fan_outs, flow)
@@ -171,22 +170,21 @@ class RouteAdvisor:
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
         measured = history.statistics
         known = replace(measured, selectivities={**measured.selectivities, **pairs, **passed})
-        answer = answer_to(criteria.problem(self.query, known))
+        answer = answer_to(criteria.problem(query, known))
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
             return decision
-        model = criteria.model(self.query, known)
+        model = criteria.model(query, known)
         cost = history.experience.price(answer.plan, model, answer.plan)
         joins = max(0.0, cost.cpu - model.base.cpu)
         cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
-        price = self._way_back(answer.plan, decision.cost, model)
+        price = self._way_back(graph, answer.plan, decision.cost, model)
         if price is None or (decision.action == "migrate" and cost.cpu >= decision.proposed_cost.cpu):
             return decision
         tree = replace(decision, proposed=answer.plan, proposed_cost=cost, origin="optimizer", statistics=known)
         judged = self._judged(replace(tree, action="keep"), history, price)
         return judged if judged.action == "migrate" else decision
 
-    def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
-        graph = self.query.graph
+    def _way_back(self, graph: JoinGraph, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
         return way(self.criteria, graph, with_default_orders(mjoin(graph.names), graph), plan, model, cost)
 
     def _judged(self, decision: Decision, history: History, price: Price) -> Decision:
@@ -202,10 +200,10 @@ class RouteAdvisor:
         Assumes that every row finds no match at its first lookup. The price of a search grows with each consecutive
         search that led to no change.
         """
-        plan, running = history.plan, running_cpu(history, self.query, self.criteria)
+        plan, running = history.plan, running_cpu(history, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
-        units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
+        units, relations = history.units, len(history.query.graph.names)
         calls = units.call * relations * relations / flow.batch
         least = _beside(flow, units) + sum(flow.rates.values()) * (units.link + units.probe) + calls
         gate = history.in_triggers(self.settings.gate, self.criteria.budget.slots)
@@ -236,9 +234,9 @@ def broken_promise(history: History) -> Broken | None:
     return Broken(promise, each) if each > RATIO * promise.each else None
 
 
-def running_cpu(history: History, query: Query, criteria: Criteria) -> float | None:
+def running_cpu(history: History, criteria: Criteria) -> float | None:
     """Returns the cores that the running plan uses, by its counts; None if the counts do not determine them."""
-    flow, plan = history.flow, history.plan
+    flow, plan, query = history.flow, history.plan, history.query
     if flow is None or not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
         return None
     model = criteria.model(query, history.statistics)
