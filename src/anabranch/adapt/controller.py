@@ -80,6 +80,11 @@ class Controller:
         return self.rules.adapt is not None
 
     @property
+    def is_active(self) -> bool:
+        """True if an advisor may propose a change of the plan."""
+        return len(self.history.query.graph.names) > 1 and (self.adapts or self.rules.first_search is not None)
+
+    @property
     def gate(self) -> Gate:
         """The gate for the length of the current triggers."""
         return self.history.in_triggers(self.settings.gate, self.criteria.budget.slots)

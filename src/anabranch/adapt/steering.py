@@ -198,7 +198,7 @@ class Steering:
     @property
     def needs_backlog(self) -> bool:
         """Whether anything here asks how many rows wait in the sources."""
-        return self._keeping_up.is_active or any(steering.adapts for steering in self.queries.values())
+        return self._keeping_up.is_active or any(each.controller is not None for each in self.queries.values())
 
     def _decide_sharing(self, facts: BatchFacts) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
