@@ -75,25 +75,17 @@ class Waiting:
     """Seconds by which the first of the batches was behind the time of day."""
 
     def after(self, facts: BatchFacts) -> Waiting:
-        behind = facts.behind if self.behind is None else self.behind
-        now = rows_waiting(facts.waiting, facts.backlog, facts.behind, behind, facts.seconds)
-        return Waiting(self.rows if now is None else (*self.rows, now)[-64:], behind)
+        """Returns the rows with those of a batch and those that still wait in the sources.
 
-
-def rows_waiting(
-    taken: int | None, backlog: float | None, behind: float | None, first: float | None, seconds: float | None
-) -> float | None:
-    """Returns the rows of a batch and those that still wait in the sources.
-
-    If the sources do not report the latter, they are estimated from the increase of the lag since the first batch.
-    """
-    if taken is None:
-        return backlog
-    if backlog is not None:
-        return taken + backlog
-    if behind is None or first is None or not seconds:
-        return float(taken)
-    return taken + max(0.0, behind - first) * taken / seconds
+        If the sources do not report the latter, they are estimated from the increase of the lag since the first batch.
+        """
+        first, backlog = facts.behind if self.behind is None else self.behind, facts.backlog
+        if backlog is None and facts.waiting is not None:
+            late = 0.0 if facts.behind is None or first is None else max(0.0, facts.behind - first)
+            backlog = late * facts.waiting / facts.seconds if facts.seconds else 0.0
+        if backlog is None:
+            return Waiting(self.rows, first)
+        return Waiting((*self.rows, (facts.waiting or 0) + backlog)[-64:], first)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,6 @@ class QuerySteering:
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self.lock:
-            self._require_rest()
             controller = self.controller
             if slots is not None and controller is not None and not controller.is_frozen and len(self._slots) > 1:
                 raise MigrationError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.adapt.facts import BatchFacts, rows_waiting
+from anabranch.adapt.facts import BatchFacts, Waiting
 from anabranch.adapt.keeping_up import KeepingUp
 from anabranch.adapt.records import FellBehind, LimitBroken
 from anabranch.adapt.rules import ChangeRules, Criteria
@@ -80,7 +80,11 @@ def test_memory_beyond_the_limit_is_recorded_until_it_is_free_again() -> None:
 
 
 def test_rows_wait_by_the_sources_where_they_say() -> None:
-    assert rows_waiting(100, 7.0, 5.0, 1.0, 1.0) == 107
-    assert rows_waiting(100, None, 5.0, 1.0, 2.0) == 300
-    assert rows_waiting(100, None, None, 1.0, 2.0) == 100
-    assert rows_waiting(None, None, 5.0, 1.0, 1.0) is None
+    def rows(waiting: int | None, backlog: float | None, behind: float | None, seconds: float) -> tuple[float, ...]:
+        seen = BatchFacts(0, seconds, waiting=waiting, behind=behind, backlog=backlog)
+        return Waiting(behind=1.0).after(seen).rows
+
+    assert rows(100, 7.0, 5.0, 1.0) == (107,)
+    assert rows(100, None, 5.0, 2.0) == (300,)
+    assert rows(100, None, None, 2.0) == (100,)
+    assert rows(None, None, 5.0, 1.0) == ()
