@@ -4,7 +4,7 @@ A plan within its limits is expected to keep up. If the backlog grows steadily n
 costs more than was calibrated, other programs use the machine, or the trigger takes too few rows. The monitor then
 writes a record with the measured and the estimated figures. In the same way it compares the state of a slot plus the
 host's memory with the limit. With `overload: shed` it also drops the rows of some keys: the share of keys that are kept
-is halved when a slot comes within a tenth of its memory limit, or when ever more rows wait; it is raised by a quarter
+is halved when a slot comes within a tenth of its memory limit, or when ever more rows wait; it is raised by a fifth
 after ten batches without either. Between two changes there are ten batches, because shedding takes time to help.
 
 Invariant: an exceeded limit is recorded once, and again only after it was kept in between; without trouble all keys are
@@ -54,7 +54,7 @@ class Shedding:
         if quiet > rest and trouble.reason is not None:
             share, reason = max(LEAST, share / 2), trouble.reason
         elif quiet > rest and trouble.is_over and share < 1:
-            share, reason = min(1.0, share * 1.25), f"no limit was near for {rest} batches"
+            share, reason = min(1.0, share * RATIO), f"no limit was near for {rest} batches"
         if share == self.share:
             return Shedding(share, quiet), None
         return Shedding(share, 0), KeysShed(batch, round(self.share, 4), round(share, 4), reason)

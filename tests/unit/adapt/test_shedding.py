@@ -22,7 +22,7 @@ def shares(troubles: list[Trouble]) -> list[float]:
 
 def test_the_share_is_halved_in_trouble_and_raised_after_it() -> None:
     bad, waiting, good = Trouble("full", is_over=False), Trouble(None, is_over=False), Trouble()
-    found = shares([good, bad, *[bad] * (TEN_BATCHES.batches + 1), *[waiting] * 20, *[good] * 80])
+    found = shares([good, bad, *[bad] * (TEN_BATCHES.batches + 1), *[waiting] * 20, *[good] * 100])
     assert found[:3] == [1.0, 0.5, 0.5]
     # Not before what was shed has had time to help; and not back while rows still wait.
     assert found[TEN_BATCHES.batches + 1 : TEN_BATCHES.batches + 3] == [0.5, 0.25]
