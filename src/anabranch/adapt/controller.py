@@ -58,6 +58,7 @@ class Controller:
             cool_down=settings.gate.cool_down,
             promise=rules.promise,
         )
+        self._is_join = len(query.graph.names) > 1
         self._pending: _Pending | None = None
         self.is_frozen = settings.freeze
         """Whether decisions are only recorded."""
@@ -77,12 +78,12 @@ class Controller:
     @property
     def adapts(self) -> bool:
         """True if any plan is allowed; otherwise only meshes are learnt."""
-        return self.rules.adapt is not None
+        return self.rules.adapt is not None and self._is_join
 
     @property
     def is_active(self) -> bool:
         """True if an advisor may propose a change of the plan."""
-        return len(self.history.query.graph.names) > 1 and (self.adapts or self.rules.first_search is not None)
+        return self.adapts or (self.rules.first_search is not None and self._is_join)
 
     @property
     def gate(self) -> Gate:

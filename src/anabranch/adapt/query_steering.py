@@ -55,7 +55,7 @@ class QuerySteering:
         budget = replace(rules.criteria.budget, slots=partitioning.slots)
         criteria = replace(rules.criteria, budget=budget, partitioning=_spread(partitioning))
         self.searches = Searches(waits=rules.waits)
-        self._controller = Controller(query, replace(rules, criteria=criteria), self._slots, self.searches)
+        self.controller = Controller(query, replace(rules, criteria=criteria), self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None
         self._under_way: Change | None = None
@@ -69,7 +69,7 @@ class QuerySteering:
         with self.lock:
             now, criteria = _spread(partitioning), self.rules.criteria
             if now != criteria.partitioning:
-                self._controller.spread(replace(self.rules, criteria=replace(criteria, partitioning=now)))
+                self.controller.spread(replace(self.rules, criteria=replace(criteria, partitioning=now)))
 
     def wish(
         self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user"
@@ -85,13 +85,7 @@ class QuerySteering:
     @property
     def rules(self) -> ChangeRules:
         """The current change rules of the query."""
-        return self._controller.rules
-
-    @property
-    def controller(self) -> Controller | None:
-        """The controller, if the query adapts."""
-        is_join = len(self._query.graph.names) > 1
-        return self._controller if is_join and self._controller.adapts else None
+        return self.controller.rules
 
     @property
     def plans(self) -> tuple[SlotPlan, ...]:
@@ -121,8 +115,8 @@ class QuerySteering:
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self.lock:
-            controller = self.controller
-            if slots is not None and controller is not None and not controller.is_frozen and len(self._slots) > 1:
+            is_adapting = self.controller.adapts and not self.controller.is_frozen
+            if slots is not None and is_adapting and len(self._slots) > 1:
                 raise MigrationError(
                     "single slots cannot be changed while the query adapts",
                     hint="freeze the adaptation, or leave the slots out",
@@ -145,7 +139,7 @@ class QuerySteering:
         An automatic change that has been decided but has not begun is cancelled and recorded as refused.
         """
         with self.lock:
-            self._controller.is_frozen = frozen
+            self.controller.is_frozen = frozen
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 for plan in sorted({wanted.plan for wanted in self._wish.plans.values()}, key=str):
                     why = "the query was frozen before it began"
@@ -155,16 +149,16 @@ class QuerySteering:
     def reconfigure(self, wanted: Mapping[str, Any]) -> None:
         """Replaces policy, objective or limits from the next decision on; a refusal has no effect."""
         with self.lock:
-            self._controller.rules = self.rules.reconfigured(wanted)
+            self.controller.rules = self.rules.reconfigured(wanted)
             self._unrecorded.append(partial(SettingsChanged, settings=wanted))
 
     def recall(self, decisions: Sequence[Mapping[str, Any]], settings: Iterable[Mapping[str, Any]]) -> None:
         """Takes over the decisions of an earlier run, and the settings that a user changed in it, if still valid."""
         for wanted in settings:
             with suppress(AnabranchError):
-                self._controller.rules = self.rules.reconfigured(wanted)
+                self.controller.rules = self.rules.reconfigured(wanted)
         own = [each for each in decisions if each.get("slots") == [*self._slots]]
-        self._controller.history = self._controller.history.recalling(own)
+        self.controller.history = self.controller.history.recalling(own)
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
         """Returns the plans for a batch, and records of changed settings and of refused changes."""
@@ -184,7 +178,7 @@ class QuerySteering:
                 self._under_way, instructions = begin(self._wish, self._plans, batch, self._query.graph)
                 self._obey(instructions)
                 self._wish = None
-            return tuple(replace(plan, learns=self._controller.wants_profiles) for plan in self.plans), records
+            return tuple(replace(plan, learns=self.controller.wants_profiles) for plan in self.plans), records
 
     def after(
         self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
@@ -201,10 +195,10 @@ class QuerySteering:
                 instructions, records = self._under_way.progress(facts.batch, reports)
                 self._obey(instructions)
                 self._under_way = None if self._under_way.is_over else self._under_way
-            seen = _observation(facts, reports, plans) if self._controller.is_active else None
+            seen = _observation(facts, reports, plans) if self.controller.is_active else None
             if seen is None:
                 return records
-            decision = self._controller.after(replace(seen, is_migrating=is_migrating), is_busy=self._is_busy)
+            decision = self.controller.after(replace(seen, is_migrating=is_migrating), is_busy=self._is_busy)
             if decision is None:
                 return records
             if decision.action == "migrate" and decision.strategy is not None:
@@ -292,7 +286,7 @@ class QuerySteering:
             check_migration(old, new, graph, wished, self._query.merging)
             return wished
         criteria = self.rules.criteria
-        model = criteria.model(self._query, self._controller.history.statistics)
+        model = criteria.model(self._query, self.controller.history.statistics)
         return criteria.pricing(graph, old, new, model)[0].strategy
 
 
