@@ -44,10 +44,12 @@ class _Pending:
 class Controller:
     """Adapts some slots of one query."""
 
-    def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
+    def __init__(
+        self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches | None = None
+    ) -> None:
         self.slots = slots
         self.rules = rules
-        self._searches = searches
+        self.searches = searches or Searches(waits=rules.waits)
         settings = self.settings
         units = unit_costs(rules.criteria.given)[0]
         self.history = History.empty(
@@ -190,7 +192,7 @@ class Controller:
 
     def _begin(self, advisor: Advisor, reason: Reason, seen: Observation) -> None:
         search, is_long = advisor.search(self.history)
-        found = self._searches.begin(search, is_long=is_long)
+        found = self.searches.begin(search, is_long=is_long)
         self._pending = _Pending(advisor, reason, seen.plan, self.history.statistics, found)
 
     def _final(self, decision: Decision, is_busy: bool) -> Decision:

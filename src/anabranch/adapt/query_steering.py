@@ -22,7 +22,6 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
 from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
-from anabranch.adapt.searches import Searches
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.mesh.profiled import pooled
 from anabranch.migrate.machine import Instruction, Run
@@ -54,8 +53,7 @@ class QuerySteering:
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
         budget = replace(rules.criteria.budget, slots=partitioning.slots)
         criteria = replace(rules.criteria, budget=budget, partitioning=_spread(partitioning))
-        self.searches = Searches(waits=rules.waits)
-        self.controller = Controller(query, replace(rules, criteria=criteria), self._slots, self.searches)
+        self.controller = Controller(query, replace(rules, criteria=criteria), self._slots)
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None
         self._under_way: Change | None = None

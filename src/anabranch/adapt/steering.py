@@ -154,7 +154,7 @@ class Steering:
     def close(self) -> None:
         """Ends the searches of all queries; nothing is decided any more that needs one."""
         for steering in self.queries.values():
-            steering.searches.close()
+            steering.controller.searches.close()
 
     def recall(self, history: Iterable[Mapping[str, Any]]) -> None:
         """Gives each query the decisions on its trees and the changed settings of earlier runs of the checkpoint."""
