@@ -205,10 +205,10 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     free = partial(change_rules, query, AUTO, adapt=Settings())
     classes = sampled_classes({ALONE: samples[0]})
     carried = carrying(by_itself(query), [(ALONE, first_plan(choice))], classes).member(ALONE).query
-    runners["auto"] = Runner(workload, carried, first_plan(choice), replace(stays(choice), staging=None))
+    runners["auto"] = Runner(workload, carried, first_plan(choice), replace(stays(choice), first_search=None))
     runners["adapt"] = Runner(workload, carried, first_plan(choice), replace(free(choice), waits=True))
     runners["blind"] = Runner(workload, query, first_plan(nothing), replace(free(nothing), waits=True))
-    runners["kept"] = Runner(workload, query, first_plan(nothing), replace(stays(nothing), staging=None))
+    runners["kept"] = Runner(workload, query, first_plan(nothing), replace(stays(nothing), first_search=None))
     for number, batch in enumerate(batches()):
         for name in list(runners)[:: -1 if number % 2 else 1]:
             runners[name].step(batch)

@@ -89,6 +89,12 @@ def counted_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TIMED, counted)
 
 
+@pytest.fixture
+def free_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches for meshes cost nothing: for tests whose streams are too short for a search to pay back."""
+    monkeypatch.setattr("anabranch.adapt.advisors.routes.SEARCH_CPU", 0.0)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with two cores, shared by the whole run."""

@@ -18,7 +18,7 @@ from anabranch.adapt.controller import Controller
 from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
-from anabranch.adapt.rules import BESIDE, Criteria
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import ENGINE
@@ -32,8 +32,8 @@ STREAMS = truth(0.01, 0.0001)
 CHANGED = Reason("statistics", "statistics changed by a factor of 2")
 CRITERIA = Criteria(pricing=pricing())
 ADVISORS: list[Advisor] = [
-    PlanAdvisor(QUERY, Settings(), CRITERIA),
-    RouteAdvisor(QUERY, Settings(), CRITERIA, BESIDE),
+    PlanAdvisor(Settings(), CRITERIA),
+    RouteAdvisor(Settings(), CRITERIA),
 ]
 
 
@@ -49,16 +49,16 @@ def test_asking_changes_nothing_and_gives_the_same_answer_again(advisor: Advisor
     seen = history()
     before = replace(seen)
     for _ in range(2):
-        assert advisor.occasion(seen, 12, LEFT) == advisor.occasion(history(), 12, LEFT)
-        assert advisor.wants(seen, LEFT, CHANGED) == advisor.wants(history(), LEFT, CHANGED)
+        assert advisor.occasion(seen) == advisor.occasion(history())
+        assert advisor.wants(seen, CHANGED) == advisor.wants(history(), CHANGED)
     assert replace(seen) == before
 
 
 def test_a_plan_that_pays_is_proposed_with_its_price_and_judged_alike_each_time() -> None:
     advisor, seen = ADVISORS[0], history().decided(history().statistics)
-    search, is_long = advisor.search(seen, LEFT)
+    search, is_long = advisor.search(seen)
     assert not is_long
-    found = [advisor.propose(seen, 12, LEFT, CHANGED, search()).decision for _ in range(2)]
+    found = [advisor.propose(seen, CHANGED, search()).decision for _ in range(2)]
     assert found[0] == found[1]
     assert found[0].action == "migrate"
     assert found[0].price is not None
@@ -72,19 +72,30 @@ class Stubborn:
     plan: Plan
     name: ClassVar[str] = "stubborn"
 
-    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
-        return None if plan == self.plan else Reason("interval", "it is not the plan that I like")
+    def occasion(self, history: History) -> Reason | None:
+        return None if history.plan == self.plan else Reason("interval", "it is not the plan that I like")
 
-    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
+    def wants(self, history: History, reason: Reason) -> Wanted:
         return "search"
 
-    def search(self, history: History, plan: Plan) -> tuple[Callable[[], Plan], bool]:
+    def search(self, history: History) -> tuple[Callable[[], Plan], bool]:
         return lambda: self.plan, False
 
-    def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Plan) -> Suggestion:
+    def propose(self, history: History, reason: Reason, found: Plan) -> Suggestion:
         cost, price = Resources(1.0, 1.0, 1.0), Price("moving-state", 0.0, 0.0, 0.0)
         decision = Decision(
-            batch, "migrate", "toy", reason.text, plan, cost, found, cost, "optimizer", price, "toy", history.statistics
+            history.batch,
+            "migrate",
+            "toy",
+            reason.text,
+            history.plan,
+            cost,
+            found,
+            cost,
+            "optimizer",
+            price,
+            "toy",
+            history.statistics,
         )
         return Suggestion(decision, history)
 

@@ -11,7 +11,7 @@ from anabranch.adapt.advisors import payback, routes
 from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate, Verdict
 from anabranch.adapt.policy import Periodic
-from anabranch.adapt.rules import ChangeRules, Staging
+from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.fabric import sorting
@@ -111,7 +111,7 @@ def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
         strategy=strategy,
         remember=1,
     )
-    rules = ChangeRules(eager, staging=Staging(first=1), waits=True)
+    rules = ChangeRules(eager, first_search=1, waits=True)
     host = LocalHost(query, first, slots=slots, rules=rules)
     results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
     event(f"changes: {sum(record.get('phase') == 'began' for record in host.history)}")

@@ -74,7 +74,7 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, mon
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     handle = writer.plan("mesh").slots(1).start(str(tmp_path / "out"))
     try:
-        for batch in cut(tables, 6):
+        for batch in cut(tables, 10):
             feed(tmp_path, batch)
             handle.processAllAvailable()
     finally:
@@ -83,7 +83,7 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, mon
     lines = (tmp_path / "checkpoint" / "anabranch" / "history.jsonl").read_text().splitlines()
     decided = [record for line in lines if (record := json.loads(line))["kind"] == "decision"]
     assert decided[0]["origin"] == "search"
-    assert decided[0]["trigger"] == "batch 3 has passed"
+    assert decided[0]["trigger"] == "batch 7 has passed"
     assert set(decided[0]["mesh"]["relations"]) == {"a", "b", "c"}
 
 

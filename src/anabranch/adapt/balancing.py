@@ -48,9 +48,10 @@ class Balance:
     rows: int | None = None
     """Rows that slots may take over with one batch; a larger move is spread over several. None for no limit."""
     busy: float = 0.7
-    """CPU time of an average slot, per second of wall clock, above which an elastic query uses more slots."""
-    idle: float = 0.3
-    """The same with one slot less, below which it uses fewer."""
+    """CPU time of an average slot, per second of wall clock, above which an elastic query uses more slots.
+
+    It uses fewer slots if with one slot less, each would still be idle for a larger share.
+    """
 
     def objection(self, saved: float, moved: float) -> str | None:
         """Why a change does not pay that saves so many seconds of a batch and moves so many bytes; None if it pays."""

@@ -32,12 +32,11 @@ from anabranch.plan.query import Query
 
 @dataclass(frozen=True)
 class _Pending:
-    """A started search, and its situation: the plan, the batch and the statistics."""
+    """A started search, and its situation: the plan and the statistics."""
 
     advisor: Advisor
     reason: Reason
     plan: Plan
-    batch: int
     known: Knowledge
     found: Future[Any]
 
@@ -45,11 +44,12 @@ class _Pending:
 class Controller:
     """Adapts some slots of one query."""
 
-    def __init__(self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches) -> None:
+    def __init__(
+        self, query: Query, rules: ChangeRules, slots: tuple[int, ...], searches: Searches | None = None
+    ) -> None:
         self.slots = slots
-        self._query = query
         self.rules = rules
-        self._searches = searches
+        self.searches = searches or Searches(waits=rules.waits)
         settings = self.settings
         units = unit_costs(rules.criteria.given)[0]
         self.history = History.empty(
@@ -60,6 +60,7 @@ class Controller:
             cool_down=settings.gate.cool_down,
             promise=rules.promise,
         )
+        self._is_join = len(query.graph.names) > 1
         self._pending: _Pending | None = None
         self.is_frozen = settings.freeze
         """Whether decisions are only recorded."""
@@ -79,7 +80,12 @@ class Controller:
     @property
     def adapts(self) -> bool:
         """True if any plan is allowed; otherwise only meshes are learnt."""
-        return self.rules.adapt is not None
+        return self.rules.adapt is not None and self._is_join
+
+    @property
+    def is_active(self) -> bool:
+        """True if an advisor may propose a change of the plan."""
+        return self.adapts or (self.rules.first_search is not None and self._is_join)
 
     @property
     def gate(self) -> Gate:
@@ -94,9 +100,9 @@ class Controller:
     @property
     def _advisors(self) -> tuple[Advisor, ...]:
         """The advisors in the order in which they are asked."""
-        advisors: list[Advisor] = [PlanAdvisor(self._query, self.settings, self.criteria)] if self.adapts else []
-        if (staging := self.rules.staging) is not None:
-            advisors.append(RouteAdvisor(self._query, self.settings, self.criteria, staging, self.adapts))
+        advisors: list[Advisor] = [PlanAdvisor(self.settings, self.criteria)] if self.adapts else []
+        if (first := self.rules.first_search) is not None:
+            advisors.append(RouteAdvisor(self.settings, self.criteria, first, self.adapts))
         return tuple(advisors)
 
     # --- batches ------------------------------------------------------------------------------------------------------
@@ -128,7 +134,7 @@ class Controller:
         if found is None or pending.plan != seen.plan or self.history.flow is None:
             return None
         before, now = self.history, self.history.decided(pending.known)
-        suggestion = pending.advisor.propose(now, seen.batch, seen.plan, pending.reason, found)
+        suggestion = pending.advisor.propose(now, pending.reason, found)
         decision = self._final(suggestion.decision, is_busy)
         self.history = self._counted(pending.advisor.name, suggestion, decision, is_first=before.baseline is None)
         if decision.action == "keep" and pending.reason.is_change and not is_busy:
@@ -150,7 +156,7 @@ class Controller:
         if self.history.unsettled and not self.history.is_settled:
             self.history = self.history.waiting_to_settle()
             return
-        reason = self._reason(seen)
+        reason = self._reason()
         if reason is None:
             return
         if reason.cause != "schedule" and not self.history.is_settled:
@@ -161,9 +167,9 @@ class Controller:
         if reason.cause == "routes":
             self.history = replace(self.history, routes=RouteTrend())
 
-    def _reason(self, seen: Observation) -> Reason | None:
+    def _reason(self) -> Reason | None:
         """Returns the first reason to search: an advisor's own, the policy's, or the schedule of mesh searches."""
-        asked = (each.occasion(self.history, seen.batch, seen.plan) for each in self._advisors)
+        asked = (each.occasion(self.history) for each in self._advisors)
         own = [each for each in asked if each is not None]
         reason = next((each for each in own if each.cause != "schedule"), None)
         if reason is None and self.adapts:
@@ -175,7 +181,7 @@ class Controller:
     ) -> bool:
         """Passes the reason to the advisors in turn; returns True if one of them acts."""
         for advisor in advisors:
-            match advisor.wants(history, seen.plan, reason):
+            match advisor.wants(history, reason):
                 case "search":
                     self._begin(advisor, reason, seen)
                     return True
@@ -185,9 +191,9 @@ class Controller:
         return False
 
     def _begin(self, advisor: Advisor, reason: Reason, seen: Observation) -> None:
-        search, is_long = advisor.search(self.history, seen.plan)
-        found = self._searches.begin(search, is_long=is_long)
-        self._pending = _Pending(advisor, reason, seen.plan, seen.batch, self.history.statistics, found)
+        search, is_long = advisor.search(self.history)
+        found = self.searches.begin(search, is_long=is_long)
+        self._pending = _Pending(advisor, reason, seen.plan, self.history.statistics, found)
 
     def _final(self, decision: Decision, is_busy: bool) -> Decision:
         decision = replace(decision, slots=self.slots)

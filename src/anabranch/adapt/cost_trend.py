@@ -24,8 +24,6 @@ class CostTrend:
     """Seconds of event time after which windows are full."""
     passed: float = 0.0
     """Seconds of event time since the start."""
-    batches: int = 0
-    """Batches of the running plan over full windows."""
     recent: tuple[float, ...] = ()
     """Seconds of one core per row, in the latest batches."""
     first: float = 0.0
@@ -46,7 +44,6 @@ class CostTrend:
         return replace(
             now,
             passed=now.passed + seconds,
-            batches=now.batches + 1,
             recent=(*now.recent, each)[-REMEMBERED:],
             first=now.first or (each if self.is_filled else 0.0),
             usual=now.usual or each,

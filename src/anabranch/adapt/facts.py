@@ -24,7 +24,7 @@ class Interval:
 TEN_BATCHES = Interval(batches=10)
 """The usual time between two decisions, and after a change."""
 REMEMBERED = 8
-"""The number of batches that are measured together, and of phases that are known."""
+"""The number of batches that are measured together, of known phases, and of intervals between decisions at most."""
 RATIO = 1.2
 """The factor from which on a cost or a load is clearly higher than another."""
 NEAR = 0.9
@@ -33,31 +33,16 @@ WATCHED = 5
 """The number of batches in which a trend shows."""
 
 
-@dataclass(frozen=True)
-class Trend:
-    """The definition of a steady increase."""
+def is_rising(values: Sequence[float]) -> bool:
+    """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
 
-    batches: int = WATCHED
-    growth: float = RATIO
-    """The minimum factor between the first and the last of the batches."""
-
-    def holds(self, values: Sequence[float]) -> bool:
-        """Returns True if the latest values never fell, grew enough, and did not grow mostly in one jump.
-
-        >>> Trend(4, 1.3).holds([9, 10, 12, 14, 16]), Trend(4, 1.3).holds([10, 10, 10, 40])
-        (True, False)
-        """
-        recent = values[-self.batches :]
-        if len(recent) < max(2, self.batches):
-            return False
-        steps = [after - before for before, after in pairwise(recent)]
-        rise = recent[-1] - recent[0]
-        if min(steps) < 0 or rise <= 0 or recent[-1] < self.growth * recent[0]:
-            return False
-        return len(steps) == 1 or max(steps) <= 0.7 * rise
-
-
-STEADY = Trend()
+    >>> is_rising([9, 10, 12, 14, 16]), is_rising([10, 10, 10, 10, 40])
+    (True, False)
+    """
+    recent = values[-WATCHED:]
+    steps = [after - before for before, after in pairwise(recent)]
+    rise = recent[-1] - recent[0] if len(recent) == WATCHED else 0
+    return rise > 0 and min(steps) >= 0 and recent[-1] >= RATIO * recent[0] and max(steps) <= 0.7 * rise
 
 
 @dataclass(frozen=True)
@@ -90,25 +75,17 @@ class Waiting:
     """Seconds by which the first of the batches was behind the time of day."""
 
     def after(self, facts: BatchFacts) -> Waiting:
-        behind = facts.behind if self.behind is None else self.behind
-        now = rows_waiting(facts.waiting, facts.backlog, facts.behind, behind, facts.seconds)
-        return Waiting(self.rows if now is None else (*self.rows, now)[-64:], behind)
+        """Returns the rows with those of a batch and those that still wait in the sources.
 
-
-def rows_waiting(
-    taken: int | None, backlog: float | None, behind: float | None, first: float | None, seconds: float | None
-) -> float | None:
-    """Returns the rows of a batch and those that still wait in the sources.
-
-    If the sources do not report the latter, they are estimated from the increase of the lag since the first batch.
-    """
-    if taken is None:
-        return backlog
-    if backlog is not None:
-        return taken + backlog
-    if behind is None or first is None or not seconds:
-        return float(taken)
-    return taken + max(0.0, behind - first) * taken / seconds
+        If the sources do not report the latter, they are estimated from the increase of the lag since the first batch.
+        """
+        first, backlog = facts.behind if self.behind is None else self.behind, facts.backlog
+        if backlog is None and facts.waiting is not None:
+            late = 0.0 if facts.behind is None or first is None else max(0.0, facts.behind - first)
+            backlog = late * facts.waiting / facts.seconds if facts.seconds else 0.0
+        if backlog is None:
+            return Waiting(self.rows, first)
+        return Waiting((*self.rows, (facts.waiting or 0) + backlog)[-64:], first)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The gate: the thresholds that a change of plan must pass.
 
-A proposed plan passes if it needs less of the scarce resource than the running plan, by a ratio *and* by an amount, and
-if it saves what the change costs within the horizon. The scarce resource is that of the objective; for `qualified`, it
-is the one of which the running plan uses the larger share. If the running plan exceeds a limit and the proposed one
-exceeds none, ratio and amount are not required, and the scarce resource is the one whose limit is exceeded.
+A proposed plan passes if it needs less of the scarce resource than the running plan, by a ratio *and*, for CPU, by an
+amount, and if it saves what the change costs within the horizon. The scarce resource is that of the objective; for
+`qualified`, it is the one of which the running plan uses the larger share. If the running plan exceeds a limit and the
+proposed one exceeds none, ratio and amount are not required, and the scarce resource is the one whose limit is
+exceeded.
 
 During a migration, the states of both plans are held. If the running plan keeps the limit on memory, a migration that
 exceeds it is refused. Invariant: all rates are per second of event time, so a replay at ten times the speed gives the
@@ -36,8 +37,6 @@ class Gate:
     """The minimum number of cores saved if CPU is scarce and the length of triggers is unknown."""
     share: float = 0.01
     """The minimum fraction of a whole trigger that is saved, if the length of triggers is known."""
-    bytes: float = 1_000_000.0
-    """The minimum number of bytes saved if memory is scarce."""
     horizon: float = 600.0
     """Seconds of event time within which a change must pay back, at most."""
     cool_down: Interval = TEN_BATCHES
@@ -103,15 +102,15 @@ def judge(
     resource = scarce(current, objective, budget)
     has, needs = getattr(current, resource), getattr(proposed, resource)
     saved = has - needs
-    amount, unit = (gate.cores, "cores") if resource == "cpu" else (gate.bytes, "bytes")
+    unit = "cores" if resource == "cpu" else "bytes"
     rescues = not budget.allows(current) and budget.allows(proposed)
     if saved <= 0:
         return Verdict(False, f"saves no {resource}")
     if not rescues:
         if has < gate.ratio * needs:
             return Verdict(False, f"needs {needs / has:.0%} of the {resource}, a ratio of {gate.ratio:.3g} is wanted")
-        if saved < amount:
-            return Verdict(False, f"saves {saved:.3g} {unit}, {amount:.3g} are wanted")
+        if resource == "cpu" and saved < gate.cores:
+            return Verdict(False, f"saves {saved:.3g} cores, {gate.cores:.3g} are wanted")
     after = max(0.0, amount_of(price, resource) + (risk if budget.allows(current) else 0.0)) / saved
     paid = f"{price.strategy} is paid back after {after:.3g} s"
     if after > gate.horizon:

@@ -34,8 +34,6 @@ from anabranch.stats.measured import arrivals, intermediate_rows, measured
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
 
-MOST_PATIENCE = 8
-"""The maximum number of intervals that a change of statistics waits."""
 TELLING_ROWS = 1_000
 """The minimum number of rows of each stream for the first decision."""
 
@@ -220,6 +218,16 @@ class History:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     @property
+    def batch(self) -> int:
+        """The latest batch."""
+        return self.recent[-1].batch
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest batch."""
+        return self.recent[-1].plan
+
+    @property
     def measured_seconds(self) -> float:
         """Seconds of event time of the recent batches."""
         return _seconds(self.recent)
@@ -251,9 +259,9 @@ class History:
 
     @property
     def patience(self) -> int:
-        """The number of intervals to wait, which grows with consecutive decisions that kept the plan."""
+        """The number of intervals to wait, which grows with consecutive decisions that kept the plan, to a limit."""
         advisor = "routes" if self.recent and isinstance(self.recent[-1].plan, Mesh) else "plan"
-        return min(MOST_PATIENCE, 1 + self.fruitless.get(advisor, 0))
+        return min(REMEMBERED, 1 + self.fruitless.get(advisor, 0))
 
     @property
     def is_telling(self) -> bool:

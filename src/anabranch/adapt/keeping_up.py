@@ -4,7 +4,7 @@ A plan within its limits is expected to keep up. If the backlog grows steadily n
 costs more than was calibrated, other programs use the machine, or the trigger takes too few rows. The monitor then
 writes a record with the measured and the estimated figures. In the same way it compares the state of a slot plus the
 host's memory with the limit. With `overload: shed` it also drops the rows of some keys: the share of keys that are kept
-is halved when a slot comes within a tenth of its memory limit, or when ever more rows wait; it is raised by a quarter
+is halved when a slot comes within a tenth of its memory limit, or when ever more rows wait; it is raised by a fifth
 after ten batches without either. Between two changes there are ten batches, because shedding takes time to help.
 
 Invariant: an exceeded limit is recorded once, and again only after it was kept in between; without trouble all keys are
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, BatchFacts, Trend, Waiting
+from anabranch.adapt.facts import NEAR, RATIO, TEN_BATCHES, WATCHED, BatchFacts, Waiting, is_rising
 from anabranch.adapt.records import FellBehind, KeysShed, LimitBroken, Needs
 from anabranch.adapt.rules import ChangeRules
 from anabranch.lang.sizes import size_text
@@ -54,7 +54,7 @@ class Shedding:
         if quiet > rest and trouble.reason is not None:
             share, reason = max(LEAST, share / 2), trouble.reason
         elif quiet > rest and trouble.is_over and share < 1:
-            share, reason = min(1.0, share * 1.25), f"no limit was near for {rest} batches"
+            share, reason = min(1.0, share * RATIO), f"no limit was near for {rest} batches"
         if share == self.share:
             return Shedding(share, quiet), None
         return Shedding(share, 0), KeysShed(batch, round(self.share, 4), round(share, 4), reason)
@@ -63,12 +63,9 @@ class Shedding:
 class KeepingUp:
     """Monitors the limits of all queries of a run."""
 
-    def __init__(
-        self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, trend: Trend = STEADY, *, sheds: bool = False
-    ) -> None:
+    def __init__(self, rules: Mapping[str, ChangeRules], joint: Budget = UNLIMITED, *, sheds: bool = False) -> None:
         self._limited = {name: each.criteria for name, each in rules.items() if each.criteria.budget.is_limited}
         self._joint = joint
-        self._trend = trend
         self._waiting = Waiting()
         self._alarm: float | None = None
         """Rows that waited when it was last recorded that the query falls behind."""
@@ -104,19 +101,19 @@ class KeepingUp:
         if rows == before.rows:
             return []
         if self._alarm is not None:
-            if rows[-1] < self._alarm / self._trend.growth:
+            if rows[-1] < self._alarm / RATIO:
                 self._alarm, self._waiting = None, Waiting()
             return []
-        if not self._trend.holds(rows):
+        if not is_rising(rows):
             return []
         self._alarm = rows[-1]
         spent = sum(report.cpu for report in reports.values()) / len(reports)
         return [
             FellBehind(
                 facts.batch,
-                before=rows[-self._trend.batches],
+                before=rows[-WATCHED],
                 rows=rows[-1],
-                batches=self._trend.batches,
+                batches=WATCHED,
                 period=facts.period,
                 seconds=facts.seconds,
                 slot_cores=spent / facts.seconds if facts.seconds else None,
@@ -144,7 +141,7 @@ class KeepingUp:
             if has > budget.memory and name not in self._broken:
                 self._broken.add(name)
                 query = None if name in (ALONE, JOINT) else name
-                found.append(LimitBroken(batch, float(state), has, budget.memory, query))
+                found.append(LimitBroken(batch, float(state), has, budget.memory, query=query))
             elif has < NEAR * budget.memory:
                 self._broken.discard(name)
         return found

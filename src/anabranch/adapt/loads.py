@@ -87,11 +87,11 @@ class LoadHistory:
         if not self.is_free or len(periods) < len(self.recent):
             return None
         busy = float(self._spent(available).sum()) / max(sum(periods), 1e-9)
-        # The load that a slot has afterwards is half-way between the two limits.
-        fitting = math.ceil(busy / ((settings.busy + settings.idle) / 2))
+        # Afterwards a slot is busy for half of the time, which is half-way between the two limits.
+        fitting = math.ceil(2 * busy)
         if busy / count > settings.busy and count < most:
             return min(most, max(fitting, count + 1)), f"an average slot is busy for {busy / count:.0%} of the time"
-        if count > limits.least and busy / (count - 1) < settings.idle:
+        if count > limits.least and busy / (count - 1) < 1 - settings.busy:
             fewer = max(limits.least, min(fitting, count - 1))
             return fewer, f"with one slot less, each would be busy for {busy / (count - 1):.0%} of the time"
         return None

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
-from anabranch.adapt.facts import NEAR, STEADY, TEN_BATCHES, Interval, Trend
+from anabranch.adapt.facts import NEAR, TEN_BATCHES, WATCHED, Interval, is_rising
 from anabranch.adapt.history import History
 from anabranch.adapt.knowledge import CHANGED
 
@@ -92,16 +92,15 @@ class DataDriven:
 
 @dataclass(frozen=True)
 class MemoryDriven:
-    trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
         if allowed < math.inf and (taken := seen.state_bytes) >= NEAR * allowed:
             return Reason("memory", f"the state takes {taken:,} of {allowed:,.0f} bytes")
         rows = seen.since.waiting.rows
-        if not self.trend.holds(rows):
+        if not is_rising(rows):
             return None
-        return Reason("backlog", f"rows waiting at the inputs rose to {rows[-1]:g} over {self.trend.batches} batches")
+        return Reason("backlog", f"rows waiting at the inputs rose to {rows[-1]:g} over {WATCHED} batches")
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,6 @@ class RefinedMemoryDriven(MemoryDriven):
 
     def suggestion(self, seen: History, allowed: float) -> Reason | None:
         reason = super().suggestion(seen, allowed)
-        if reason is None and self.trend.holds(between := seen.between):
-            batches = self.trend.batches
-            return Reason("intermediate", f"intermediate rows rose to {between[-1]:g} a batch over {batches} batches")
+        if reason is None and is_rising(between := seen.between):
+            return Reason("intermediate", f"intermediate rows rose to {between[-1]:g} a batch over {WATCHED} batches")
         return reason

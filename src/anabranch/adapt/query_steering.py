@@ -20,10 +20,8 @@ from anabranch.adapt.change import Change, ChangeRequest, begin
 from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.history import Observation
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import Author, QueryRecord, Refusal, SettingsChanged
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
-from anabranch.adapt.searches import Searches
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.mesh.profiled import pooled
 from anabranch.migrate.machine import Instruction, Run
@@ -55,11 +53,7 @@ class QuerySteering:
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
         budget = replace(rules.criteria.budget, slots=partitioning.slots)
         criteria = replace(rules.criteria, budget=budget, partitioning=_spread(partitioning))
-        self.rules = replace(rules, criteria=criteria)
-        """The current change rules of the query."""
-        self.searches = Searches(waits=rules.waits)
-        is_fixed = len(query.graph.names) < 2 or (rules.adapt is None and rules.staging is None)
-        self._controller = None if is_fixed else Controller(query, self.rules, self._slots, self.searches)
+        self.controller = Controller(query, replace(rules, criteria=criteria), self._slots)
         self._switches = self._schedule(rules.switches)
         self._wish: ChangeRequest | None = None
         self._under_way: Change | None = None
@@ -71,12 +65,9 @@ class QuerySteering:
     def spread(self, partitioning: Partitioning) -> None:
         """Replaces the partitioning from the next batch on."""
         with self.lock:
-            now = _spread(partitioning)
-            if now == self.rules.criteria.partitioning:
-                return
-            self.rules = replace(self.rules, criteria=replace(self.rules.criteria, partitioning=now))
-            if self._controller is not None:
-                self._controller.spread(self.rules)
+            now, criteria = _spread(partitioning), self.rules.criteria
+            if now != criteria.partitioning:
+                self.controller.spread(replace(self.rules, criteria=replace(criteria, partitioning=now)))
 
     def wish(
         self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user"
@@ -90,14 +81,9 @@ class QuerySteering:
         self._wish = wish
 
     @property
-    def controller(self) -> Controller | None:
-        """The controller, if the query adapts."""
-        return self._controller if self.adapts else None
-
-    @property
-    def adapts(self) -> bool:
-        """True if the query adapts."""
-        return self._controller is not None and self._controller.adapts
+    def rules(self) -> ChangeRules:
+        """The current change rules of the query."""
+        return self.controller.rules
 
     @property
     def plans(self) -> tuple[SlotPlan, ...]:
@@ -127,9 +113,8 @@ class QuerySteering:
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self.lock:
-            self._require_rest()
-            controller = self.controller
-            if slots is not None and controller is not None and not controller.is_frozen and len(self._slots) > 1:
+            is_adapting = self.controller.adapts and not self.controller.is_frozen
+            if slots is not None and is_adapting and len(self._slots) > 1:
                 raise MigrationError(
                     "single slots cannot be changed while the query adapts",
                     hint="freeze the adaptation, or leave the slots out",
@@ -152,8 +137,7 @@ class QuerySteering:
         An automatic change that has been decided but has not begun is cancelled and recorded as refused.
         """
         with self.lock:
-            if self._controller is not None:
-                self._controller.is_frozen = frozen
+            self.controller.is_frozen = frozen
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 for plan in sorted({wanted.plan for wanted in self._wish.plans.values()}, key=str):
                     why = "the query was frozen before it began"
@@ -163,22 +147,16 @@ class QuerySteering:
     def reconfigure(self, wanted: Mapping[str, Any]) -> None:
         """Replaces policy, objective or limits from the next decision on; a refusal has no effect."""
         with self.lock:
-            self._configure(wanted)
+            self.controller.rules = self.rules.reconfigured(wanted)
             self._unrecorded.append(partial(SettingsChanged, settings=wanted))
-
-    def _configure(self, wanted: Mapping[str, Any]) -> None:
-        self.rules = self.rules.reconfigured(wanted)
-        if self._controller is not None:
-            self._controller.rules = self.rules
 
     def recall(self, decisions: Sequence[Mapping[str, Any]], settings: Iterable[Mapping[str, Any]]) -> None:
         """Takes over the decisions of an earlier run, and the settings that a user changed in it, if still valid."""
         for wanted in settings:
             with suppress(AnabranchError):
-                self._configure(wanted)
-        if self._controller is not None:
-            own = [each for each in decisions if each.get("slots") == [*self._slots]]
-            self._controller.history = self._controller.history.recalling(own)
+                self.controller.rules = self.rules.reconfigured(wanted)
+        own = [each for each in decisions if each.get("slots") == [*self._slots]]
+        self.controller.history = self.controller.history.recalling(own)
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[QueryRecord]]:
         """Returns the plans for a batch, and records of changed settings and of refused changes."""
@@ -198,8 +176,7 @@ class QuerySteering:
                 self._under_way, instructions = begin(self._wish, self._plans, batch, self._query.graph)
                 self._obey(instructions)
                 self._wish = None
-            learns = self._controller is not None and self._controller.wants_profiles
-            return tuple(replace(plan, learns=learns) for plan in self.plans), records
+            return tuple(replace(plan, learns=self.controller.wants_profiles) for plan in self.plans), records
 
     def after(
         self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
@@ -216,10 +193,10 @@ class QuerySteering:
                 instructions, records = self._under_way.progress(facts.batch, reports)
                 self._obey(instructions)
                 self._under_way = None if self._under_way.is_over else self._under_way
-            seen = _observation(facts, reports, plans)
-            if self._controller is None or seen is None:
+            seen = _observation(facts, reports, plans) if self.controller.is_active else None
+            if seen is None:
                 return records
-            decision = self._controller.after(replace(seen, is_migrating=is_migrating), is_busy=self._is_busy)
+            decision = self.controller.after(replace(seen, is_migrating=is_migrating), is_busy=self._is_busy)
             if decision is None:
                 return records
             if decision.action == "migrate" and decision.strategy is not None:
@@ -307,8 +284,8 @@ class QuerySteering:
             check_migration(old, new, graph, wished, self._query.merging)
             return wished
         criteria = self.rules.criteria
-        known = Knowledge() if self._controller is None else self._controller.history.statistics
-        return criteria.pricing(graph, old, new, criteria.model(self._query, known))[0].strategy
+        model = criteria.model(self._query, self.controller.history.statistics)
+        return criteria.pricing(graph, old, new, model)[0].strategy
 
 
 def _observation(

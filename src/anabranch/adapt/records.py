@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.knowledge import Knowledge
@@ -37,18 +37,17 @@ class Record:
     """An event in the history of queries."""
 
     kind: ClassVar[str]
+    computed: ClassVar[tuple[str, ...]] = ()
+    """The properties that have an entry, too."""
+    query: str | None = field(default=None, kw_only=True)
+    """Of queries that run together, the one that the record is about."""
 
     def to_json(self) -> dict[str, Any]:
-        shown = [each for each in fields(self) if each.default is not None or getattr(self, each.name) is not None]
+        shown = [each.name for each in fields(self) if each.default is not None or getattr(self, each.name) is not None]
         return {
             "kind": self.kind,
-            **{_name(each.name): _plain(getattr(self, each.name)) for each in shown},
-            **self._more(),
+            **{_name(name): _plain(getattr(self, name)) for name in (*shown, *self.computed)},
         }
-
-    def _more(self) -> dict[str, Any]:
-        """Returns the entries that are computed from the fields."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class PlanTaken(Record):
     """The best of the plans that were not taken."""
     best_while: tuple[str, ...] = ()
     """The bounds of rates and selectivities between which the plan stays the best."""
-    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ class Decision(Record):
     """The choice to change to the proposed plan or to keep the running plan; both have a cost and a reason."""
 
     kind: ClassVar[str] = "decision"
+    computed: ClassVar[tuple[str, ...]] = ("strategy",)
     batch: int
     """The batch after which it was made."""
     action: Literal["migrate", "keep"]
@@ -106,8 +105,6 @@ class Decision(Record):
     """The mesh that the decision is about, with what was learnt of it."""
     best_while: tuple[str, ...] = ()
     """For a change, the bounds of rates and selectivities between which the new plan stays the best."""
-    query: str | None = None
-    """Of queries that run together, the one that the record is about."""
 
     @property
     def strategy(self) -> str | None:
@@ -118,15 +115,14 @@ class Decision(Record):
         """True if the boxes in which the plans differ change one after another."""
         return self.price is not None and self.price.steps > 1
 
-    def _more(self) -> dict[str, Any]:
-        return {"strategy": self.strategy}
-
 
 @dataclass(frozen=True)
 class MigrationBegan(Record):
     """Some slots left a plan for another."""
 
     kind: ClassVar[str] = "migration"
+    computed: ClassVar[tuple[str, ...]] = ("phase",)
+    phase: ClassVar[str] = "began"
     batch: int
     by: Author
     slots: tuple[int, ...]
@@ -138,10 +134,6 @@ class MigrationBegan(Record):
     recomputed_rows: int
     seconds: float
     """The longest time that a slot could not step."""
-    query: str | None = None
-
-    def _more(self) -> dict[str, Any]:
-        return {"phase": "began"}
 
 
 @dataclass(frozen=True)
@@ -149,6 +141,7 @@ class MigrationEnded(Record):
     """All slots of a migration run one plan: the new one, or the old one where the migration was given up."""
 
     kind: ClassVar[str] = "migration"
+    computed: ClassVar[tuple[str, ...]] = ("phase",)
     batch: int
     by: Author
     slots: tuple[int, ...]
@@ -156,10 +149,10 @@ class MigrationEnded(Record):
     batches: int
     given_up: str | None = None
     """Why the slots run the old plan again."""
-    query: str | None = None
 
-    def _more(self) -> dict[str, Any]:
-        return {"phase": "ended" if self.given_up is None else "given up"}
+    @property
+    def phase(self) -> str:
+        return "ended" if self.given_up is None else "given up"
 
 
 @dataclass(frozen=True)
@@ -167,6 +160,7 @@ class SharingDecided(Record):
     """A decision to share or stop sharing joins of a set of queries, or to leave them as they are."""
 
     kind: ClassVar[str] = "sharing"
+    computed: ClassVar[tuple[str, ...]] = ("action",)
     batch: int
     plans: Mapping[str, Plan]
     """The plans that change with the next batch; none where everything stays."""
@@ -176,8 +170,9 @@ class SharingDecided(Record):
     """The joins that would be shared."""
     reason: str
 
-    def _more(self) -> dict[str, Any]:
-        return {"action": "migrate" if self.plans else "keep"}
+    @property
+    def action(self) -> str:
+        return "migrate" if self.plans else "keep"
 
 
 @dataclass(frozen=True)
@@ -188,7 +183,6 @@ class Refusal(Record):
     batch: int
     reason: str
     plan: Plan | None = None
-    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +193,6 @@ class SettingsChanged(Record):
     batch: int
     """The first batch that they apply to."""
     settings: Mapping[str, Any]
-    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +216,7 @@ class FellBehind(Record):
     """Rows wait longer and longer although the plans were chosen within their limits."""
 
     kind: ClassVar[str] = "behind"
+    computed: ClassVar[tuple[str, ...]] = ("reason",)
     batch: int
     before: float
     """Rows that waited at the beginning of the trend."""
@@ -245,30 +239,24 @@ class FellBehind(Record):
             text += f", the steps of a slot {self.slot_cores:.3g} cores"
         return "; ".join([text, *map(str, self.needs)])
 
-    def _more(self) -> dict[str, Any]:
-        return {"reason": self.reason}
-
 
 @dataclass(frozen=True)
 class LimitBroken(Record):
     """A slot has more memory than its limit allows: its state with room to grow, a worker, and its rows of a batch."""
 
     kind: ClassVar[str] = "limit"
+    computed: ClassVar[tuple[str, ...]] = ("reason",)
     batch: int
     state_bytes: float
     """Bytes of live state."""
     bytes: float
     """Bytes in all."""
     allowed: float
-    query: str | None = None
 
     @property
     def reason(self) -> str:
         has, allowed, state = map(size_text, (self.bytes, self.allowed, self.state_bytes))
         return f"the fullest slot has {has} of {allowed}, with {state} of state"
-
-    def _more(self) -> dict[str, Any]:
-        return {"reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -276,13 +264,15 @@ class KeysShed(Record):
     """Another share of keys is kept from the next batch on; the rows of the others are dropped and counted."""
 
     kind: ClassVar[str] = "overload"
+    computed: ClassVar[tuple[str, ...]] = ("action",)
     batch: int
     kept_before: float
     kept: float
     reason: str
 
-    def _more(self) -> dict[str, Any]:
-        return {"action": "shed" if self.kept < self.kept_before else "admit"}
+    @property
+    def action(self) -> str:
+        return "shed" if self.kept < self.kept_before else "admit"
 
 
 @dataclass(frozen=True)

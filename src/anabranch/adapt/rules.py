@@ -99,31 +99,6 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Staging:
-    """The schedule of mesh searches: after the first batches, then at doubling intervals."""
-
-    first: int = 4
-    """Batches before the first search."""
-    search: float = 0.0
-    """The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
-
-    def is_due(self, batches: int) -> bool:
-        """Returns True if a search is scheduled after this number of batches.
-
-        >>> [batches for batches in range(99) if Staging().is_due(batches)]
-        [4, 8, 16, 32, 64]
-        """
-        due = self.first
-        while due < batches:
-            due *= 2
-        return due == batches
-
-
-BESIDE = Staging(first=16, search=0.02)
-"""For a query that considers meshes among other plans: waits for windows to fill."""
-
-
-@dataclass(frozen=True)
 class ChangeRules:
     """The ways in which the plan of one query may change while it runs; by default only its user changes it."""
 
@@ -131,8 +106,8 @@ class ChangeRules:
     """The settings of adaptation; None if the query does not adapt."""
     criteria: Criteria = field(default_factory=Criteria)
     switches: tuple[Switch, ...] = ()
-    staging: Staging | None = None
-    """When to search for a mesh; None for never."""
+    first_search: int | None = None
+    """The batches before the first search for a mesh, later ones follow at doubling distances; None for no search."""
     resumes: bool = False
     """Whether a restart begins with the plan of the last batch instead of the given plan."""
     promise: Promise | None = None

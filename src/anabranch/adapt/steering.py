@@ -52,7 +52,7 @@ class Steering:
         sheds: bool = False,
     ) -> None:
         self._shedding = Shedding() if sheds else None
-        self._sharing = SharingAdvisor(queries, rules, sharing)
+        self._sharing = SharingAdvisor(queries, sharing)
         self._since_sharing = Since()
         self.is_named = queries.is_named
         self._set = queries
@@ -154,7 +154,7 @@ class Steering:
     def close(self) -> None:
         """Ends the searches of all queries; nothing is decided any more that needs one."""
         for steering in self.queries.values():
-            steering.searches.close()
+            steering.controller.searches.close()
 
     def recall(self, history: Iterable[Mapping[str, Any]]) -> None:
         """Gives each query the decisions on its trees and the changed settings of earlier runs of the checkpoint."""
@@ -198,7 +198,7 @@ class Steering:
     @property
     def needs_backlog(self) -> bool:
         """Whether anything here asks how many rows wait in the sources."""
-        return self._keeping_up.is_active or any(steering.adapts for steering in self.queries.values())
+        return self._keeping_up.is_active or any(each.controller.adapts for each in self.queries.values())
 
     def _decide_sharing(self, facts: BatchFacts) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
@@ -206,8 +206,8 @@ class Steering:
             self._since_sharing = Since()
             return []
         self._since_sharing = self._since_sharing.after(facts)
-        adapting = {name: each for name, steering in self.queries.items() if (each := steering.controller) is not None}
-        decided = self._sharing.decide(facts.batch, self._since_sharing, self.most_plans.plans, adapting)
+        controllers = {name: steering.controller for name, steering in self.queries.items()}
+        decided = self._sharing.decide(facts.batch, self._since_sharing, self.most_plans.plans, controllers)
         if decided is None:
             return []
         self._since_sharing = Since()

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from anabranch.adapt.facts import REMEMBERED
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import Promise
 from anabranch.adapt.records import PlanTaken, Rival
-from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.rules import ChangeRules, Criteria, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import SPARK, Host, host_need
 from anabranch.cost.resources import Resources
@@ -119,7 +120,7 @@ def taken(choice: Choice, plan: Plan, query: str | None = None) -> PlanTaken:
     rivals = tuple(Rival(each.plan, each.cost, beaten.get(each.standing, each.reason)) for each in best)
     reason = _reason(choice) if plan == own else "chosen together with the plans of the other queries"
     bounds = () if isinstance(plan, Mesh) else tuple(map(str, validity(choice.problem, unshared(plan))))
-    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query)
+    return PlanTaken(0, plan, _expected(choice), reason, rivals, bounds, query=query)
 
 
 def change_rules(
@@ -145,7 +146,7 @@ def change_rules(
         adapt,
         criteria,
         switches,
-        _staging(plan_options, choice, adapt),
+        REMEMBERED if learns(plan_options, choice, adapt) else None,
         promise=_promise(choice),
         resumes=plan_options.plan in PLAN_WORDS and (is_learning or adapt is not None),
     )
@@ -176,12 +177,6 @@ def _promise(choice: Choice) -> Promise | None:
     if offer is None or offer.mesh is None or not offer.is_taken or not rows:
         return None
     return Promise(offer.mesh, _expected(choice).cpu / rows)
-
-
-def _staging(plan_options: PlanOptions, choice: Choice, adapt: Settings | None) -> Staging | None:
-    if not learns(plan_options, choice, adapt):
-        return None
-    return BESIDE if adapt is not None and plan_options.plan != "mesh" else Staging()
 
 
 def _reason(choice: Choice) -> str:

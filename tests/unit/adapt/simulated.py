@@ -101,7 +101,7 @@ def pricing(cpu: float = 0.01, *strategies: str) -> Pricing:
 
 def controller(query: Query, settings: Settings, criteria: Criteria, searches: Searches | None = None) -> Controller:
     """The controller of a query with one slot that looks for no routes."""
-    return Controller(query, ChangeRules(settings, criteria), (0,), searches or Searches())
+    return Controller(query, ChangeRules(settings, criteria), (0,), searches)
 
 
 def observe(adapting: Controller, seen: Observation) -> Decision | None:

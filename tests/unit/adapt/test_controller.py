@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.advisors.plan import Found
 from anabranch.adapt.controller import Controller
-from anabranch.adapt.facts import BatchFacts, Interval, Trend
+from anabranch.adapt.facts import BatchFacts, Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import Observation
 from anabranch.adapt.policy import DataDriven, MemoryDriven, Periodic, Policy, RefinedMemoryDriven
@@ -191,31 +191,31 @@ def test_memory_that_runs_short_is_a_reason_to_look() -> None:
 
 
 def test_rows_that_pile_up_at_the_inputs_are_a_reason_to_look() -> None:
-    adapting = loop(MemoryDriven(trend=Trend(4, 1.5)))
-    waiting = [100, 130, 170, 230, 300]
+    adapting = loop(MemoryDriven())
+    waiting = [100, 130, 170, 230, 300, 390]
     decisions = [observe(adapting, observed(n, LEFT, FOR_RIGHT, waiting=rows)) for n, rows in enumerate(waiting)]
-    assert [decision is not None for decision in decisions] == [False, False, False, True, False]
+    assert [decision is not None for decision in decisions] == [False, False, False, False, True, False]
 
 
 def test_rows_that_a_limited_source_keeps_back_are_waiting_too() -> None:
     def decisions(behind: list[float | None]) -> list[Decision | None]:
-        adapting = loop(MemoryDriven(trend=Trend(4, 1.3)))
+        adapting = loop(MemoryDriven())
         batches = [observed(n, LEFT, FOR_RIGHT, waiting=100, behind=each) for n, each in enumerate(behind)]
         return [observe(adapting, each) for each in batches]
 
     # Every batch takes 100 rows of one second, and takes more than a second.
-    slow = decisions([2.0, 2.5, 3.0, 3.5])
+    slow = decisions([2.0, 2.5, 3.0, 3.5, 4.0])
     assert slow[-1] is not None
-    assert slow[-1].trigger == "rows waiting at the inputs rose to 250 over 4 batches"
-    assert decisions([2.0, 2.0, 2.1, 2.0]) == [None] * 4
-    assert decisions([1e6, 9e5, 8e5, 7e5]) == [None] * 4
-    assert decisions([None] * 4) == [None] * 4
+    assert slow[-1].trigger == "rows waiting at the inputs rose to 300 over 5 batches"
+    assert decisions([2.0, 2.0, 2.1, 2.0, 2.0]) == [None] * 5
+    assert decisions([1e6, 9e5, 8e5, 7e5, 6e5]) == [None] * 5
+    assert decisions([None] * 5) == [None] * 5
 
 
 def test_the_refined_policy_sees_the_rows_inside_before_any_wait() -> None:
     drift = [truth(0.0001 * 1.15**n, 0.001) for n in range(8)]
-    _, plain = run(loop(MemoryDriven(trend=Trend(4, 1.5))), LEFT, drift)
-    _, refined = run(loop(RefinedMemoryDriven(trend=Trend(4, 1.5))), LEFT, drift)
+    _, plain = run(loop(MemoryDriven()), LEFT, drift)
+    _, refined = run(loop(RefinedMemoryDriven()), LEFT, drift)
     assert not plain
     assert "intermediate rows rose" in refined[0].trigger
 

@@ -17,7 +17,7 @@ costs = st.builds(Resources, amounts, sizes, amounts)
 prices = st.builds(Price, st.just("moving-state"), amounts, amounts, amounts)
 budgets = st.builds(Budget, st.one_of(amounts, st.just(float("inf"))), st.one_of(sizes, st.just(float("inf"))))
 objectives = st.sampled_from([Objective(), Objective("cpu"), Objective("memory"), Objective("rate", 10.0)])
-gates = st.builds(Gate, st.floats(1, 3), st.floats(0, 10), st.floats(0, 1e5), st.floats(1, 1e4))
+gates = st.builds(Gate, ratio=st.floats(1, 3), cores=st.floats(0, 10), horizon=st.floats(1, 1e4))
 
 
 @given(gates, costs, costs, prices, objectives, budgets)
@@ -32,7 +32,7 @@ def test_what_passes_wins_and_pays_back(
     if scarce(current, objective, budget) == "cpu":
         has, needs, amount, cost = current.cpu, proposed.cpu, gate.cores, price.cpu
     else:
-        has, needs, amount, cost = current.memory, proposed.memory, gate.bytes, price.memory * price.seconds
+        has, needs, amount, cost = current.memory, proposed.memory, 0.0, price.memory * price.seconds
     assert cost <= (has - needs) * gate.horizon
     if budget.allows(current) or not budget.allows(proposed):
         assert has >= gate.ratio * needs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anabranch.adapt.advisors.routes import is_due
 from anabranch.adapt.cost_trend import CostTrend
 from anabranch.adapt.facts import BatchFacts, Interval
 from anabranch.adapt.history import History, Observation
-from anabranch.adapt.rules import Staging
 from anabranch.cost.units import ENGINE
 from anabranch.mesh.drift import RouteTrend
 from anabranch.plan.mesh import parse_mesh
@@ -21,7 +21,7 @@ LEFT = parse("((a b) c)")
 
 
 def test_slots_learn_at_doubling_distances() -> None:
-    assert [batches for batches in range(40) if Staging(first=4).is_due(batches)] == [4, 8, 16, 32]
+    assert [batches for batches in range(40) if is_due(batches, first=4)] == [4, 8, 16, 32]
 
 
 def routed(rows: int, kept: int) -> tuple[RouteStatistics, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.adapt.facts import BatchFacts, Trend, rows_waiting
+from anabranch.adapt.facts import BatchFacts, Waiting
 from anabranch.adapt.keeping_up import KeepingUp
 from anabranch.adapt.records import FellBehind, LimitBroken
 from anabranch.adapt.rules import ChangeRules, Criteria
@@ -23,7 +23,7 @@ CRITERIA = Criteria(budget=BUDGET, expected=Resources(0.2, 100.0, 1.0))
 
 
 def watch(criteria: Criteria = CRITERIA) -> KeepingUp:
-    return KeepingUp({ALONE: ChangeRules(criteria=criteria)}, trend=Trend(4, 1.3))
+    return KeepingUp({ALONE: ChangeRules(criteria=criteria)})
 
 
 def reports(state: int = 100, cpu: float = 0.1) -> dict[int, SlotReport]:
@@ -39,10 +39,10 @@ def facts(batch: int, backlog: float | None = None, behind: float | None = None)
 def test_a_backlog_that_grows_is_recorded_once_with_the_figures() -> None:
     keeping = watch()
     records = [keeping.after(facts(n, backlog=50.0 * n), reports()) for n in range(8)]
-    assert [len(each) for each in records] == [0, 0, 0, 1, 0, 0, 0, 0]
-    (found,) = records[3]
+    assert [len(each) for each in records] == [0, 0, 0, 0, 1, 0, 0, 0]
+    (found,) = records[4]
     assert isinstance(found, FellBehind)
-    assert (found.before, found.rows, found.period, found.seconds) == (100, 250, 1.5, 1.0)
+    assert (found.before, found.rows, found.period, found.seconds) == (100, 300, 1.5, 1.0)
     assert found.slot_cores == pytest.approx(0.1)
     assert "a slot was to need 0.4 of 0.8 cores, 0.3 of them for Spark" in found.reason
     assert json.loads(json.dumps(found.to_json()))["needs"] == [{"cores": 0.4, "spark": 0.3, "allowed": 0.8}]
@@ -50,14 +50,14 @@ def test_a_backlog_that_grows_is_recorded_once_with_the_figures() -> None:
 
 def test_after_it_has_caught_up_it_may_fall_behind_again() -> None:
     keeping = watch()
-    waiting = [0, 50, 100, 150, 20, 0, 50, 100, 150]
+    waiting = [0, 50, 100, 150, 200, 20, 0, 50, 100, 150, 200]
     records = [keeping.after(facts(n, backlog=float(rows)), reports()) for n, rows in enumerate(waiting)]
-    assert [bool(each) for each in records] == [n in (3, 8) for n in range(9)]
+    assert [bool(each) for each in records] == [n in (4, 10) for n in range(11)]
 
 
 def test_sources_that_do_not_say_are_known_by_the_time_of_day() -> None:
     slow, steady = watch(), watch()
-    assert [len(slow.after(facts(n, behind=100.0 + 0.5 * n), reports())) for n in range(5)] == [0, 0, 0, 1, 0]
+    assert [len(slow.after(facts(n, behind=100.0 + 0.5 * n), reports())) for n in range(6)] == [0, 0, 0, 0, 1, 0]
     assert not any(steady.after(facts(n, behind=100.0), reports()) for n in range(8))
 
 
@@ -80,7 +80,11 @@ def test_memory_beyond_the_limit_is_recorded_until_it_is_free_again() -> None:
 
 
 def test_rows_wait_by_the_sources_where_they_say() -> None:
-    assert rows_waiting(100, 7.0, 5.0, 1.0, 1.0) == 107
-    assert rows_waiting(100, None, 5.0, 1.0, 2.0) == 300
-    assert rows_waiting(100, None, None, 1.0, 2.0) == 100
-    assert rows_waiting(None, None, 5.0, 1.0, 1.0) is None
+    def rows(waiting: int | None, backlog: float | None, behind: float | None, seconds: float) -> tuple[float, ...]:
+        seen = BatchFacts(0, seconds, waiting=waiting, behind=behind, backlog=backlog)
+        return Waiting(behind=1.0).after(seen).rows
+
+    assert rows(100, 7.0, 5.0, 1.0) == (107,)
+    assert rows(100, None, 5.0, 2.0) == (300,)
+    assert rows(100, None, None, 2.0) == (100,)
+    assert rows(None, None, 5.0, 1.0) == ()

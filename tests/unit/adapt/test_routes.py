@@ -13,7 +13,7 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.history import History, Observation, Promise
 from anabranch.adapt.policy import Reason
-from anabranch.adapt.rules import BESIDE, Criteria
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
@@ -42,8 +42,8 @@ def the_query(condition: str = "") -> Query:
 QUERY = the_query()
 
 
-def advisor(gate: Gate | None = None, query: Query = QUERY, *, is_free: bool = True) -> RouteAdvisor:
-    return RouteAdvisor(query, Settings(gate=gate or Gate()), Criteria(), BESIDE, is_free)
+def advisor(gate: Gate | None = None, *, is_free: bool = True) -> RouteAdvisor:
+    return RouteAdvisor(Settings(gate=gate or Gate()), Criteria(), is_free=is_free)
 
 
 def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, query: Query = QUERY) -> History:
@@ -58,7 +58,7 @@ def history(step: StepStatistics = STEP, plan: Plan = MJOIN, batches: int = 1, q
 def proposed(
     learnt: LearntMesh = LEARNT, step: StepStatistics = STEP, gate: Gate | None = None, plan: Plan = MJOIN
 ) -> Suggestion:
-    return advisor(gate, is_free=False).propose(history(step, plan), 7, plan, CHANGED, learnt)
+    return advisor(gate, is_free=False).propose(history(step, plan), CHANGED, learnt)
 
 
 def test_a_mesh_that_saves_enough_is_taken_at_once_with_its_promise() -> None:
@@ -93,11 +93,7 @@ def test_a_change_that_saves_too_little_of_a_whole_trigger_is_not_made() -> None
 
     def action(trigger: float) -> str:
         seen = Observation(BatchFacts(0, 1.0, trigger=trigger), MJOIN, lambda: STEP)
-        return (
-            advisor(is_free=False)
-            .propose(replace(history(), recent=(seen,)), 7, MJOIN, CHANGED, LEARNT)
-            .decision.action
-        )
+        return advisor(is_free=False).propose(replace(history(), recent=(seen,)), CHANGED, LEARNT).decision.action
 
     assert action(0.15) == "migrate"
     assert action(10.0) == "keep"
@@ -127,7 +123,7 @@ def test_predicates_that_profiled_matches_have_passed_do_not_count_again() -> No
     states = tuple(StateStatistics(name, 1_000, 8_000) for name in "abc")
     seen = history(replace(counted(50_000), states=states), MESH, query=query)
     learnt = replace(LEARNT, profiled=Profiled(2, 4, 1e-6, {"a b": 3.0, "b a": 3.0}))
-    decision = advisor(query=query).propose(seen, 7, MESH, CHANGED, learnt).decision
+    decision = advisor().propose(seen, CHANGED, learnt).decision
     assert decision.origin == "optimizer"
     assert decision.statistics.selectivities == {"a b": pytest.approx(0.003), "a.v > b.v": 1.0}
 
@@ -135,7 +131,7 @@ def test_predicates_that_profiled_matches_have_passed_do_not_count_again() -> No
 def test_profiles_are_asked_for_only_where_some_mesh_could_pay() -> None:
     def wants(seconds: float = 1_000.0, fruitless: int = 0, matches: int = 50) -> str:
         seen = replace(history(counted(matches)), passed=seconds, fruitless={"routes": fruitless})
-        return advisor().wants(seen, MJOIN, CHANGED)
+        return advisor().wants(seen, CHANGED)
 
     assert wants() == "profile"
     assert wants(seconds=0.01) == "nothing"
@@ -146,7 +142,7 @@ def test_profiles_are_asked_for_only_where_some_mesh_could_pay() -> None:
 # --- promises ---------------------------------------------------------------------------------------------------------
 
 
-def running(promised: float, before: float, batches: int = 8) -> History:
+def running(promised: float, before: float, batches: int = 7) -> History:
     """A mesh whose rows cost more than promised, or less, from its first batch on."""
     seen = history(counted(50), MESH, batches=batches)
     each = price_of_step(counted(50), ENGINE) / sum(counted(50).rows_in.values())
@@ -155,26 +151,26 @@ def running(promised: float, before: float, batches: int = 8) -> History:
 
 def test_a_mesh_that_costs_more_than_the_plan_before_it_is_left_for_that_plan() -> None:
     seen, routes = running(promised=0.3, before=0.5), advisor()
-    reason = routes.occasion(seen, 30, MESH)
+    reason = routes.occasion(seen)
     assert reason is not None
-    assert routes.wants(seen, MESH, reason) == "search"
-    search, is_long = routes.search(seen, MESH)
+    assert routes.wants(seen, reason) == "search"
+    search, is_long = routes.search(seen)
     assert not is_long
-    found = routes.propose(seen, 30, MESH, reason, search())
+    found = routes.propose(seen, reason, search())
     assert (found.decision.action, found.decision.proposed) == ("migrate", MJOIN)
     assert "costs 2.00 times what it cost before the mesh; 0.60 times was promised" in found.decision.reason
     assert found.history.correction == pytest.approx(1 / 0.3)
 
 
 def test_a_mesh_that_keeps_its_promise_stays() -> None:
-    assert advisor().occasion(running(promised=0.9, before=2.0), 30, MESH) is None
+    assert advisor().occasion(running(promised=0.9, before=2.0)) is None
 
 
 def test_a_promise_is_held_against_the_first_batch_over_full_windows() -> None:
     filling = replace(history(batches=0), promise=running(0.3, 0.5).promise)
     filling = replace(filling, trend=CostTrend(window=10.0))
-    seen = [filling := filling.after(one(number, counted(50))) for number in range(12)]
-    asked = [advisor().occasion(each, 30, MESH) is not None for each in seen]
+    seen = [filling := filling.after(one(number, counted(50))) for number in range(100, 112)]
+    asked = [advisor().occasion(each) is not None for each in seen]
     assert asked == [False] * 10 + [True] * 2
 
 
@@ -183,7 +179,7 @@ def test_a_mesh_is_not_blamed_for_streams_that_change_later() -> None:
     for number in range(8, 12):
         seen = seen.after(one(number, counted(500)))
     assert seen.trend.recent[-1] > 2 * seen.trend.first
-    assert advisor().occasion(seen, 30, MESH) is None
+    assert advisor().occasion(seen) is None
 
 
 def one(number: int, step: StepStatistics) -> Observation:

@@ -126,7 +126,7 @@ def test_a_batch_of_a_query_does_not_wait_for_the_optimizer(held: Held) -> None:
     assert host.batch == 4
     assert host.history == []
     held.free.set()
-    all_ended(host.steering.of_query(None).searches)
+    all_ended(host.steering.of_query(None).controller.searches)
     step(4)
     (decision,) = host.history
     assert (decision["kind"], decision["batch"], decision["origin"]) == ("decision", 4, "optimizer")

@@ -91,7 +91,7 @@ def test_no_plan_within_its_memory_is_left_by_a_way_that_breaks_it(
 ) -> None:
     current, proposed = Resources(has, state, 1.0), Resources(needs, after, 1.0)
     budget, price = Budget(memory=limit), Price("moving-state", 0.0, extra, 1.0)
-    verdict = judge(Gate(1.0, 0.0, 0.0), current, proposed, price, Objective("cpu"), budget)
+    verdict = judge(Gate(1.0, 0.0), current, proposed, price, Objective("cpu"), budget)
     if verdict.passed and state <= limit:
         assert state + extra <= limit
     if state <= limit < state + extra and after <= limit:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch import cql
-from anabranch.adapt.rules import BESIDE, Staging
+from anabranch.adapt.facts import REMEMBERED
 from anabranch.adapt.settings import Settings
 from anabranch.calibrate.engine_costs import stream
 from anabranch.errors import NoFeasiblePlan, PlanError
@@ -180,12 +180,12 @@ def test_a_query_that_adapts_knows_what_was_sampled_before_the_start() -> None:
 
 def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> None:
     choice = decide(QUERY, BUSY)
-    assert change_rules(QUERY, BUSY, choice).staging is None
-    assert change_rules(QUERY, BUSY, choice, adapt=Settings()).staging == BESIDE
+    assert change_rules(QUERY, BUSY, choice).first_search is None
+    assert change_rules(QUERY, BUSY, choice, adapt=Settings()).first_search == REMEMBERED
     for plan_options in (replace(BUSY, plan="tree"), replace(BUSY, forbid=("tree",)), replace(BUSY, keep=("a b",))):
-        assert change_rules(QUERY, plan_options, decide(QUERY, plan_options), adapt=Settings()).staging is None
+        assert change_rules(QUERY, plan_options, decide(QUERY, plan_options), adapt=Settings()).first_search is None
     wanted = replace(BUSY, plan="mesh")
-    assert change_rules(QUERY, wanted, decide(QUERY, wanted)).staging == Staging()
+    assert change_rules(QUERY, wanted, decide(QUERY, wanted)).first_search == REMEMBERED
 
 
 def test_a_latency_limit_admits_only_plans_that_process_a_batch_in_time() -> None:

@@ -20,6 +20,8 @@ from anabranch.planning.choosing import change_rules, decide, first_plan
 from anabranch.planning.options import AUTO, PlanOptions
 from anabranch.run.local import LocalHost
 
+pytestmark = pytest.mark.usefixtures("free_searches")
+
 NAMES = "abcde"
 BATCH, ROWS = 0.02, 3_000
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("c", pa.int64())])
@@ -52,12 +54,9 @@ def batches(count: int, skewed: range, seed: int = 1) -> Iterator[Mapping[str, p
 
 
 def adapting(slots: int = 1, settings: Settings = SETTINGS) -> LocalHost:
-    """These streams are too short for looks and searches to pay back, so they cost nothing here."""
     choice = decide(QUERY, batch=BATCH, slots=slots)
     rules = change_rules(QUERY, AUTO, choice, adapt=settings)
-    assert rules.staging is not None
-    rules = replace(rules, staging=replace(rules.staging, search=0.0), waits=True)
-    return LocalHost(QUERY, first_plan(choice), rules=rules, slots=slots)
+    return LocalHost(QUERY, first_plan(choice), rules=replace(rules, waits=True), slots=slots)
 
 
 def plans_of(host: LocalHost, count: int, skewed: range) -> list[bool]:
@@ -123,9 +122,11 @@ def test_a_mesh_that_was_written_is_left_if_it_costs_more_than_was_expected(coun
     choice = decide(QUERY, options, batch=BATCH)
     rules = change_rules(QUERY, options, choice, adapt=SETTINGS)
     assert rules.promise is not None
-    assert change_rules(QUERY, options, choice).staging is None, "it stays as it was written unless the query adapts"
+    assert change_rules(QUERY, options, choice).first_search is None, (
+        "it stays as it was written unless the query adapts"
+    )
     # Without statistics the costs are assumed ones, so the promise is made one that no plan keeps.
-    tight = replace(rules, promise=replace(rules.promise, each=1e-9), waits=True)
+    tight = replace(rules, promise=replace(rules.promise, each=1e-9), first_search=16, waits=True)
     host = LocalHost(QUERY, first_plan(choice), rules=tight)
     assert str(host.plan) == written
     found = plans_of(host, 40, range(0))

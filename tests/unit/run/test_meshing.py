@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.rules import ChangeRules, Staging
+from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
@@ -30,7 +30,7 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from tests.support.oracle import rows_as_multiset
 from tests.support.scripted import read_script
 
-pytestmark = pytest.mark.usefixtures("counted_costs")
+pytestmark = pytest.mark.usefixtures("counted_costs", "free_searches")
 
 ROWS = 3_000
 ANY_SAVING = Settings(gate=Gate(cores=0.0))
@@ -77,9 +77,7 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
     query, rng = the_query("string" if asks else "bigint"), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
     batches = [untold(batch) for batch in batches] if asks else batches
-    staged = LocalHost(
-        query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
-    )
+    staged = LocalHost(query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, first_search=2, waits=True))
     plain = LocalHost(query, mjoin(query.graph.names))
     answers = [(rows_as_multiset(staged.step(batch)), rows_as_multiset(plain.step(batch))) for batch in batches]
     assert all(of_staged == of_plain for of_staged, of_plain in answers)
@@ -98,7 +96,7 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
 
 def test_slots_of_a_query_that_only_learns_routes_learn_together() -> None:
     query, rng = the_query(), np.random.default_rng(1)
-    rules = ChangeRules(staging=Staging(first=2), waits=True)
+    rules = ChangeRules(first_search=2, waits=True)
     host = LocalHost(query, mjoin(query.graph.names), slots=2, rules=rules)
     for number in range(4):
         host.step(skewed_batch(number, rng))
@@ -109,7 +107,7 @@ def test_slots_of_a_query_that_only_learns_routes_learn_together() -> None:
 def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
     """Such a trickle of rows is no reason to change anything."""
     query, rng = the_query(), np.random.default_rng(1)
-    host = LocalHost(query, mjoin(query.graph.names), rules=ChangeRules(staging=Staging(first=2), waits=True))
+    host = LocalHost(query, mjoin(query.graph.names), rules=ChangeRules(first_search=2, waits=True))
     for number in range(4):
         host.step(skewed_batch(number, rng))
     decided = [record for record in host.history if record["kind"] == "decision"]
@@ -148,7 +146,7 @@ def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str,
     """A search that met a relation without attributes, or a mesh that it would not have made, ended the query."""
     script = read_script("\n".join(f"stream {name} (k bigint, c bigint, w string)" for name in "abc"))
     compiled, rng = compile_query(query, script.catalog), np.random.default_rng(1)
-    staged = LocalHost(compiled, parse_plan(plan), rules=ChangeRules(staging=Staging(first=1), waits=True))
+    staged = LocalHost(compiled, parse_plan(plan), rules=ChangeRules(first_search=1, waits=True))
     plain = LocalHost(compiled, mjoin(compiled.graph.names))
     for number in range(3):
         batch = {}
@@ -169,9 +167,7 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("anabranch.adapt.advisors.routes.learn_mesh", fails)
     query, rng = the_query(), np.random.default_rng(1)
-    host = LocalHost(
-        query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
-    )
+    host = LocalHost(query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, first_search=2, waits=True))
     first, second, third, fourth = (skewed_batch(number, rng) for number in range(4))
     host.step(first)
     host.step(second)

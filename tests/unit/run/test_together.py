@@ -12,7 +12,7 @@ import pytest
 from anabranch.adapt.facts import Interval
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Periodic
-from anabranch.adapt.rules import ChangeRules, Staging
+from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.lang.schema import TIMESTAMP
@@ -152,7 +152,7 @@ THREE = compiled(
 )
 
 
-@pytest.mark.usefixtures("counted_costs")
+@pytest.mark.usefixtures("counted_costs", "free_searches")
 @pytest.mark.parametrize("slots", [1, 2])
 def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     """One of them learns a mesh, both are then given other routes by hand, and nobody's answer notices."""
@@ -160,7 +160,7 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     first = Plans({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
     # Meshes alone change the plans.
     settings = replace(ANY_SAVING, policy=Periodic(Interval(batches=100)))
-    rules = ChangeRules(settings, staging=Staging(first=2), waits=True)
+    rules = ChangeRules(settings, first_search=2, waits=True)
     host = LocalHost(together(queries), first, slots=slots, rules=rules)
     rng = np.random.default_rng(1)
     batches = [skewed_batch(number, rng, slots * ROWS) for number in range(6)]

@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 from anabranch.adapt.history import History
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
-from anabranch.plan.mesh import Plan
 
 Wanted: TypeAlias = Literal["search", "profile", "nothing"]
 """The next action for an advisor: a search with the current statistics, profiling of the operators first, or none."""
@@ -30,20 +29,20 @@ class Suggestion:
 
 
 class Advisor(Protocol):
-    """Proposes one kind of change for slots that adapt together."""
+    """Proposes one kind of change for slots that adapt together; each history has at least one batch."""
 
     @property
     def name(self) -> str:
         """The name under which the history counts decisions that kept the plan."""
 
-    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+    def occasion(self, history: History) -> Reason | None:
         """Returns the advisor's own reason to search after a batch, in addition to those of the policy."""
 
-    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
+    def wants(self, history: History, reason: Reason) -> Wanted:
         """Returns the next action for a reason."""
 
-    def search(self, history: History, plan: Plan) -> tuple[Callable[[], Any], bool]:
+    def search(self, history: History) -> tuple[Callable[[], Any], bool]:
         """Returns the search for a better plan, and whether it may be too long to run between two batches."""
 
-    def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Any) -> Suggestion:
+    def propose(self, history: History, reason: Reason, found: Any) -> Suggestion:
         """Returns a decision on the outcome of the search; it keeps the plan if a change does not pay."""

@@ -16,37 +16,31 @@ from functools import cached_property
 from math import inf
 
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, Resource, Verdict, amount_of, judge, scarce
+from anabranch.adapt.history import History
 from anabranch.adapt.records import Decision
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.plan.query import Query
 
 
 @dataclass(frozen=True)
 class Payback:
     """The input of a choice between plans while one of them runs."""
 
-    query: Query
     settings: Settings
     criteria: Criteria
-    phases: Stability
-    experience: Experience
+    history: History
     model: ResourceModel
     """The cost model under the current statistics."""
     current: PhysicalPlan
     """The running plan, with its probe orders."""
-    gate: Gate
-    """The gate for the length of the current triggers."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """Returns the cost of a plan now: the model's price, corrected by counts of plans that ran."""
-        return self.experience.price(plan, self.model, self.current)
+        return self.history.experience.price(plan, self.model, self.current)
 
     def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> tuple[Decision, float | None]:
         """Returns the decision on the best of the plans, of which the first is the optimizer's proposal.
@@ -64,20 +58,26 @@ class Payback:
             chosen = best or next(iter(judged), None)
             return (decision if chosen is None else chosen[0]), None
         # Once the usual length of a phase is known, a plan is not considered again before twice that length.
-        due, lasted = max(later[1].pays_after, 2 * self.phases.usual), self.phases.lasted
+        phases = self.history.phases
+        due, lasted = max(later[1].pays_after, 2 * phases.usual), phases.lasted
         return (best or later)[0], due if due > lasted else 2 * lasted
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _judged(self, decision: Decision, plan: PhysicalPlan) -> tuple[Decision, Verdict]:
         """Returns the decision on one plan, and the verdict of the gate."""
-        wished, criteria, graph, cost = self.settings.strategy, self.criteria, self.query.graph, self.price(plan)
+        wished, criteria, graph, cost = (
+            self.settings.strategy,
+            self.criteria,
+            self.history.query.graph,
+            self.price(plan),
+        )
         proposed = replace(decision, proposed=plan, proposed_cost=cost)
         price = way(criteria, graph, self.current, with_default_orders(plan, graph), self.model, self._now, wished)
         if price is None:
             reason = f"{wished} cannot serve this change"
             return replace(proposed, reason=reason), Verdict(False, reason)
-        gate = self.gate.without_state() if price.strategy == "none" else self.gate
+        gate = self._gate.without_state() if price.strategy == "none" else self._gate
         if criteria.budget.allows(self._now):
             gate = replace(gate, horizon=self._horizon)
         verdict = judge(gate, self._now, cost, price, criteria.objective, criteria.budget, self._risk(plan))
@@ -87,7 +87,7 @@ class Payback:
         """Returns True if the hints allow a plan, and it saves enough or the running plan exceeds its limits."""
         if self.criteria.hints.objection(plan):
             return False
-        saves = self._amount(self._now) >= self.gate.without_state().ratio * self._amount(self.price(plan))
+        saves = self._amount(self._now) >= self._gate.without_state().ratio * self._amount(self.price(plan))
         return saves or not self.criteria.budget.allows(self._now)
 
     def _gain(self, judged: tuple[Decision, Verdict]) -> float:
@@ -101,11 +101,18 @@ class Payback:
         before = self._model_before
         if before is None or not self.settings.foresight:
             return 0.0
-        back: tuple[Price, ...] = self.criteria.pricing(self.query.graph, plan, self.current, before)
-        new, old = (self._amount(self.experience.price(each, before, self.current)) for each in (plan, self.current))
+        back: tuple[Price, ...] = self.criteria.pricing(self.history.query.graph, plan, self.current, before)
+        new, old = (
+            self._amount(self.history.experience.price(each, before, self.current)) for each in (plan, self.current)
+        )
         unnoticed = self.settings.remember * before.batch
         price = amount_of(back[0], self._scarce) if back else 0.0
         return (price + (new - old) * unnoticed) / 2
+
+    @cached_property
+    def _gate(self) -> Gate:
+        """The gate for the length of the current triggers."""
+        return self.history.in_triggers(self.settings.gate, self.criteria.budget.slots)
 
     @cached_property
     def _now(self) -> Resources:
@@ -122,11 +129,11 @@ class Payback:
 
     @property
     def _horizon(self) -> float:
-        most = self.gate.horizon
-        return self.phases.horizon(most) if self.settings.foresight else most
+        most = self._gate.horizon
+        return self.history.phases.horizon(most) if self.settings.foresight else most
 
     @cached_property
     def _model_before(self) -> ResourceModel | None:
         """The cost model under the statistics of the previous phase."""
-        before = self.phases.before
-        return None if before is None else self.criteria.model(self.query, before)
+        before = self.history.phases.before
+        return None if before is None else self.criteria.model(self.history.query, before)

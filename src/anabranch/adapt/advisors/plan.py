@@ -27,9 +27,8 @@ from anabranch.optimize.choice import answer_to
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Proposal
 from anabranch.optimize.validity import validity
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.plan.query import Query
 
 
 @dataclass(frozen=True)
@@ -45,44 +44,36 @@ class Found:
 class PlanAdvisor:
     """Proposes plans without routes."""
 
-    query: Query
     settings: Settings
     criteria: Criteria
     name: ClassVar[str] = "plan"
 
-    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+    def occasion(self, history: History) -> Reason | None:
         """Returns a reason besides those of the policies: a postponed change pays now."""
         lasted = history.phases.lasted
         if history.retry is None or lasted < history.retry:
             return None
         return Reason("lasting", f"the streams have stayed as they are for {lasted:.3g} s")
 
-    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
-        return "nothing" if isinstance(plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
+    def wants(self, history: History, reason: Reason) -> Wanted:
+        return "nothing" if isinstance(history.plan, Mesh) or reason.cause in ("schedule", "routes") else "search"
 
-    def search(self, history: History, plan: Plan) -> tuple[Callable[[], Found], bool]:
-        problem = self.criteria.problem(self.query, history.statistics)
-        return partial(best_plan, problem), len(self.query.graph.names) > IN_LINE
+    def search(self, history: History) -> tuple[Callable[[], Found], bool]:
+        problem = self.criteria.problem(history.query, history.statistics)
+        return partial(best_plan, problem), len(history.query.graph.names) > IN_LINE
 
-    def propose(self, history: History, batch: int, plan: Plan, reason: Reason, found: Found) -> Suggestion:
+    def propose(self, history: History, reason: Reason, found: Found) -> Suggestion:
+        plan = history.plan
         assert not isinstance(plan, Mesh)
-        graph, known = self.query.graph, history.statistics
-        problem, model = self.criteria.problem(self.query, known), self.criteria.model(self.query, known)
+        query, graph, known = history.query, history.query.graph, history.statistics
+        problem, model = self.criteria.problem(query, known), self.criteria.model(query, known)
         current = with_default_orders(plan, graph)
         steps = [each.step for each in history.recent]
         experience = history.experience.after(current, steps, history.measured_seconds, model, graph)
-        payback = Payback(
-            self.query,
-            self.settings,
-            replace(self.criteria, budget=problem.budget),
-            history.phases,
-            experience,
-            model,
-            current,
-            history.in_triggers(self.settings.gate, self.criteria.budget.slots),
-        )
+        now = replace(history, experience=experience)
+        payback = Payback(self.settings, replace(self.criteria, budget=problem.budget), now, model, current)
         decision = Decision(
-            batch=batch,
+            batch=history.batch,
             action="keep",
             policy=self.settings.policy.name,
             trigger=reason.text,
@@ -97,7 +88,7 @@ class PlanAdvisor:
             rivals=found.others[:LISTED],
         )
         listed = [each.plan for each in found.others if not isinstance(each.plan, Mesh)]
-        now = replace(history, experience=experience).remembering([found.plan, *listed, current])
+        now = now.remembering([found.plan, *listed, current])
         candidates = {str(each): each for each in (found.plan, *listed)} | dict(now.plans)
         if takes_turns(model):
             # Searches ignore the intra-batch order, which matters if windows are as short as batches.

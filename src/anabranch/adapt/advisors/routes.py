@@ -20,16 +20,16 @@ from typing import ClassVar
 
 from anabranch.adapt.advisors.advisor import Suggestion, Wanted
 from anabranch.adapt.advisors.ways import way
-from anabranch.adapt.facts import RATIO
-from anabranch.adapt.gate import Gate, judge
+from anabranch.adapt.facts import RATIO, REMEMBERED
+from anabranch.adapt.gate import judge
 from anabranch.adapt.history import Flow, History, Promise
 from anabranch.adapt.policy import Reason
 from anabranch.adapt.records import Decision
-from anabranch.adapt.rules import IN_LINE, Criteria, Staging
+from anabranch.adapt.rules import IN_LINE, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
-from anabranch.cost.units import UnitCosts, unit_costs
+from anabranch.cost.units import UnitCosts
 from anabranch.mesh.profiled import learn_mesh
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import answer_to
@@ -38,11 +38,13 @@ from anabranch.optimize.proposals import Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, kept, mjoin, pre_groups
-from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh or starting with one: it keeps no intermediate state."""
+
+SEARCH_CPU = 0.02
+"""The assumed cost of a search in seconds of one core per relation; the gain of a mesh must repay it."""
 
 
 @dataclass(frozen=True)
@@ -66,30 +68,31 @@ class RouteAdvisor:
     If any plan is allowed (`is_free`), it also proposes plans without routes, and searches only if that can pay.
     """
 
-    query: Query
     settings: Settings
     criteria: Criteria
-    staging: Staging
+    first_search: int = REMEMBERED
+    """The batches before the first search of the schedule."""
     is_free: bool = True
     name: ClassVar[str] = "routes"
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
-    def occasion(self, history: History, batch: int, plan: Plan) -> Reason | None:
+    def occasion(self, history: History) -> Reason | None:
         """Returns a reason of its own: the schedule, drift of the routes, or a mesh that costs more than expected."""
-        if isinstance(plan, Mesh):
-            if self._broken(history, plan) is not None:
+        if isinstance(history.plan, Mesh):
+            if broken_promise(history) is not None:
                 return Reason("routes", "the mesh costs more than expected")
-            drift = history.routes.drift(plan, history.patience)
+            drift = history.routes.drift(history.plan, history.patience)
             if drift is not None and not (self.is_free and history.trend.is_mixed):
                 return Reason("routes", drift)
-        return Reason("schedule", f"batch {batch} has passed") if self.staging.is_due(batch + 1) else None
+        is_scheduled = is_due(history.batch + 1, self.first_search)
+        return Reason("schedule", f"batch {history.batch} has passed") if is_scheduled else None
 
-    def wants(self, history: History, plan: Plan, reason: Reason) -> Wanted:
+    def wants(self, history: History, reason: Reason) -> Wanted:
         """Requests profiles if some mesh could repay its search; a search if a mesh is to be replaced without one."""
         if not (reason.is_change or reason.cause == "schedule"):
             return "nothing"
-        flow, broken = history.flow, self._broken(history, plan)
+        flow, plan, broken = history.flow, history.plan, broken_promise(history)
         if broken is not None:
             return "search" if broken.loses else "profile"
         if not self.is_free or flow is None:
@@ -100,28 +103,27 @@ class RouteAdvisor:
         # The counts of a tree whose predicate checks are counted separately cannot be compared with those of a sample.
         if flow.step.checks and not isinstance(plan, Mesh) and any(kept(plan)):
             return "nothing"
-        return "profile" if self._could_pay(history, flow, plan) else "nothing"
+        return "profile" if self._could_pay(history, flow) else "nothing"
 
     # --- what ---------------------------------------------------------------------------------------------------------
 
-    def search(self, history: History, plan: Plan) -> tuple[Callable[[], LearntMesh | Broken], bool]:
-        broken = self._broken(history, plan)
+    def search(self, history: History) -> tuple[Callable[[], LearntMesh | Broken], bool]:
+        broken = broken_promise(history)
         if broken is not None and broken.loses:
             return lambda: broken, False
         latest = history.recent[-1]
         assert latest.profiles is not None
-        return partial(learn_mesh, self.query.graph, latest.profiles, latest.batch, plan), True
+        return partial(learn_mesh, history.query.graph, latest.profiles, latest.batch, latest.plan), True
 
-    def propose(
-        self, history: History, batch: int, plan: Plan, reason: Reason, found: LearntMesh | Broken
-    ) -> Suggestion:
-        flow, broken = history.flow, found if isinstance(found, Broken) else self._broken(history, plan)
+    def propose(self, history: History, reason: Reason, found: LearntMesh | Broken) -> Suggestion:
+        flow, plan = history.flow, history.plan
         assert flow is not None
+        broken = found if isinstance(found, Broken) else broken_promise(history)
         correction = history.correction if broken is None else max(1.0, broken.each / broken.promise.each)
         now = replace(history, retry=None, promise=None, correction=correction)
         if isinstance(found, Broken):
-            return Suggestion(self._left(history, batch, plan, reason, flow, found), now)
-        decision = self._mesh(history, flow, batch, plan, reason, found)
+            return Suggestion(self._left(history, flow, reason, found), now)
+        decision = self._mesh(history, flow, reason, found)
         if self.is_free and isinstance(plan, Mesh):
             decision = self._tree(decision, found, flow, history)
         if decision.action == "migrate" and isinstance(decision.proposed, Mesh):
@@ -130,77 +132,37 @@ class RouteAdvisor:
             now = replace(now, promise=Promise(decision.proposed, each, left, before) if before else None)
         return Suggestion(replace(decision, mesh=found), now)
 
-    # --- promises -----------------------------------------------------------------------------------------------------
+    # --- judging ------------------------------------------------------------------------------------------------------
 
-    def _broken(self, history: History, plan: Plan) -> Broken | None:
-        """Returns the cost of a row in the first batch of the running mesh over full windows if it was promised less.
-
-        A later batch does not count: if its rows cost more, the streams have changed, and the mesh is not to blame.
-        """
-        promise, each = history.promise, history.trend.first
-        if promise is None or str(plan) != str(promise.mesh):
-            return None
-        return Broken(promise, each) if each > RATIO * promise.each else None
-
-    def _left(self, history: History, batch: int, plan: Plan, reason: Reason, flow: Flow, found: Broken) -> Decision:
+    def _left(self, history: History, flow: Flow, reason: Reason, found: Broken) -> Decision:
         """Returns the decision to go back to the plan before the mesh, or to keep the mesh if that is impossible."""
         rows, promise = sum(flow.rates.values()), found.promise
         left = promise.left
         assert left is not None
         assert not isinstance(left, Mesh)
-        cost = Resources(found.each * rows, flow.state_bytes, flow.results)
-        price = self._way_back(left, cost, self.criteria.model(self.query, history.statistics))
         ratio, promised = found.each / promise.before, promise.each / promise.before
-        return Decision(
-            batch=batch,
-            action="keep" if price is None else "migrate",
-            policy="mesh",
-            trigger=reason.text,
-            plan=plan,
-            cost=cost,
-            proposed=left,
-            proposed_cost=replace(cost, cpu=promise.before * rows),
-            origin="promise",
-            price=price,
-            reason=f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised",
-            statistics=history.statistics,
+        why = f"a row costs {ratio:.2f} times what it cost before the mesh; {promised:.2f} times was promised"
+        kept = _keeping(history, flow, reason, found.each * rows, left, promise.before * rows, why)
+        price = self._way_back(
+            history.query.graph, left, kept.cost, self.criteria.model(history.query, history.statistics)
         )
+        return replace(kept, action="keep" if price is None else "migrate", origin="promise", price=price)
 
-    # --- judging ------------------------------------------------------------------------------------------------------
-
-    def _mesh(
-        self, history: History, flow: Flow, batch: int, plan: Plan, reason: Reason, learnt: LearntMesh
-    ) -> Decision:
+    def _mesh(self, history: History, flow: Flow, reason: Reason, learnt: LearntMesh) -> Decision:
         """Decides whether the slots change to a mesh; a mesh of single routes is converted to the equivalent mjoin."""
-        units, _ = unit_costs(self.criteria.given)
-        beside = _beside(flow, units)
+        beside = _beside(flow, history.units)
         now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
         is_counted = learnt.profiled is not None and not flow.step.checks
-        counted = running_cpu(plan, history, self.query, self.criteria) if is_counted else None
+        counted = running_cpu(history, self.criteria) if is_counted else None
         if counted is not None:
-            now, proposed = counted, beside + _routing(learnt, flow, units) * history.correction
+            now, proposed = counted, beside + _routing(learnt, flow, history.units) * history.correction
         best = as_mjoin(learnt.mesh) if self.is_free and not learnt.is_mesh else learnt.mesh
-        decision = Decision(
-            batch=batch,
-            action="keep",
-            policy="mesh",
-            trigger=reason.text,
-            plan=plan,
-            cost=Resources(now, flow.state_bytes, flow.results),
-            proposed=best,
-            proposed_cost=Resources(proposed, flow.state_bytes, flow.results),
-            origin="search",
-            price=AT_ONCE,
-            reason="the running routes are the best ones known",
-            statistics=history.statistics,
-        )
-        if str(plan) == str(best):
-            return replace(decision, price=None)
-        return self._judged(decision, history, AT_ONCE)
+        decision = _keeping(history, flow, reason, now, best, proposed, "the running routes are the best ones known")
+        return decision if str(history.plan) == str(best) else self._judged(decision, history, AT_ONCE)
 
     def _tree(self, decision: Decision, learnt: LearntMesh, flow: Flow, history: History) -> Decision:
         """Returns the decision to go back to a plan without routes if that is better than the given decision."""
-        criteria, graph = self.criteria, self.query.graph
+        criteria, query, graph = self.criteria, history.query, history.query.graph
         if learnt.profiled is None or criteria.partitioning is not None:
             return decision
         pairs = _selectivities(learnt.profiled.fan_outs, flow)
@@ -208,56 +170,73 @@ class RouteAdvisor:
         passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
         measured = history.statistics
         known = replace(measured, selectivities={**measured.selectivities, **pairs, **passed})
-        answer = answer_to(criteria.problem(self.query, known))
+        answer = answer_to(criteria.problem(query, known))
         if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
             return decision
-        model = criteria.model(self.query, known)
+        model = criteria.model(query, known)
         cost = history.experience.price(answer.plan, model, answer.plan)
         joins = max(0.0, cost.cpu - model.base.cpu)
         cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
-        price = self._way_back(answer.plan, decision.cost, model)
+        price = self._way_back(graph, answer.plan, decision.cost, model)
         if price is None or (decision.action == "migrate" and cost.cpu >= decision.proposed_cost.cpu):
             return decision
         tree = replace(decision, proposed=answer.plan, proposed_cost=cost, origin="optimizer", statistics=known)
         judged = self._judged(replace(tree, action="keep"), history, price)
         return judged if judged.action == "migrate" else decision
 
-    def _way_back(self, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
-        graph = self.query.graph
+    def _way_back(self, graph: JoinGraph, plan: PhysicalPlan, cost: Resources, model: ResourceModel) -> Price | None:
         return way(self.criteria, graph, with_default_orders(mjoin(graph.names), graph), plan, model, cost)
 
     def _judged(self, decision: Decision, history: History, price: Price) -> Decision:
-        gate, criteria = self._gate(history), self.criteria
+        gate, criteria = history.in_triggers(self.settings.gate, self.criteria.budget.slots), self.criteria
         verdict = judge(gate, decision.cost, decision.proposed_cost, price, criteria.objective, criteria.budget)
         return replace(decision, action=verdict.action, price=price, reason=verdict.reason)
 
-    def _gate(self, history: History) -> Gate:
-        return history.in_triggers(self.settings.gate, self.criteria.budget.slots)
-
     # --- whether a search can pay -------------------------------------------------------------------------------------
 
-    def _could_pay(self, history: History, flow: Flow, plan: Plan) -> bool:
+    def _could_pay(self, history: History, flow: Flow) -> bool:
         """Returns True if some mesh could repay its search within the time that the query has run so far.
 
         Assumes that every row finds no match at its first lookup. The price of a search grows with each consecutive
         search that led to no change.
         """
-        running = running_cpu(plan, history, self.query, self.criteria)
+        plan, running = history.plan, running_cpu(history, self.criteria)
         if running is None:
             return not isinstance(plan, Mesh) and not any(pre_groups(plan))
-        units, relations = unit_costs(self.criteria.given)[0], len(self.query.graph.names)
+        units, relations = history.units, len(history.query.graph.names)
         calls = units.call * relations * relations / flow.batch
         least = _beside(flow, units) + sum(flow.rates.values()) * (units.link + units.probe) + calls
-        gate = self._gate(history)
+        gate = history.in_triggers(self.settings.gate, self.criteria.budget.slots)
         gate = replace(gate, horizon=min(gate.horizon, history.passed))
         now = Resources(running, flow.state_bytes, flow.results)
-        price = replace(AT_ONCE, cpu=self.staging.search * relations * (1 + history.fruitless.get(self.name, 0)))
+        price = replace(AT_ONCE, cpu=SEARCH_CPU * relations * (1 + history.fruitless.get(self.name, 0)))
         return judge(gate, now, replace(now, cpu=least), price, self.criteria.objective, self.criteria.budget).passed
 
 
-def running_cpu(plan: Plan, history: History, query: Query, criteria: Criteria) -> float | None:
+def is_due(batches: int, first: int) -> bool:
+    """Returns True if a search is scheduled after this number of batches: the first, and at doubling distances.
+
+    >>> [batches for batches in range(99) if is_due(batches, first=8)]
+    [8, 16, 32, 64]
+    """
+    times = batches // first
+    return batches == times * first and times.bit_count() == 1
+
+
+def broken_promise(history: History) -> Broken | None:
+    """Returns the cost of a row in the first batch of the running mesh over full windows if it was promised less.
+
+    A later batch does not count: if its rows cost more, the streams have changed, and the mesh is not to blame.
+    """
+    promise, each = history.promise, history.trend.first
+    if promise is None or str(history.plan) != str(promise.mesh):
+        return None
+    return Broken(promise, each) if each > RATIO * promise.each else None
+
+
+def running_cpu(history: History, criteria: Criteria) -> float | None:
     """Returns the cores that the running plan uses, by its counts; None if the counts do not determine them."""
-    flow = history.flow
+    flow, plan, query = history.flow, history.plan, history.query
     if flow is None or not flow.step.probes or (not isinstance(plan, Mesh) and any(pre_groups(plan))):
         return None
     model = criteria.model(query, history.statistics)
@@ -270,6 +249,27 @@ def as_mjoin(mesh: Mesh) -> JoinNode:
     names = mesh.relations
     orders = [tuple(names.index(other) for other in mesh.of(name).routes[0].operators) for name in names]
     return JoinNode(tuple(Leaf(name) for name in names), tuple(orders) if len(names) > 2 else ())
+
+
+def _keeping(
+    history: History, flow: Flow, reason: Reason, current: float, proposed: Plan, after: float, why: str
+) -> Decision:
+    """Returns the decision to keep the running plan, with the cores that it and the proposed plan need."""
+    cost = Resources(current, flow.state_bytes, flow.results)
+    return Decision(
+        batch=history.batch,
+        action="keep",
+        policy="mesh",
+        trigger=reason.text,
+        plan=history.plan,
+        cost=cost,
+        proposed=proposed,
+        proposed_cost=replace(cost, cpu=after),
+        origin="search",
+        price=None,
+        reason=why,
+        statistics=history.statistics,
+    )
 
 
 def _beside(flow: Flow, units: UnitCosts) -> float:

@@ -18,9 +18,8 @@ from anabranch.adapt.controller import Controller
 from anabranch.adapt.facts import Since
 from anabranch.adapt.gate import judge
 from anabranch.adapt.history import Flow
-from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import SharingDecided
-from anabranch.adapt.rules import IN_LINE, LISTED, ChangeRules, Criteria
+from anabranch.adapt.rules import IN_LINE, LISTED
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import MemberModel, of_common_join
 from anabranch.errors import BundleError
@@ -54,27 +53,31 @@ class SharingAdvisor:
     """Proposes which joins the queries of one set share."""
 
     queries: QuerySet
-    rules: Mapping[str, ChangeRules]
-    """The rules with which the queries were started; those that adapt may have other rules by now."""
     sharing: SharingRules
 
     def decide(
-        self, batch: int, since: Since, plans: Mapping[str, Plan], adapting: Mapping[str, Controller]
+        self, batch: int, since: Since, plans: Mapping[str, Plan], controllers: Mapping[str, Controller]
     ) -> SharingDecided | None:
-        """Returns the decision if one is due after a batch; `adapting` has the controllers of the adapting queries.
+        """Returns the decision if one is due after a batch.
 
         `since` counts the batches since the last decision in which no query changed its plan.
         """
+        adapting = {name: each for name, each in controllers.items() if each.adapts}
         if not self.sharing.is_automatic or len(adapting) < 2:
             return None
         if not all(since.has_passed(each.settings.gate.cool_down) for each in adapting.values()):
             return None
         if any(not each.history.statistics.rates for each in adapting.values()):
             return None
-        now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
-        member_models = {member.name: self._member_model(member, adapting) for member in self.queries.members}
+        now = {
+            name: mjoin_of(self.queries.member(name).query.graph) if isinstance(plan, Mesh) else plan
+            for name, plan in plans.items()
+        }
+        member_models = {
+            member.name: _member_model(member, controllers[member.name]) for member in self.queries.members
+        }
         core_model = partial(of_common_join, member_models=member_models)
-        several = [self._contender(plans[name], each, adapting.get(name)) for name, each in member_models.items()]
+        several = [self._contender(plans[name], each, controllers[name]) for name, each in member_models.items()]
         joint = choose_together(several, core_model, self.sharing.budget)
         try:
             cost, _ = price_together([*member_models.values()], now, core_model)
@@ -106,21 +109,11 @@ class SharingAdvisor:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _graph(self, query: str) -> JoinGraph:
-        return self.queries.member(query).query.graph
-
-    def _member_model(self, member: Member, adapting: Mapping[str, Controller]) -> MemberModel:
-        own, query = adapting.get(member.name), member.query
-        criteria = self.rules[member.name].criteria if member.name in self.rules else Criteria()
-        known = Knowledge() if own is None else own.history.statistics
-        model = resource_model(query.graph, criteria.view(known), known.batch, query.grouping)
-        return MemberModel(member, model, {} if own is None else _passing(own.history.flow))
-
-    def _contender(self, plan: Plan, member_model: MemberModel, own: Controller | None) -> Contender:
+    def _contender(self, plan: Plan, member_model: MemberModel, own: Controller) -> Contender:
         query = member_model.member.query
         if isinstance(plan, Mesh):
             return Contender(member_model, (mjoin_of(query.graph),), may_share=False)
-        if own is None:
+        if not own.adapts:
             return Contender(member_model, (plan,), may_share=False)
         plans, criteria = [unshared(plan)], own.criteria
         if len(query.graph.names) <= IN_LINE:
@@ -158,6 +151,12 @@ class SharingAdvisor:
         units = next(iter(member_models.values())).wide.units
         seconds = rows * (units.insert + units.insert_joined + units.link + units.probe + units.match)
         return Price(SHARING, seconds, size, seconds)
+
+
+def _member_model(member: Member, own: Controller) -> MemberModel:
+    query, known = member.query, own.history.statistics
+    model = resource_model(query.graph, own.criteria.view(known), known.batch, query.grouping)
+    return MemberModel(member, model, _passing(own.history.flow))
 
 
 def _passing(flow: Flow | None) -> dict[str, float]:
