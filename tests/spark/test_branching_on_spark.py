@@ -17,8 +17,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("driv
 
 SPEC = """
 streams:
-  a: {{format: parquet, path: a, schema: "ts timestamp, k bigint, p bigint", event_time: ts, watermark: 1 second}}
-  b: {{format: parquet, path: b, schema: "ts timestamp, k bigint, p bigint", event_time: ts, watermark: 1 second}}
+  a:
+    {{format: parquet, path: a, schema: "ts timestamp, k bigint, p bigint", event_time: ts, watermark: 1 second,
+      options: {{maxFilesPerTrigger: {files}}}}}
+  b:
+    {{format: parquet, path: b, schema: "ts timestamp, k bigint, p bigint", event_time: ts, watermark: 1 second,
+      options: {{maxFilesPerTrigger: {files}}}}}
 query: {query}
 sink: {{format: parquet, path: out}}
 checkpoint: {checkpoint}
@@ -54,14 +58,16 @@ def expected(first: int, last: int, of: int, *, is_new: bool) -> Counter[tuple[i
 
 
 def test_a_branch_is_compared_and_takes_over(tmp_path: Path) -> None:
-    (tmp_path / "old.yaml").write_text(SPEC.format(query=OLD, checkpoint="old"))
-    (tmp_path / "new.yaml").write_text(SPEC.format(query=NEW, checkpoint="new"))
-    (tmp_path / "same.yaml").write_text(SPEC.format(query=OLD, checkpoint="new"))
+    (tmp_path / "old.yaml").write_text(SPEC.format(query=OLD, checkpoint="old", files=1))
+    (tmp_path / "new.yaml").write_text(SPEC.format(query=NEW, checkpoint="new", files=9))
+    (tmp_path / "same.yaml").write_text(SPEC.format(query=OLD, checkpoint="new", files=9))
     feed(tmp_path, 0, 10)
     command(tmp_path, "run", "old.yaml")
     assert "no query of 'same.yaml' differs" in command(tmp_path, "branch", "old", "same.yaml", status=2)
     before = contents(str(tmp_path / "old"))
-    feed(tmp_path, 10, 20)
+    # The branch reads these rows in one batch, the original in two. So both write into `out` in a batch 2.
+    feed(tmp_path, 10, 15)
+    feed(tmp_path, 15, 20)
     said = command(tmp_path, "branch", "old", "new.yaml")
     assert "compared from event time 2023-11-14 22:13:32.000001+00:00 on" in said
     # Row 9 is the last that the copy has, without p of b; so results that may contain it are not compared.

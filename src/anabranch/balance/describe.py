@@ -22,8 +22,13 @@ def describe_grid(first: FirstTable, graph: JoinGraph, rates: Mapping[str, float
         by = keys.get(dimension.code, f"a hash of each row of {', '.join(sorted(dimension.relations))}")
         parts = f"{dimension.share} parts" if dimension.share > 1 else "not cut"
         lines.append(f"  {parts} by {by}")
-    rows = [(name, f"{rates[name]:.4g}", f"{partitioning.copies([name]):.4g}") for name in graph.names if name in rates]
-    total = sum(rates.values())
+    tables = {each.name for each in graph.relations if each.is_table}
+    rows = [
+        (name, "table" if name in tables else f"{rates[name]:.4g}", f"{partitioning.copies([name]):.4g}")
+        for name in graph.names
+        if name in rates
+    ]
+    total = sum(rate for name, rate in rates.items() if name not in tables)
     table = [
         ("relation", "rows/s", "sent over read"),
         *rows,

@@ -180,7 +180,7 @@ def as_text(found: Contents) -> str:
         ("plan", plans or "-"),
         ("slots", ", ".join(f"{slot}: {groups} groups" for slot, groups in found.slots.items()) or "-"),
         ("rows", f"{found.rows:,} in {found.files} files, {found.bytes:,} bytes"),
-        ("history", f"{found.records} records"),
+        ("history", "1 record" if found.records == 1 else f"{found.records:,} records"),
     ]
     for name, clock in found.clocks.items():
         newest, cutoff = ("-" if each is None else instant_text(each) for each in (clock["newest"], clock["cutoff"]))

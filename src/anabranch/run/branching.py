@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow.fs as pafs
+
 from anabranch.engine.expiry import expiry
 from anabranch.errors import BundleError, CheckpointError, ForeignCheckpoint
 from anabranch.plan.partitioning import Partitioning
@@ -165,8 +167,19 @@ def take_over(store: Store, both: QuerySet, new: QuerySet, table: Callable[[], P
 
 
 def become_another(store: Store) -> None:
-    """Assigns a new identity to a copy of a checkpoint, so that the copy and the original can run at the same time."""
+    """Assigns new identities to a copy of a checkpoint, so that the copy and the original can run at the same time.
+
+    Both number their batches from the same one on. A sink replaces the results of a batch that has the same number and
+    the same identity of Spark's query, so the copy needs another one of those, too.
+    """
     store.note_metadata(identity=uuid.uuid4().hex)
+    folder = f"{store.root.removesuffix('/anabranch')}/{store.sparks_name}"
+    if (found := store.read_json(f"{folder}/metadata")) is None:
+        return
+    store.write_json(f"{folder}/metadata", {**found, "id": str(uuid.uuid4())})
+    checksum = f"{folder}/.metadata.crc"
+    if store.files.get_file_info(checksum).type != pafs.FileType.NotFound:
+        store.files.delete_file(checksum)
 
 
 def _answering(queries: QuerySet, time: int) -> dict[str, int]:

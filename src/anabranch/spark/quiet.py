@@ -21,6 +21,8 @@ _USUAL = re.compile(
     rb"|Setting (default|Spark) log level to"
     rb"|To adjust logging level use"
     rb"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|INFO) "
+    # A query that is stopped; any other failure of a broadcast fails its job, too.
+    rb"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d ERROR TorrentBroadcast: Store broadcast \S+ fail"
     rb"|\tat "
 )
 _STANDARD_ERROR = 2
@@ -35,6 +37,8 @@ def is_usual(line: bytes) -> bool:
     """Returns True if a line is routine output.
 
     >>> is_usual(b'Setting default log level to "WARN".')
+    True
+    >>> is_usual(b"26/11/16 05:17:04 ERROR TorrentBroadcast: Store broadcast broadcast_49 fail, remove all pieces")
     True
     >>> is_usual(b"26/11/16 05:17:04 ERROR SparkContext: Error initializing SparkContext.")
     False

@@ -155,5 +155,5 @@ def change_lines(joined: Mapping[str, int | None], left: Collection[str]) -> lis
     for name, micros in joined.items():
         since = None if micros is None else datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)
         when = "" if since is None else f" from {since.isoformat(sep=' ')} on"
-        lines.append(f"{name} joined; its answer is complete{when}")
+        lines.append(f"{name or 'the query'} joined; its answer is complete{when}")
     return lines or ["no query joined or left"]
