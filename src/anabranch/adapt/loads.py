@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from anabranch.adapt.balancing import Balance
-from anabranch.adapt.facts import COOLING, BatchFacts, Since
+from anabranch.adapt.facts import COOLING, REMEMBERED, BatchFacts, Since
 from anabranch.balance.grid import GridChange, compare_grids
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads, skew
 from anabranch.cost.estimates import WIRE_BYTES
@@ -39,19 +39,27 @@ class LoadHistory:
     recent: tuple[tuple[BatchFacts, SlotReports], ...] = ()
     since: Since = field(default_factory=Since)
     is_frozen: bool = False
+    fruitless: int = 0
+    """The number of consecutive decisions that changed nothing."""
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> LoadHistory:
         """Returns the history after a batch."""
         recent = (*self.recent, (facts, reports))[-self.settings.remember :]
         return replace(self, recent=recent, since=self.since.after(facts, self.settings.cool_down))
 
-    def decided(self) -> LoadHistory:
-        """Returns the history after a decision, which begins the cool-down."""
-        return replace(self, recent=(), since=COOLING)
+    def decided(self, *, kept: bool = False) -> LoadHistory:
+        """Returns the history after a decision, which begins the cool-down; `kept` is true if it changed nothing."""
+        return replace(self, recent=(), since=COOLING, fruitless=self.fruitless + 1 if kept else 0)
 
     @property
     def is_free(self) -> bool:
-        """True when the query may decide by itself and has seen enough batches."""
+        """True when the query may decide by itself and has waited longer after each decision that changed nothing."""
+        waiting = self.settings.cool_down.times(min(REMEMBERED, 1 + self.fruitless))
+        return self._has_watched and (not self.fruitless or self.since.has_passed(waiting))
+
+    @property
+    def _has_watched(self) -> bool:
+        """True when the query may change its slots by itself and has seen enough batches."""
         may_decide = self.settings.mode == "auto" and not self.is_frozen and not self.since.is_cooling
         return may_decide and len(self.recent) >= self.settings.remember
 
@@ -84,7 +92,7 @@ class LoadHistory:
         if count > most:
             return most, f"only {cores} tasks can run at once"
         periods = [facts.period for facts, _ in self.recent if facts.period is not None]
-        if not self.is_free or len(periods) < len(self.recent):
+        if not self._has_watched or len(periods) < len(self.recent):
             return None
         busy = float(self._spent(available).sum()) / max(sum(periods), 1e-9)
         # Afterwards a slot is busy for half of the time, which is half-way between the two limits.

@@ -228,7 +228,7 @@ class TableSteering:
         if found is None:
             return []
         record, self._course = found
-        self._loads = self._loads.decided()
+        self._loads = self._loads.decided(kept=self._course is None)
         return [record]
 
     def _decide(self, batch: int, count: Count, counted: CountedBatch) -> list[TableRecord]:
@@ -242,7 +242,7 @@ class TableSteering:
             return other
         self._available = self._available if count.available is None else count.available
         record, self._course = self._advisor.propose(batch, count, counted, self._loads, self._available)
-        self._loads = self._loads.decided()
+        self._loads = self._loads.decided(kept=self._course is None)
         return [record]
 
     def _begin(self, course: Course) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -315,6 +316,25 @@ def test_with_balancing_off_nothing_moves() -> None:
         host.rebalance()
     with pytest.raises(PlanError, match="balancing is off"):
         TableSteering(START, [ScheduledMove(1, 1, (0,))], Balance("off"))
+
+
+def test_decisions_that_change_nothing_become_rarer_up_to_eight_cool_downs() -> None:
+    # The state is so large that no move pays.
+    large = StepStatistics(states=(StateStatistics("a", 100, 10**12),))
+    settings = Balance("auto", remember=2, cool_down=Interval(batches=4), bytes=1e13)
+    steering, decided = TableSteering(START, balance=settings), []
+    for batch in range(400):
+        reports = {
+            slot: replace(each, statistics=large, held={"a": (1,) * 64} if steering.counts_cells else None)
+            for slot, each in even((4.0, 1.0), counted=steering.counts_cells).items()
+        }
+        if records := steering.after(BatchFacts(batch, 1.0), reports):
+            assert [record.to_json()["action"] for record in records] == ["keep"]
+            decided.append(batch)
+    gaps = [after - before for before, after in itertools.pairwise(decided)]
+    # With one batch more, in which the slots count.
+    assert gaps[:8] == [4 * times + 1 for times in range(2, 9)] + [4 * 8 + 1]
+    assert set(gaps[7:]) == {4 * 8 + 1}
 
 
 def test_a_move_that_does_not_pay_is_not_made() -> None:
