@@ -2,7 +2,8 @@
 
 The Java process that runs Spark gets a pipe as its standard error. A thread forwards every line except startup
 messages, warnings in Spark's own log format, stack frames, and errors of query threads, which handles raise. So the
-first line of a failure is shown, as are lines of a user's log4j configuration in another format. With ANABRANCH_VERBOSE set, Spark writes to the terminal.
+first line of a failure is shown, as are lines of a user's log4j configuration in another format. With ANABRANCH_VERBOSE
+set, Spark writes to the terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _USUAL = re.compile(
     rb"|\tat "
 )
 _OF_QUERY = re.compile(rb'Exception in thread "stream execution thread for ')
-"""The handle raises the same error if it is one; a JVM that ends together with the driver stops its queries like this."""
+"""The handle raises the same error if it is one; a JVM that ends with the driver stops its queries like this."""
 _OF_TRACE = re.compile(rb"\tat |\t\.\.\. |Caused by: |\tSuppressed: ")
 _STANDARD_ERROR = 2
 
