@@ -1,8 +1,9 @@
 """Filters the routine messages of Java and Spark from the terminal.
 
 The Java process that runs Spark gets a pipe as its standard error. A thread forwards every line except startup
-messages, warnings in Spark's own log format and stack frames. So the first line of a failure is shown, as are lines of
-a user's log4j configuration in another format. With ANABRANCH_VERBOSE set, Spark writes to the terminal.
+messages, warnings in Spark's own log format, stack frames, and errors of query threads, which handles raise. So the
+first line of a failure is shown, as are lines of a user's log4j configuration in another format. With ANABRANCH_VERBOSE
+set, Spark writes to the terminal.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _USUAL = re.compile(
     rb"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d ERROR TorrentBroadcast: Store broadcast \S+ fail"
     rb"|\tat "
 )
+_OF_QUERY = re.compile(rb'Exception in thread "stream execution thread for ')
+"""The handle raises the same error if it is one; a JVM that ends with the driver stops its queries like this."""
+_OF_TRACE = re.compile(rb"\tat |\t\.\.\. |Caused by: |\tSuppressed: ")
 _STANDARD_ERROR = 2
 
 
@@ -63,6 +67,8 @@ def hushed() -> Iterator[None]:
 
 def _relay(reading: int, terminal: int) -> None:
     with os.fdopen(reading, "rb") as lines, os.fdopen(terminal, "wb", buffering=0) as shown:
+        is_of_query = False
         for line in lines:
-            if not is_usual(line):
+            is_of_query = _OF_QUERY.match(line) is not None or (is_of_query and _OF_TRACE.match(line) is not None)
+            if not is_of_query and not is_usual(line):
                 shown.write(line)
