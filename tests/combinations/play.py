@@ -339,6 +339,7 @@ class _Play:
         evolved = scenes.compiled(replace(self.scene, texts={**self.scene.texts, "q": changed}))
         evolved_set = evolved.set_of(self.names)
         slots = self.data.draw(st.integers(1, 3), "slots")
+        self.host.leave()
         change = follow(
             Store(self.checkpoint),
             evolved_set,
@@ -359,6 +360,7 @@ class _Play:
         ordered = [name for name in self.scene.queries if name in names]
         before, wanted = self.queries, self.scene.set_of(ordered)
         slots = self.host.partitioning.slots
+        self.host.leave()
         change = change_set(Store(self.checkpoint), before, wanted, partitioning_of(wanted, slots))
         self.names, self.queries = ordered, wanted
         for life in self.lives:

@@ -121,7 +121,7 @@ class Refusal:
     forms: str = ""
     """The forms of the pair that are refused, if others are exact."""
     elsewhere: str = ""
-    """The test that raises the error, where the pairs that are drawn here are too small for it."""
+    """The test that raises the error (`file::function`), where the pairs that are drawn here are too small for it."""
 
 
 def pair(one: str, other: str) -> frozenset[str]:
@@ -299,7 +299,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "As above: a count window makes rows wait.",
         with_each("groups by window()", "count window"),
         "a join",
-        "unit/run/test_waiting_rows",
+        "unit/run/test_waiting_rows.py::test_a_join_with_a_count_window_is_not_read_by_window",
     ),
     Refusal(
         SpecError,
@@ -307,7 +307,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "As above: results of outer joins come late.",
         with_each("read by a query", "row-synchronised"),
         "a query with outer, semi or anti joins below",
-        "unit/run/test_waiting_rows",
+        "unit/run/test_waiting_rows.py::test_results_of_an_outer_join_are_not_read_where_rows_wait",
     ),
     Refusal(
         BundleError,
@@ -415,7 +415,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "All rows of a count window without PARTITION BY are counted in one slot.",
         with_each("count window", "scale"),
         "one stream with `[ROWS n]`",
-        "unit/balance/test_scaling",
+        "unit/balance/test_scaling.py::test_more_slots_than_groups_are_not_used",
     ),
     Refusal(
         MigrationError,
@@ -423,7 +423,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "A row stays in its count window until others have come.",
         with_each("count window", "switch by parallel-track"),
         "a plan with states of other relations",
-        "unit/migrate/strategies/test_registry",
+        "unit/migrate/strategies/test_registry.py::test_parallel_track_is_refused_where_rows_are_counted",
     ),
     Refusal(
         MigrationError,
@@ -521,6 +521,28 @@ REFUSALS: tuple[Refusal, ...] = (
         "a switch away from the shared join",
     ),
 )
+
+
+NOT_DRAWN: Mapping[str, str] = {
+    "real-time mode": (
+        "It is another host, not a feature: plans, states, rounds and manifests are the same. Driver and slots die at "
+        "every crash point in `contract/test_resident`, `spark/test_real_time` and `spark/test_real_time_kafka`; "
+        "queries there are a join of three streams and a grouped join."
+    ),
+    "sources and sinks": (
+        "Schedules read tables in memory or Parquet files, and write tables or Parquet files. The tests in `spark` run "
+        "the others."
+    ),
+    "`SELECT DISTINCT`, `WITH`, subqueries in FROM": (
+        "They become groups, and queries that read queries, which are in the table."
+    ),
+    "branches, sites, shedding": (
+        "`oracle/test_branching`, `oracle/test_sites` and `oracle/test_shedding` draw them, with fewer features beside "
+        "them."
+    ),
+    "changes that the system decides": "A schedule asks for each change itself.",
+}
+"""What no schedule draws, and why."""
 
 
 def refusals(one: str, other: str) -> tuple[Refusal, ...]:

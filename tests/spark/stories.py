@@ -178,7 +178,7 @@ def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
     feeds = folder / FEEDS
     feeds.mkdir(parents=True, exist_ok=True)
     number = sum(path.suffix == ".parquet" for path in feeds.iterdir())
-    rows = [table.append_column(STREAM, pa.array([name] * table.num_rows)) for name, table in batch.items()]
+    rows = [each.append_column(STREAM, pa.repeat(pa.scalar(name), each.num_rows)) for name, each in batch.items()]
     hidden = feeds / f".{number:04d}.parquet.hidden"
     parquet.write_table(pa.concat_tables(rows), hidden)
     # Spark takes files in the order of their times of modification.

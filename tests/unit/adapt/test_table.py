@@ -101,6 +101,13 @@ def test_several_scheduled_moves_of_a_batch_are_one_change() -> None:
     assert steering.next(1) == (TABLE.moved([0, 2], 1).moved([63], 0), [])
 
 
+def test_a_table_over_another_number_of_slots_is_refused() -> None:
+    steering = TableSteering(START)
+    with pytest.raises(PlanError, match=f"a table of 3 slots does not fit {TABLE.slots}"):
+        steering.spread(choose_partitioning(QUERY.graph, 3))
+    assert steering.next(0) == (TABLE, [])
+
+
 def test_a_scheduled_move_that_cannot_keep_the_limit_is_told_and_not_made() -> None:
     start = Table(TABLE, rebuilds="slots of a grouped query are rebuilt")
     steering = TableSteering(start, [ScheduledMove(1, 1, (0,))], Balance(rows=10))

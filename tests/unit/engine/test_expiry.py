@@ -27,6 +27,10 @@ NEAR_GROUPS = (
 )
 ANTI = "SELECT a.k FROM a [RANGE 9 SECONDS] LEFT ANTI JOIN b [RANGE 5 SECONDS] ON a.k = b.k"
 FULL = ANTI.replace("LEFT ANTI", "FULL")
+CHAIN = (
+    "SELECT COALESCE(a.k, b.k) AS k FROM a [RANGE 2 SECONDS] FULL JOIN b [RANGE 9 SECONDS] ON a.k = b.k "
+    "LEFT JOIN c [RANGE 3 SECONDS] ON b.k = c.k"
+)
 TUMBLES = "SELECT COUNT(*) AS n FROM a [TUMBLE 8 SECONDS]"
 
 
@@ -54,6 +58,8 @@ def query_set(*texts: str) -> QuerySet:
         # What a combination has met stays as long as the combination may.
         ([ANTI], {"a": 70, "b": 70 - 9}, {"a": 70, "b": 70 - 9}),
         ([FULL], {"a": 70 - 5, "b": 70 - 9}, {"a": 70 - 5, "b": 70 - 9}),
+        # A row that the full join adds has no row of a, and waits as long as its own window.
+        ([CHAIN], {"a": 70 - 9, "b": 70 - 2, "c": 70 - 9}, {"a": 70 - 9, "b": 70 - 2, "c": 70 - 9}),
         # The query that needs a row longest decides; a lone stream needs none.
         ([LONE, GROUPS], {"a": 100}, {"a": 100}),
         ([LONE, PAIR], {"a": 70, "b": 100}, {"a": 70, "b": 70}),

@@ -86,6 +86,14 @@ def test_a_stream_that_wakes_is_late_below_what_was_answered_without_it() -> Non
     assert clocks.watermark == 90
 
 
+def test_the_floor_of_a_derived_stream_never_goes_back() -> None:
+    """Rows below a floor were called late, whatever the next tick is."""
+    clocks = Clocks.at_start(["a", "r"], 0).advance({"a": 10}, {"a": 0}, 0, {}, {"r": 8})
+    clocks = clocks.advance({"a": 12}, {"a": 0}, 1, {}, {"r": 5})
+    assert clocks.streams["r"].floor == 8
+    assert clocks.advance({}, {"a": 0}, 2, {}, {"r": 9}).streams["r"].floor == 9
+
+
 def test_when_all_are_silent_time_stands_still() -> None:
     clocks = Clocks.at_start(["a", "b"], 0).advance({"a": 10, "b": 4}, {"a": 0, "b": 0}, 0, {"a": 5, "b": 5})
     later = clocks.advance({}, {"a": 0, "b": 0}, 100, {"a": 5, "b": 5})

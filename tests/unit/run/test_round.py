@@ -85,3 +85,20 @@ def test_a_batch_is_done_when_its_manifest_is_committed(phase: str, done: int, t
     with pytest.raises(Died):
         host.step(workload.batches(4)[0])
     assert LocalHost(workload.query, plan, checkpoint=str(tmp_path)).batch == done
+
+
+def test_the_files_of_the_last_two_manifests_stay(tmp_path: Path) -> None:
+    """A slot that is one batch behind still reads the files of the manifest before."""
+    workload = WORKLOADS["a chain on two keys"]
+    host = LocalHost(workload.query, mjoin(workload.query.graph.names), checkpoint=str(tmp_path))
+    listed: set[str] = set()
+    for number, rows in enumerate(workload.batches(4)):
+        host.step(rows)
+        assert host.store is not None
+        assert host.store.batches() == [number - 1, number][-(number + 1) :]
+        for batch in host.store.batches():
+            manifest = host.store.manifest(batch)
+            assert manifest is not None
+            listed |= {file.name for file in manifest.files}
+            assert {file.name for file in manifest.files} <= set(host.store.names("rows"))
+    assert listed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.ownership import needed_in
 from anabranch.plan.partitioning import Dimension, Partitioning
-from anabranch.run.row_ownership import gains_and_losses, kept_rows, taken_rows
+from anabranch.run.row_ownership import gains_and_losses, is_needed, kept_rows, taken_rows
 
 GRIDS = (
     (Dimension("k", frozenset("ab"), 4),),
@@ -140,3 +140,18 @@ def test_the_same_needs_under_another_table_are_no_change() -> None:
     assert gains_and_losses(table, table.moved([1], 2), 1) == (False, True)
     assert gains_and_losses(table, table.moved([1], 2), 2) == (True, False)
     assert gains_and_losses(table, replace(table, slots=4), 0) == (False, False)
+
+
+def test_rows_that_left_a_slot_and_came_back_are_read_from_its_newer_file() -> None:
+    one = Partitioning(GRIDS[0], 3, (0, 0, 0, 0))
+    other, third = one.moved(range(4), 1), one.moved(range(4), 2)
+    rows = rows_of(np.arange(50, dtype=np.int64))
+    assert not taken_rows([one, other, one], third, 0, 2, "a", rows).any()
+    assert taken_rows([one], third, 0, 2, "a", rows).all()
+
+
+def test_rows_before_the_mark_stay_where_they_are() -> None:
+    table = replace(Partitioning(GRIDS[0], 2, (1, 1, 1, 1)), leaving=(0, 0, 0, 0), mark=30)
+    rows = rows_of(np.arange(50, dtype=np.int64))
+    assert is_needed(table, 0, "a", rows).all()
+    assert (is_needed(table, 1, "a", rows) == (rows.times >= 30)).all()

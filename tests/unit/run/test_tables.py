@@ -16,8 +16,10 @@ from anabranch.lang.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.lang.ddl import parse_schema
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 from anabranch.run import tables
 from anabranch.run.local import LocalHost
+from anabranch.run.tables import TableVersions
 from tests.support.hosts import engines_of
 from tests.support.scripted import SECOND, answer_lines
 
@@ -48,6 +50,18 @@ def host_of(text: str, *several: tuple[int | None, str], slots: int = 1, checkpo
     query = query_of(text)
     kept = None if checkpoint is None else str(checkpoint)
     return LocalHost(query, mjoin(query.graph.names), slots=slots, checkpoint=kept, tables={"t": table_of(*several)})
+
+
+def test_a_batch_never_meets_two_versions() -> None:
+    """Slots may have read the first one when the second is offered."""
+    versions = TableVersions(alone(query_of(INNER)), None)
+    versions.offer("t", table_of((1, "one")))
+    first = versions.in_force(0)
+    versions.offer("t", table_of((1, "one"), (2, "two")))
+    assert versions.in_force(0) == first
+    later = versions.in_force(1)
+    assert later != first
+    assert versions.read(later["t"]).num_rows == 2
 
 
 def test_a_small_table_is_in_every_slot_and_streams_are_spread_by_their_rows() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from anabranch.cql import compile_query
+from anabranch.cql import compile_query, declared_results
 from anabranch.errors import SpecError
 from anabranch.lang.catalog import Catalog, StreamDeclaration
 from anabranch.lang.schema import TIMESTAMP, Field, Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ROWS, ExecutionModel
 from anabranch.plan.physical import mjoin
-from anabranch.plan.query_set import alone
+from anabranch.plan.query_set import alone, set_of
 from anabranch.run.local import LocalHost
 from anabranch.run.work import refuse_order
 
@@ -35,6 +35,34 @@ def test_results_that_are_older_than_the_watermark_are_not_read_where_rows_wait(
     with pytest.raises(
         SpecError, match="rows cannot be buffered until the watermark because another query reads the subquery in FROM"
     ):
+        refuse_order(queries, ROWS)
+
+
+def test_a_join_with_a_count_window_is_not_read_by_window() -> None:
+    """A count window makes rows wait, also without an execution model that says so."""
+    catalog = Catalog()
+    for name in ("a", "b"):
+        catalog.register(StreamDeclaration(name, COLUMNS, "ts"))
+    text = (
+        "SELECT a.x AS x, COUNT(*) AS n FROM a [RANGE 1 SECOND ROWS 2] AS a, b [RANGE 1 SECOND] AS b WHERE a.x = b.x "
+        "GROUP BY window(a.ts, '4 seconds'), a.x"
+    )
+    with pytest.raises(SpecError, match="rows cannot be buffered until the watermark because"):
+        LocalHost(compile_query(text, catalog), mjoin(("a", "b")))
+
+
+def test_results_of_an_outer_join_are_not_read_where_rows_wait() -> None:
+    """An unmatched row becomes a result when the watermark has passed it, and is older than that."""
+    catalog = Catalog()
+    for name in ("a", "b"):
+        catalog.register(StreamDeclaration(name, COLUMNS, "ts"))
+    low = compile_query(
+        "SELECT a.x AS x FROM a [RANGE 1 SECOND] AS a LEFT JOIN b [RANGE 1 SECOND] AS b ON a.x = b.x", catalog
+    )
+    catalog.register(declared_results("low", low))
+    queries = set_of({"low": low, "top": compile_query("SELECT r.x AS x FROM low [NOW] AS r", catalog)})
+    refuse_order(queries, DEFAULT_EXECUTION)
+    with pytest.raises(SpecError, match="rows cannot be buffered until the watermark because another query reads"):
         refuse_order(queries, ROWS)
 
 
