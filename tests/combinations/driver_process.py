@@ -206,7 +206,7 @@ def main(descriptor: int) -> None:
             answer = getattr(driver, method)(*arguments, **keywords)
         except BaseException as error:
             answer = error
-        parent.send_bytes(cloudpickle.dumps(answer))
+        parent.send_bytes(cloudpickle.dumps(answer))  # type: ignore[no-untyped-call]
     die()
 
 

@@ -55,7 +55,7 @@ class Drivers:
         if self._process is None:
             self._begin()
         try:
-            self._pipe.send_bytes(cloudpickle.dumps((method, arguments, keywords)))
+            self._pipe.send_bytes(cloudpickle.dumps((method, arguments, keywords)))  # type: ignore[no-untyped-call]
             if not self._pipe.poll(MOST_SECONDS):
                 raise AssertionError(f"the driver does not answer '{method}'")
             answer = pickle.loads(self._pipe.recv_bytes())
