@@ -25,6 +25,7 @@ from anabranch.lang.schema import TIMESTAMP, Schema
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
 from anabranch.run.local import LocalHost
 from anabranch.stats.step import StepStatistics
@@ -182,6 +183,16 @@ def test_export_and_restore_carry_the_state(tmp_path: Path) -> None:
     ]
     assert answers[0].num_rows == 4
     assert rows_as_multiset(answers[0]) == rows_as_multiset(answers[1])
+
+
+def test_answers_end_before_the_event_time_at_which_another_run_takes_over() -> None:
+    """The other run answers from that time on, so a result of that very time has one of them."""
+    query = join_of(10, "ab")
+    engine = Engine.alone(query, mjoin(("a", "b")))
+    engine.answer_until({ALONE: 3 * SECOND})
+    rows = {name: _batch(query, name, [1, 2, 3, 4], [1, 2, 3, 4]) for name in "ab"}
+    found = [value for _, batch in engine.step(rows, {"a": 0, "b": 0}) for value in batch.column("va").to_pylist()]
+    assert sorted(found) == [1, 2]
 
 
 def _batch(query: Query, relation: str, times: list[int], keys: list[int]) -> RelationBatch:
