@@ -107,12 +107,12 @@ def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answ
     """Costs are measured in the workers here, but rows that meet six others or none decide whatever the clock says."""
     monkeypatch.setattr("anabranch.planning.choosing.ChangeRules", partial(ChangeRules, waits=True))
     rng = np.random.default_rng(1)
-    tables = {f"s{number}": [lacking(number, second, rng) for second in range(7)] for number in range(4)}
+    tables = {f"s{number}": [lacking(number, second, rng) for second in range(11)] for number in range(4)}
     query = register(spark, LACKING, tmp_path).sql(LACKING.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     handle = writer.plan("mesh").slots(1).start(str(tmp_path / "out"))
     try:
-        for second in range(7):
+        for second in range(11):
             feed(tmp_path, {name: several[second] for name, several in tables.items()})
             handle.processAllAvailable()
         plan, progress = handle.plan, [seen["adaptive"] for seen in handle.recentProgress if seen["adaptive"]]
