@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query, declared_results
-from anabranch.errors import BundleError
+from anabranch.errors import BindError, BundleError
 from anabranch.plan.query_set import together
 from tests.oracle.test_count_windows import run
 from tests.support.duckdb_sql import select
@@ -91,6 +91,13 @@ def test_the_naive_answer_agrees(data: st.DataObject) -> None:
 
 
 @given(rows=arrivals(2, most_rows=2))
+def test_a_session_begins_at_a_column(rows: Arrivals) -> None:
+    text = "SELECT WINDOW_START() AS at, COUNT(*) AS n FROM (SELECT ts, x FROM s0) [SESSION 1 SECOND] AS a"
+    with pytest.raises(BindError, match=r"WINDOW_START\(\) needs the event time of 'a' as a column"):
+        compile_query(text, rows.catalog)
+
+
+@given(rows=arrivals(2, most_rows=2))
 def test_sessions_run_alone(rows: Arrivals) -> None:
     catalog = rows.catalog
     sessions = compile_query("SELECT COUNT(*) AS n FROM s0 [SESSION 1 SECOND]", catalog)
@@ -100,3 +107,7 @@ def test_sessions_run_alone(rows: Arrivals) -> None:
     reader = compile_query("SELECT x, COUNT(*) AS n FROM pairs [SESSION 1 SECOND] GROUP BY x", catalog)
     with pytest.raises(BundleError, match="session"):
         together({"q": reader})
+    shown = "SELECT session_window.start AS at, COUNT(*) AS n FROM (SELECT ts FROM s0) AS a"
+    inside = compile_query(f"{shown} GROUP BY session_window(a.ts, '1 second')", catalog)
+    with pytest.raises(BundleError, match="session"):
+        together({"q": inside})

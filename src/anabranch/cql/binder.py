@@ -104,9 +104,8 @@ def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> Log
 
     rows = bind_rows(statement, catalog, bind_inner)
     statement = rows.statement
-    sources = rows.visible
     items = tuple(item for item, source in rows.items if not source.is_table)
-    plan = _with_event_times(written, rows, catalog)
+    plan, sources = _with_event_times(written, rows, catalog)
     if not _is_grouped(statement) and statement.distinct is None:
         plan = with_implied_windows(plan)
     refuse_sides(statement, items, plan)
@@ -161,12 +160,12 @@ def _reads_streams(statement: Statement, catalog: Catalog) -> int:
     return sum(item.subquery is not None or catalog.table(item.stream.name) is None for item in sources)
 
 
-def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> LogicalPlan:
-    """Returns the plan of FROM; raises unless the column of `window()` is the event time of its stream.
+def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> tuple[LogicalPlan, tuple[Source, ...]]:
+    """Returns the plan and the sources of FROM; raises unless the column of `window()` is the event time of its stream.
 
     Results of a query have the event time that the column names, if it is in every result.
     """
-    plan = rows.plan
+    times: dict[str, str] = {}
     for item, source in rows.items:
         named = event_time_of(statement, item)
         if named is None:
@@ -181,7 +180,7 @@ def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> Log
                     detail="results have the event time of a stream that is in every result, or the end of a window",
                     hint=f"select that column in '{source.relation}', or write [TUMBLE 10 MINUTES] behind it in FROM",
                 )
-            plan = _timed(plan, source.relation, column.name)
+            times[source.relation] = column.name
         elif named.name.lower() != source.event_time.lower():
             raise BindError(
                 f"'{named.name}' is not the event time of '{source.relation}'",
@@ -189,14 +188,11 @@ def _with_event_times(statement: Statement, rows: Rows, catalog: Catalog) -> Log
                 span=named.span,
                 hint=f"write window({source.event_time}, …): windows count by the event time",
             )
-    return plan
 
+    def timed(source: Source) -> Source:
+        return replace(source, event_time=times.get(source.relation, source.event_time))
 
-def _timed(plan: LogicalPlan, relation: str, event_time: str) -> LogicalPlan:
-    """Returns the plan with the event time of one relation in that column."""
-    return with_sources(
-        plan, lambda source: replace(source, event_time=event_time) if source.relation == relation else source
-    )
+    return with_sources(rows.plan, timed), tuple(map(timed, rows.visible))
 
 
 def _refuse_unbounded(statement: Statement, rows: Rows, plan: LogicalPlan) -> None:

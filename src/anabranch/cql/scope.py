@@ -338,7 +338,15 @@ class Scope:
         (first, *_) = (each for each in self.sources if not each.is_table)
         if isinstance(first.window, SessionWindow):
             found = first.schema.find(first.event_time)
-            assert found is not None
+            if found is None:
+                raise BindError(
+                    f"{name}() needs the event time of '{first.relation}' as a column",
+                    text=self.text,
+                    span=node.span,
+                    detail="a session begins with its first row, and results of a query have their event time outside "
+                    "their columns",
+                    hint=f"name the column that has it: GROUP BY session_window({first.relation}.ts, '1 minute')",
+                )
             return self._collected(
                 bind_aggregate("min", (Column(first.relation, found.name, found.type, found.nullable),))
             )
