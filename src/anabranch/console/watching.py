@@ -3,7 +3,7 @@
 Polling is shared, so the load on a query does not depend on the number of viewers. The thread polls every two seconds,
 requests only new batches from Spark, and notifies viewers if there are any.
 
-Limit: the latest thousand samples and two thousand records of each run; the history file has all records.
+Limit: the latest thousand samples and two thousand records of each run; the history file has more.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError
+from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
 from anabranch.plan.query_set import QuerySet
 from anabranch.run.folder import Folder
@@ -56,9 +56,12 @@ _MESSAGES = "letters"
 """The folder of change requests to the driver, and of its answers."""
 _LEASE = "lease.json"
 _MODE, _REAL_TIME = "mode", "real-time"
+_HISTORY = "history.jsonl"
+MOST_HISTORY = 32 * 2**20
+"""The size in bytes beyond which the older half of the history is removed."""
 READ = "read.jsonl"
 """The list of files that earlier batches have read, in real-time mode."""
-UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
+UNFINISHED = re.compile(r"(metadata\.json|lease\.json|(history|read)\.jsonl|\d{9}\S*)\.[0-9a-f]+\.partial")
 """The suffix of files that were never renamed; no other file in the folder is removed."""
 
 
@@ -417,12 +420,24 @@ class Store(Folder):
 
     def note(self, record: Writable) -> None:
         """Appends a line to the history. Object stores cannot append, so they have no history."""
-        with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
-            out.write(f"{json.dumps(record.to_json())}\n".encode())
+        path = f"{self.root}/{_HISTORY}"
+        # A query does not depend on its history.
+        with suppress(NotImplementedError, OSError, CheckpointError, StorageFull):
+            with self.files.open_append_stream(path) as out:
+                out.write(f"{json.dumps(record.to_json())}\n".encode())
+            if self.files.get_file_info(path).size > MOST_HISTORY:
+                self._shorten(path)
+
+    def _shorten(self, path: str) -> None:
+        """Keeps the newer half of the lines of a file."""
+        with self.files.open_input_stream(path) as stream:
+            lines = stream.read().splitlines(keepends=True)
+        with self.whole(path) as out:
+            out.write(b"".join(lines[len(lines) // 2 :]))
 
     def history(self) -> list[dict[str, Any]]:
         """Reads all records of the checkpoint, as JSON; skips damaged lines."""
-        path = f"{self.root}/history.jsonl"
+        path = f"{self.root}/{_HISTORY}"
         if self.files.get_file_info(path).type != pafs.FileType.File:
             return []
         with self.files.open_input_stream(path) as stream:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt.records import Refusal
 from anabranch.cql import compile_query
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, StorageFull
 from anabranch.lang.catalog import Catalog, StreamDeclaration
@@ -194,6 +195,21 @@ die_at_the_next_rename()
 store.commit(Manifest(0, "attempt", Clocks.at_start(["a", "b"], 0), (), ()))
 """
 """A driver that is killed before what it wrote has its name: the metadata, the rows of a slot, or a manifest."""
+
+
+def test_a_history_keeps_its_newest_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.run.store.MOST_HISTORY", 2_000)
+    store = Store(str(tmp_path))
+    store.open(alone(QUERY))
+    sizes, kept = [], []
+    for batch in range(300):
+        store.note(Refusal(batch, "no room"))
+        sizes.append((tmp_path / "anabranch" / "history.jsonl").stat().st_size)
+        kept = [record["batch"] for record in store.history()]
+        assert kept == list(range(kept[0], batch + 1))
+    assert min(sizes[100:]) > 500
+    assert max(sizes) <= 2_000
+    assert [path.name for path in (tmp_path / "anabranch").iterdir() if path.name.endswith(".partial")] == []
 
 
 def test_unfinished_files_of_a_killed_driver_are_removed_at_the_next_start(tmp_path: Path) -> None:
