@@ -48,7 +48,12 @@ class WatchedFolder:
             if not is_thorough and changed == self._listed:
                 return []
             is_old = time.time_ns() - changed > _COARSE
-            found = list(self._new(name for name in os.listdir(self.path) if self._is_wanted(name)))
+            found = set(self._new())
+            if found:
+                # A listing may miss a file that is renamed meanwhile, and have a newer one. What is older than a file
+                # of the first listing was there before the second.
+                newest = max(found)
+                found |= {each for each in self._new() if each < newest}
         except OSError as error:
             raise CatalogError(
                 f"folder '{self.path}' of a stream cannot be listed",
@@ -68,8 +73,9 @@ class WatchedFolder:
         """What progress says of the folder: nothing, because its backlog is read with the next batch."""
         return {}
 
-    def _new(self, names: Iterable[str]) -> Iterator[tuple[int, str]]:
-        for name in names:
+    def _new(self) -> Iterator[tuple[int, str]]:
+        """Lists the folder; yields the time of modification and the path of each file that was not read."""
+        for name in filter(self._is_wanted, os.listdir(self.path)):
             path = os.path.join(self.path, name)
             if path not in self.read:
                 with suppress(FileNotFoundError):

@@ -35,6 +35,20 @@ def test_a_file_is_offered_until_it_is_taken(tmp_path: Path) -> None:
     assert folder.poll() == []
 
 
+def test_a_listing_that_misses_a_file_does_not_put_a_newer_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is renamed while the folder is listed may be missed under both names."""
+    first, second, third = (put(tmp_path, name, number) for number, name in enumerate("abc"))
+    listings = [["b"], ["c", "b", "a"], ["a", "c", "b"]]
+    monkeypatch.setattr(os, "listdir", lambda _: listings.pop(0))
+    folder = WatchedFolder(str(tmp_path))
+    assert folder.poll() == [first, second]  # the second listing may have missed what is older than the third file
+    monkeypatch.undo()
+    folder.took([first, second])
+    assert folder.poll() == [third]
+
+
 def test_a_folder_that_has_not_changed_is_not_listed_again(tmp_path: Path) -> None:
     folder = WatchedFolder(str(tmp_path))
     os.utime(tmp_path, (1, 1))
